@@ -1,0 +1,37 @@
+# make demo   the whole story on this machine: three hosts, check, launch, stop, resume
+# make test   what must be green before a change lands
+PYTHON := .venv/bin/python
+WORKERS ?= 2
+TESTS ?= tests
+
+.PHONY: setup demo test lint bench soak clean
+
+setup: .make/setup
+
+.make/setup: pyproject.toml .ci/setup
+	@.ci/setup
+	@mkdir -p .make && touch $@
+
+demo: setup
+	@$(PYTHON) -m clusterctl sandbox demo
+
+lint: setup
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+
+test: lint
+	$(PYTHON) -m pytest -n $(WORKERS) -m "not soak" $(TESTS)
+
+soak: setup
+	$(PYTHON) -m pytest -m soak --timeout 0 $(TESTS)
+
+bench: setup .make/bench
+	@for file in bench/[a-z]*.py; do $(PYTHON) "$$file" || exit 1; done
+
+.make/bench: .ci/setup
+	@.ci/setup bench
+	@touch $@
+
+clean:
+	rm -rf .venv .make .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
