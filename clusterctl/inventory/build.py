@@ -1,0 +1,192 @@
+"""From a document to the `Cluster`: defaults applied, ranges spread, the master first."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from clusterctl.inventory import rules
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.inventory.document import Document
+from clusterctl.inventory.machine import is_here, own_addresses, own_user
+from clusterctl.inventory.problems import Path, Problems, shown
+from clusterctl.inventory.ranges import LIMIT
+from clusterctl.inventory.rules import SSH_PORT, Placed
+from clusterctl.inventory.schema import (
+    DefaultsSection,
+    JobSection,
+    NetworkSection,
+    NodeSection,
+    Section,
+    SshSection,
+    TopSection,
+)
+from clusterctl.inventory.sections import read_section
+
+_SECTIONS = frozenset({"ssh", "defaults", "network", "nodes", "job"})
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+S = TypeVar("S", bound=Section)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The sections of one file."""
+
+    top: TopSection
+    ssh: SshSection
+    defaults: DefaultsSection
+    network: NetworkSection
+    job: JobSection
+    entries: tuple[tuple[Path, NodeSection], ...]
+
+
+def build(document: Document, problems: Problems) -> Cluster:
+    """Make the cluster of a document.
+
+    Raises:
+        InventoryError: with every problem of the document.
+    """
+    value = document.value
+    if not isinstance(value, dict):
+        problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))
+        hint = "an MPI hostfile is read under a name without .yaml"
+        problems.end(hint=hint if isinstance(value, str) else None)
+    top = read_section(
+        TopSection, {k: v for k, v in value.items() if k not in _SECTIONS}, (), problems
+    )
+    parts = _Parts(
+        top=top or TopSection(cluster="unnamed"),
+        ssh=_optional(SshSection, value, "ssh", problems),
+        defaults=_optional(DefaultsSection, value, "defaults", problems),
+        network=_optional(NetworkSection, value, "network", problems),
+        job=_optional(JobSection, value, "job", problems),
+        entries=tuple(_entries(value, problems)),
+    )
+    placed = tuple(_placed(parts, FilePath(problems.file).parent, problems))
+    rules.judge_nodes(placed, parts.network, problems, same_machine=parts.top.same_machine)
+    rules.judge_job(parts.job, problems)
+    problems.raise_if_any()
+    return Cluster(
+        name=parts.top.cluster,
+        nodes=_named(sorted(placed, key=lambda one: not one.section.master)),
+        shared=parts.top.shared,
+        subnet=parts.network.subnet,
+        master_port=parts.network.master_port,
+        same_machine=parts.top.same_machine is not None,
+        job=_job(parts.job),
+        file=problems.file,
+    )
+
+
+def _optional(model: type[S], value: dict[str, object], key: str, problems: Problems) -> S:
+    section = read_section(model, value[key], (key,), problems) if key in value else None
+    return section or model()
+
+
+def _entries(value: dict[str, object], problems: Problems) -> Iterator[tuple[Path, NodeSection]]:
+    items = value.get("nodes")
+    if not isinstance(items, list) or not items:
+        found = "an empty list" if items == [] else shown(items)
+        problems.add(("nodes",), wanted="a list of hosts", found=found)
+        return
+    hosts = 0
+    for at, item in enumerate(items):
+        path = ("nodes", at)
+        if not isinstance(item, (str, dict)):
+            problems.add(path, wanted="a host, or a mapping with host:", found=shown(item))
+            continue
+        # A host with no settings of its own may be written as the host alone.
+        mapping = {"host": item} if isinstance(item, str) else item
+        section = read_section(NodeSection, mapping, path, problems)
+        if section is None:
+            continue
+        hosts += len(section.host)
+        if hosts > LIMIT:
+            problems.add(("nodes",), wanted=f"at most {LIMIT} hosts", found="more")
+            return
+        yield path, section
+
+
+def _placed(parts: _Parts, folder: FilePath, problems: Problems) -> Iterator[Placed]:
+    """Spread each entry over its hosts."""
+    own, user = own_addresses(), own_user()
+    for path, entry in parts.entries:
+        addresses = entry.address or (None,) * len(entry.host)
+        if len(addresses) != len(entry.host):
+            problems.add(
+                (*path, "address"),
+                wanted=f"{len(entry.host)} addresses, one for each host",
+                found=str(len(addresses)),
+            )
+            addresses = (None,) * len(entry.host)
+        ssh = _ssh(parts.ssh, entry, folder)
+        settings: dict[str, Any] = {
+            **parts.defaults.model_dump(),
+            **entry.model_dump(exclude_unset=True),
+        }
+        # A port or another user of its own says that SSH is meant: a container, a test's sshd.
+        plain = entry.port is None and entry.user in (None, user)
+        for host, address in zip(entry.host, addresses, strict=True):
+            local = plain and is_here(host, own)
+            node = Node(
+                host=host,
+                name=_UNSAFE.sub("_", host),
+                ssh=Ssh() if local else ssh,
+                gpus=settings["gpus"],
+                procs=None if settings["gpus"] else settings["procs"],
+                python=settings["python"],
+                workdir=entry.workdir or parts.top.workdir,
+                address=address,
+                state=settings["state"],
+                local=local,
+                source=f"{problems.file}:{problems.line(path)}",
+            )
+            yield Placed(path=path, section=entry, node=node)
+
+
+def _ssh(common: SshSection, entry: NodeSection, folder: FilePath) -> Ssh:
+    names = SshSection.model_fields.keys()
+    written = entry.model_dump(exclude_unset=True, include=set(names))
+    merged = common.model_copy(update=written)
+    identity = merged.identity
+    if identity is not None:
+        identity = str((folder / identity).absolute())
+    return Ssh(
+        user=merged.user, port=merged.port, identity=identity, jump=merged.jump, via=merged.via
+    )
+
+
+def _named(placed: Sequence[Placed]) -> tuple[Node, ...]:
+    """Tell hosts that are written alike apart by their ports."""
+    count = Counter(one.node.name.lower() for one in placed)
+    named: dict[str, Node] = {}
+    for node in (one.node for one in placed):
+        name = node.name
+        if count[name.lower()] > 1:
+            name = f"{name}_{node.ssh.port or SSH_PORT}"
+        while name in named:  # `a` at port 22 beside a host that is called `a_22`
+            name += "_"
+        named[name] = replace(node, name=name)
+    return tuple(named.values())
+
+
+def _job(section: JobSection) -> Job:
+    stop = section.stop
+    signal = stop.signal or (None if stop.file else "TERM")
+    return Job(
+        launcher=section.launcher,
+        launcher_args=section.launcher_args,
+        command=section.command,
+        env=tuple(section.env.items()),
+        env_from=section.env_from,
+        env_init=section.env_init,
+        needs=section.needs,
+        check=section.check,
+        checkpoints=section.checkpoints,
+        resume_args=section.resume_args,
+        stop=Stop(signal=signal, file=stop.file, grace=stop.grace),
+    )

@@ -1,0 +1,120 @@
+"""The values that an inventory becomes: a cluster, its nodes, the job; everything resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Via = Literal["paramiko", "openssh"]
+LauncherName = Literal["torchrun", "direct", "accelerate", "ray", "slurm"]
+LAUNCHABLE: tuple[LauncherName, ...] = ("torchrun", "direct")
+"""Those that can be launched with; the others are words of the format that wait for theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ssh:
+    """How one node is reached; None means: as ssh_config says, else OpenSSH's own default."""
+
+    user: str | None = None
+    port: int | None = None
+    identity: str | None = None
+    """Path of the private key on the controller, `~` expanded."""
+    jump: str | None = None
+    """As ProxyJump takes it; `none` is a word that overrides ssh_config."""
+    via: Via = "paramiko"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine of the inventory, its defaults applied."""
+
+    host: str
+    """As written in the inventory (a range's member): how SSH reaches it and how we name it."""
+    name: str
+    """Unique in the cluster and safe as a file name: the host, with `_PORT` where two share it."""
+    ssh: Ssh
+    gpus: int | None = None
+    """GPUs to use; None: what is found; 0: CPU processes."""
+    procs: int | None = None
+    """Processes where gpus is 0 (default 1)."""
+    python: str | None = None
+    """The job's interpreter on this node; None: python3 of a non-interactive shell."""
+    workdir: str | None = None
+    address: str | None = None
+    """Address on the data network; None: found."""
+    state: str | None = None
+    """Where node state lives instead of /var/tmp/clusterctl-$UID."""
+    local: bool = False
+    """This machine itself: no SSH needed, and `ssh` says nothing."""
+    source: str = ""
+    """`file:line` it was written at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """How a rank is asked to end: a signal, or a file made in workdir."""
+
+    signal: str | None = "TERM"
+    file: str | None = None
+    grace: float = 60.0
+    """Seconds until KILL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is launched; the command line overrides it."""
+
+    launcher: LauncherName = "torchrun"
+    launcher_args: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[str, ...] = ()
+    """Names read from the controller's environment at launch and resume; values never stored."""
+    env_init: str | None = None
+    needs: tuple[str, ...] = ()
+    """Paths; relative ones, as that of `checkpoints`, are meant from workdir."""
+    check: tuple[str, ...] = ()
+    checkpoints: str | None = None
+    resume_args: tuple[str, ...] = ()
+    stop: Stop = Stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """An inventory as everything behind it sees it."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    """Launch order: the master first, then as written. Index here is the node rank."""
+    shared: tuple[str, ...] = ()
+    """Paths that must be one filesystem, seen by all nodes."""
+    subnet: str | None = None
+    master_port: int | None = None
+    same_machine: bool = False
+    """Two entries on one machine are allowed (`same_machine: allow`)."""
+    job: Job = Job()
+    file: str = ""
+    left_out: tuple[Node, ...] = ()
+    """Nodes of the inventory that are not meant now; they may share folders with those that are."""
+
+    @property
+    def master(self) -> Node:
+        """The node of rank 0."""
+        return self.nodes[0]
+
+    def node(self, name: str) -> Node:
+        """Return the node of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> Cluster:
+        """Return the same cluster with these nodes only; the others are left out."""
+        names = {node.name for node in nodes}
+        others = (node for node in (*self.nodes, *self.left_out) if node.name not in names)
+        return replace(self, nodes=nodes, left_out=tuple(others))

@@ -1,0 +1,71 @@
+"""The hostfiles of MPI, DeepSpeed and Horovod: `host slots=8` or `host:8`, a line a host.
+
+`slots` are taken as GPUs. A user (`user@host` or `user=`) and a port (`port=`) are read; a key
+that means something else to another launcher is a problem, not skipped. The cluster gets the
+file's name.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path as FilePath
+
+from clusterctl.inventory.document import Document, Plain
+from clusterctl.inventory.login import split_login
+from clusterctl.inventory.problems import Path, Problems, nearest, printable
+
+_KEYS = {"slots": "gpus", "user": "user", "port": "port"}
+_UNFIT = re.compile(r"[^a-z0-9-]+")
+_NAME_LIMIT = 24
+
+
+def read_hostfile(text: str, problems: Problems) -> Document | None:
+    """Turn a hostfile into the document that a hosts.yaml of the same meaning gives.
+
+    Returns:
+        The document, or None where the file holds no host; what is wrong goes to `problems`.
+    """
+    nodes: list[dict[str, object]] = []
+    lines: dict[Path, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        path: Path = ("nodes", len(nodes))
+        lines[path] = number
+        nodes.append(_node(words, number, problems))
+    if not nodes:
+        problems.add((), wanted="an inventory", found="an empty file", line=1)
+        return None
+    return Document(value={"cluster": _name(problems.file), "nodes": nodes}, lines=lines)
+
+
+def _node(words: list[str], number: int, problems: Problems) -> dict[str, object]:
+    host, *settings = words
+    login = split_login(host)
+    node: dict[str, object] = {"host": login.host}
+    if login.user is not None:
+        node["user"] = login.user
+    if login.port is not None:
+        # What looks like a port is a count in every hostfile.
+        node["gpus"] = Plain(login.port)
+    for setting in settings:
+        key, sign, value = setting.partition("=")
+        if not sign or key not in _KEYS:
+            near = nearest(key, _KEYS)
+            wanted = f"{near}=..." if near else "host slots=N, with user= and port= at most"
+            problems.add((), wanted=wanted, found=f'"{printable(setting)}"', line=number)
+        elif key != "user" and not value.isdecimal():
+            wanted = f"a number after {sign}"
+            problems.add((), wanted=wanted, found=f'"{printable(setting)}"', line=number)
+        elif _KEYS[key] in node:
+            problems.add((), wanted=f"{key} once", found=f'"{printable(setting)}"', line=number)
+        else:
+            node[_KEYS[key]] = Plain(value)
+    return node
+
+
+def _name(file: str) -> str:
+    """Make a cluster's name of the file's: /job/hostfile is `hostfile`, and so is /dev/fd/63."""
+    name = _UNFIT.sub("-", FilePath(file).stem.lower()).strip("-")[:_NAME_LIMIT]
+    return name if re.search("[a-z]", name) else "hostfile"

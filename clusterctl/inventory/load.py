@@ -1,0 +1,99 @@
+"""Reads an inventory, whatever its dialect."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from clusterctl.errors import InventoryError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.problems import Problems
+
+SIZE_LIMIT = 512 * 1024
+"""Bytes an inventory may have; thousands of nodes fit."""
+
+_YAML_NAMES = (".yaml", ".yml", ".json")
+_OTHER_NAMES = ("hosts.yaml", "hosts.yml", "inventory.yaml", "hostfile")
+_YAML_START = re.compile(r"---|[{\[]|-\s|[\"']?[\w-]+[\"']?\s*:(\s|$)")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def load(path: Path) -> Cluster:
+    """Read a hosts.yaml, or an MPI or DeepSpeed hostfile.
+
+    Raises:
+        InventoryError: the file is missing, no inventory, or has problems, all of them listed.
+    """
+    text = _decoded(_bytes(path), str(path))
+    # pydantic and YAML take a tenth of a second to import; verbs import this module early.
+    from clusterctl.inventory.build import build  # noqa: PLC0415
+    from clusterctl.inventory.document import read_yaml  # noqa: PLC0415
+    from clusterctl.inventory.hostfile import read_hostfile  # noqa: PLC0415
+
+    early = Problems(str(path))
+    read = read_yaml if is_yaml(path, text) else read_hostfile
+    document = read(text, early)
+    if document is None:
+        early.end(hint=None if text.strip() else f"clusterctl init --force -i {path}")
+    return build(document, early.with_lines(document.lines))
+
+
+def is_yaml(path: Path, text: str) -> bool:
+    """Tell a hosts.yaml from a hostfile: by its name, else by its first line that says anything."""
+    if path.suffix.lower() in _YAML_NAMES:
+        return True
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return _YAML_START.match(first) is not None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(SIZE_LIMIT + 1)
+    except FileNotFoundError:
+        others = [path.parent / name for name in _OTHER_NAMES]
+        there = next((other for other in others if other.is_file()), None)
+        raise InventoryError(
+            (f"{path}: wanted an inventory, found no such file",),
+            hint=f"-i {there}"
+            if there
+            else "clusterctl init HOST... writes one; -i FILE names another",
+        ) from None
+    except IsADirectoryError:
+        raise InventoryError(
+            (f"{path}: wanted a file, found a folder",), hint=f"-i {path / 'hosts.yaml'}"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InventoryError(
+            (f"{path}: wanted a readable file, found: {reason}",), hint="-i FILE names another"
+        ) from None
+    if len(content) > SIZE_LIMIT:
+        raise InventoryError(
+            (f"{path}: wanted an inventory of at most {SIZE_LIMIT} bytes, found more",),
+            hint=Problems.hint,
+        )
+    return content
+
+
+def _decoded(content: bytes, file: str) -> str:
+    problems = Problems(file)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = (
+            "UTF-16"
+            if content[:2] in (b"\xff\xfe", b"\xfe\xff")
+            else (f"the byte 0x{content[error.start]:02x}")
+        )
+        problems.add((), wanted="UTF-8 text", found=found, line=line)
+        problems.end()
+    strange = _UNPRINTABLE.search(text)
+    if strange is not None:
+        line = text.count("\n", 0, strange.start()) + 1
+        found = f"the character U+{ord(strange.group()):04X}"
+        problems.add((), wanted="text", found=found, line=line)
+    problems.raise_if_any()
+    return text

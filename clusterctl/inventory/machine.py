@@ -1,0 +1,47 @@
+"""The addresses of this machine: what stands in an inventory for "here, no SSH needed"."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Set as AbstractSet
+
+import psutil
+
+_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+def own_addresses() -> frozenset[str]:
+    """Return the IP addresses of this machine's interfaces, in this network namespace."""
+    return frozenset(
+        normal
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if (normal := normal_address(address.address)) is not None
+    )
+
+
+def is_here(host: str, own: AbstractSet[str]) -> bool:
+    """Tell whether a host, as written, is this machine.
+
+    Names other than localhost are not looked up: what they mean is ssh_config's and the
+    resolver's business, and one slow name server would hold up every command.
+    """
+    if host.lower() in _NAMES:
+        return True
+    address = normal_address(host)
+    if address is None:
+        return False
+    return ipaddress.ip_address(address).is_loopback or address in own
+
+
+def normal_address(text: str) -> str | None:
+    """Return an IP address in its one canonical form; None when the text is none."""
+    try:
+        return str(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None
+
+
+def own_user() -> str:
+    """Return who runs this program; the number where it has no name, as in many containers."""
+    return psutil.Process().username()

@@ -1,0 +1,140 @@
+"""What must hold between the parts of an inventory, each of them right in itself."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.inventory.machine import normal_address
+from clusterctl.inventory.problems import Path, Problems, nearest
+from clusterctl.inventory.ranges import fold
+from clusterctl.inventory.schema import JobSection, NetworkSection, NodeSection
+
+SSH_PORT = 22
+
+logger = logging.getLogger(__name__)
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY)"
+    r"(_|$)",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"(hf_|ghp_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}|-----BEGIN "
+)
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One node and the entry that it comes from."""
+
+    path: Path
+    section: NodeSection
+    node: Node
+
+
+def judge_nodes(
+    placed: Sequence[Placed],
+    network: NetworkSection,
+    problems: Problems,
+    *,
+    same_machine: str | None,
+) -> None:
+    """Note hosts written twice, two masters, and addresses that cannot be."""
+    _judge_hosts(placed, problems, same_machine=same_machine)
+    _judge_masters(placed, problems)
+    _judge_addresses(placed, network, problems, same_machine=same_machine)
+    for path, section in {one.path: one.section for one in placed}.items():
+        if section.gpus and section.procs:
+            problems.add(
+                (*path, "procs"),
+                wanted="procs beside gpus: 0 only",
+                found=f"it beside gpus: {section.gpus}",
+            )
+
+
+def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: str | None) -> None:
+    first: dict[tuple[str, int], Placed] = {}
+    machines: dict[str, Placed] = {}
+    for one in placed:
+        host = normal_address(one.node.host) or one.node.host.lower()
+        end = (host, one.node.ssh.port or SSH_PORT)
+        where = (*one.path, "host")
+        if end in first:
+            place = problems.place(problems.line(first[end].path))
+            found = f'"{one.node.host}" again (first at {place})'
+            problems.add(where, wanted="each host once", found=found)
+            continue
+        first[end] = one
+        machine = "this machine" if one.node.local else host
+        other = machines.setdefault(machine, one)
+        if other is not one and same_machine is None:
+            place = problems.place(problems.line(other.path))
+            problems.add(
+                where,
+                wanted="another machine (or same_machine: allow at the top)",
+                found=f'"{one.node.host}", the machine of {place}',
+            )
+
+
+def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:
+    masters = [one for one in placed if one.section.master]
+    hosts = fold(one.node.host for one in masters)
+    # Told at each entry but the first, or at that one when it is a range.
+    for path in dict.fromkeys(one.path for one in masters[1:]):
+        problems.add((*path, "master"), wanted="one master", found=hosts)
+
+
+def _judge_addresses(
+    placed: Sequence[Placed],
+    network: NetworkSection,
+    problems: Problems,
+    *,
+    same_machine: str | None,
+) -> None:
+    subnet = ipaddress.ip_network(network.subnet) if network.subnet else None
+    first: dict[str, Placed] = {}
+    for one in placed:
+        address = one.node.address
+        if address is None:
+            continue
+        where = (*one.path, "address")
+        if subnet is not None and ipaddress.ip_address(address) not in subnet:
+            problems.add(where, wanted=f"an address in network.subnet {subnet}", found=address)
+        other = first.setdefault(address, one)
+        if other is not one and same_machine is None:
+            problems.add(
+                where,
+                wanted="an address of its own for each node",
+                found=f"{address}, which {other.node.host} has",
+            )
+
+
+def judge_job(job: JobSection, problems: Problems) -> None:
+    """Note what contradicts itself in the job, and warn of what looks like a secret."""
+    if job.stop.signal and job.stop.file:
+        problems.add(("job", "stop"), wanted="signal or file", found="both")
+    for at, name in enumerate(job.env_from):
+        if name in job.env:
+            problems.add(
+                ("job", "env_from", at), wanted="a variable once", found=f"{name} in env, too"
+            )
+    for at, word in enumerate(job.resume_args):
+        for name in _PLACEHOLDER.findall(word):
+            if name != "checkpoint" and nearest(name, ["checkpoint"]):
+                problems.add(("job", "resume_args", at), wanted="{checkpoint}", found=f"{{{name}}}")
+    for name, text in job.env.items():
+        if text and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(text)):
+            logger.warning(
+                "%s:%d: job.env.%s: looks like a secret, and env is recorded in clear"
+                " (hint: env_from: [%s])",
+                problems.file,
+                problems.line(("job", "env", name)),
+                name,
+                name,
+            )

@@ -1,0 +1,84 @@
+"""Picks nodes of a cluster: `--nodes` and `--exclude`, by name, range or count."""
+
+from __future__ import annotations
+
+import re
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.problems import nearest, printable
+from clusterctl.inventory.ranges import BadRange, expand, fold
+
+_COUNT = re.compile("[0-9]{1,6}")
+
+
+def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = None) -> Cluster:
+    """Return the cluster with the nodes asked for, in their order of launch.
+
+    The master stays the first; where it is left out, the next in order becomes the master.
+
+    Args:
+        cluster: what to pick from.
+        nodes: names and ranges (`gpu[02-04],gpu07`), or a count: the first N that are not
+            excluded. None: all.
+        exclude: names and ranges to leave out.
+
+    Raises:
+        UsageError: a name is unknown, the count is too high, or nothing is left.
+    """
+    left = cluster.nodes
+    if exclude is not None:
+        out = {node.name for node in named(cluster, exclude, option="--exclude")}
+        left = tuple(node for node in left if node.name not in out)
+        if not left:
+            raise UsageError("--exclude: wanted a node left, found none", hint=_some(cluster))
+    if nodes is not None and _COUNT.fullmatch(nodes.strip()):
+        count = int(nodes)
+        if not 1 <= count <= len(left):
+            raise UsageError(
+                f"--nodes: wanted 1 to {len(left)}, found {count}", hint=f"--nodes {len(left)}"
+            )
+        left = left[:count]
+    elif nodes is not None:
+        chosen = {node.name for node in named(cluster, nodes, option="--nodes")}
+        left = tuple(node for node in left if node.name in chosen)
+    if not left:
+        raise UsageError(
+            "--nodes: wanted a node that is not excluded, found none", hint=_some(cluster)
+        )
+    return cluster.with_nodes(left)
+
+
+def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
+    """Return the nodes that an expression of names and ranges names, in the cluster's order.
+
+    Args:
+        cluster: what to pick from.
+        spec: `gpu[02-04],10.11.7.50`; a host of several entries names them all.
+        option: the flag that it comes from, for the message.
+
+    Raises:
+        UsageError: the expression is malformed, or a name is unknown.
+    """
+    try:
+        wanted = expand(spec)
+    except BadRange as error:
+        raise UsageError(
+            f"{option}: {printable(str(error))}", hint=_some(cluster, option)
+        ) from error
+    known = {node.name for node in cluster.nodes} | {node.host for node in cluster.nodes}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        all_names = printable(fold(node.name for node in cluster.nodes))
+        near = nearest(unknown[0], sorted(known))
+        raise UsageError(
+            f"{option}: wanted nodes of {cluster.file or cluster.name} ({all_names}), "
+            f'found "{printable(fold(unknown))}"',
+            hint=f"{option} {near}" if near else _some(cluster, option),
+        )
+    return tuple(node for node in cluster.nodes if node.name in wanted or node.host in wanted)
+
+
+def _some(cluster: Cluster, option: str = "--nodes") -> str:
+    """Return what could be typed."""
+    return f"{option} {cluster.nodes[0].name}"

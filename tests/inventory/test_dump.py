@@ -1,0 +1,176 @@
+"""A cluster that is written as YAML reads back as the same cluster."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterctl.inventory import load
+from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop, Via
+from clusterctl.inventory.dump import dump
+from clusterctl.inventory.problems import Problems
+from clusterctl.inventory.readers import SIGNALS
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+WORD = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=8)
+PATH = st.builds("/x{}".format, WORD)
+VARIABLE = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True)
+HOST = st.builds(
+    "{}{:0{}}{}".format,
+    st.sampled_from(["gpu", "n-", "host.lab"]),
+    st.integers(0, 12),
+    st.integers(1, 3),
+    st.sampled_from(["", "x"]),
+) | st.sampled_from(["fd00::5", "fe80::1%eth0", "203.0.113.9"])
+
+
+def maybe(strategy: st.SearchStrategy[str]) -> st.SearchStrategy[str | None]:
+    return st.none() | strategy
+
+
+SSH = st.builds(
+    Ssh,
+    user=maybe(st.sampled_from(["root", "no", "1000"])),
+    port=st.none() | st.sampled_from([22, 2222]),
+    identity=maybe(PATH),
+    jump=maybe(st.sampled_from(["bastion", "root@b:22,c", "none"])),
+    via=st.sampled_from(list[Via](["paramiko", "openssh"])),
+)
+
+
+NODE = st.builds(
+    Node,
+    host=st.just(""),
+    name=st.just(""),
+    ssh=SSH,
+    gpus=st.none() | st.integers(0, 2),
+    python=maybe(st.sampled_from(["python3", "/venv/bin/python"])),
+    workdir=maybe(st.sampled_from(["/a", "/b c"])),
+    state=maybe(PATH),
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
+    """Draw hosts of which neighbours often have the same settings."""
+    hosts = draw(st.lists(HOST, min_size=1, max_size=6, unique=True))
+    few = draw(st.lists(NODE, min_size=1, max_size=2))
+    made = []
+    for at, host in enumerate(hosts):
+        chosen = draw(st.sampled_from(few))
+        made.append(
+            replace(
+                chosen,
+                host=host,
+                name=host.replace(":", "_").replace("%", "_"),
+                procs=None if chosen.gpus else draw(st.none() | st.just(2)),
+                address=draw(st.sampled_from([None, f"10.0.0.{at + 1}", f"fd00::{at + 1}"])),
+            )
+        )
+    return tuple(made)
+
+
+STOP = st.builds(
+    Stop, signal=st.sampled_from(SIGNALS), grace=st.integers(0, 86400).map(float)
+) | st.builds(Stop, signal=st.none(), file=st.builds("STOP{}".format, WORD))
+WORDS = st.lists(TEXT, max_size=3).map(tuple)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    names = draw(st.lists(VARIABLE, max_size=4, unique=True))
+    return Job(
+        launcher=draw(st.sampled_from(list[LauncherName](["torchrun", "direct", "slurm"]))),
+        launcher_args=draw(WORDS),
+        command=draw(WORDS),
+        env=tuple((name, draw(TEXT)) for name in names[:2]),
+        env_from=tuple(names[2:]),
+        env_init=draw(maybe(TEXT.filter(lambda text: bool(text.strip())))),
+        needs=draw(st.lists(PATH, max_size=2).map(tuple)),
+        check=draw(WORDS),
+        checkpoints=draw(maybe(PATH)),
+        resume_args=("--from", "{checkpoint}"),
+        stop=draw(STOP),
+    )
+
+
+CLUSTERS = st.builds(
+    Cluster,
+    name=st.from_regex(r"[a-z0-9][a-z0-9-]{0,23}", fullmatch=True),
+    nodes=nodes(),
+    shared=st.lists(PATH, max_size=2).map(tuple),
+    subnet=st.sampled_from([None, "10.0.0.0/8", "::/0"]),
+    master_port=st.none() | st.integers(1, 65535),
+    same_machine=st.booleans(),
+    job=jobs(),
+    file=st.just("hosts.yaml"),
+)
+
+
+def without_sources(cluster: Cluster) -> Cluster:
+    return cluster.with_nodes(tuple(replace(node, source="") for node in cluster.nodes))
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cluster]:
+    monkeypatch.chdir(tmp_path)
+
+    def read(text: str) -> Cluster:
+        path = Path("hosts.yaml")
+        path.write_text(text, encoding="utf-8", newline="")
+        return without_sources(load(path))
+
+    return read
+
+
+@settings(max_examples=60)
+@given(CLUSTERS.filter(lambda c: c.subnet is None or all(n.address is None for n in c.nodes)))
+def test_what_is_written_reads_back(read: Callable[[str], Cluster], cluster: Cluster) -> None:
+    assert read(dump(cluster)) == cluster
+
+
+def test_the_example_reads_back(read: Callable[[str], Cluster]) -> None:
+    example = load(Path(__file__).parent.parent.parent / "hosts.example.yaml")
+    again = read(dump(example))
+    assert replace(again, file=example.file) == without_sources(example)
+
+
+def test_this_machine_reads_back(read: Callable[[str], Cluster]) -> None:
+    cluster = read("cluster: lab\nnodes: [localhost, gpu01, gpu02, gpu03]\n")
+    text = dump(cluster)
+    assert text == "cluster: lab\nnodes:\n  - localhost\n  - gpu[01-03]\n"
+    assert read(text) == cluster
+
+
+def test_neighbours_with_the_same_settings_share_an_entry(
+    read: Callable[[str], Cluster],
+) -> None:
+    text = (
+        "cluster: lab\n"
+        "workdir: /code\n"
+        "nodes:\n"
+        "  - {host: 'gpu[01-03]', address: '10.0.0.[1-3]', gpus: 8}\n"
+        "  - {host: gpu04, gpus: 8}\n"
+        "  - other\n"
+    )
+    assert dump(read(text)) == text
+
+
+def test_a_range_whose_addresses_make_none_is_written_out(read: Callable[[str], Cluster]) -> None:
+    text = (
+        "cluster: lab\n"
+        "nodes:\n"
+        "  - {host: gpu01, address: 10.0.0.1}\n"
+        "  - {host: gpu02, address: 10.9.0.2}\n"
+    )
+    assert dump(read(text)) == text
+
+
+def test_problems_without_a_document_stand_in_the_first_line() -> None:
+    assert Problems("hosts.yaml").line(("nodes", 3)) == 1
