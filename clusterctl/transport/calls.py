@@ -1,0 +1,192 @@
+"""One operation of the agent over any stream: what came, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.transport import agent
+from clusterctl.transport.failure import Failed
+from clusterctl.transport.interface import Call, Reply, Request, Timeouts
+from clusterctl.transport.stream import Ending, Stream
+from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
+
+NOISE_LIMIT = 4 * 1024 * 1024
+"""Bytes that a login shell may print before the agent's marker."""
+
+logger = logging.getLogger(__name__)
+
+
+class AgentCall(Call):
+    """A call that speaks the frames of `wire` on a `Stream`."""
+
+    def __init__(
+        self,
+        node: Node,
+        stream: Stream,
+        request: Request,
+        *,
+        timeouts: Timeouts,
+        timeout: float | None = None,
+    ) -> None:
+        """Send the agent and the request; what goes wrong is said by `reply()`."""
+        self.node = node
+        self._stream = stream
+        self._timeouts = timeouts
+        self._began = time.monotonic()
+        self._deadline = None if timeout is None else self._began + timeout
+        self._marker = agent.fresh_marker()
+        self._buffer = bytearray()
+        self._answering = False
+        self._failure: Failed | None = None
+        self._done = False
+        head = Message({"op": request.op, "args": plain(request.args)}, request.body)
+        data = agent.opening(self._marker, node.python) + head.encode()
+        try:
+            stream.send(data, timeouts.answer)
+        except OSError as error:
+            # What the node says on the other pipe tells more than our failure to write.
+            logger.debug("%s: sending the agent: %s", node.name, error)
+
+    def messages(self) -> Iterator[Message]:
+        """Yield answers as they come, up to and with the last."""
+        try:
+            if not self._answering:
+                self._find_marker()
+            while True:
+                message = self._next()
+                self._done = "end" in message.head
+                yield message
+                if self._done:
+                    return
+        except CutFrame:
+            self._failure = self._ended_early()
+        except BadFrame as error:
+            self._failure = Failed("bad-output", "answer", f"not ours: {error}", _FOREIGN)
+        except Failed as failure:
+            self._failure = failure
+
+    def send(self, message: Message) -> None:
+        """Send a further message; a node that takes none is found by `messages`."""
+        try:
+            self._stream.send(message.encode(), self._timeouts.answer)
+        except OSError as error:
+            logger.debug("%s: sending: %s", self.node.name, error)
+
+    def reply(self) -> Reply:
+        """Say how the call ended."""
+        seconds = time.monotonic() - self._began
+        if self._failure is not None:
+            return self._failure.reply(self.node.name, seconds=seconds)
+        if not self._done:
+            failure = Failed("lost", "answer", "the call was given up before its answer")
+            return failure.reply(self.node.name, seconds=seconds)
+        return Reply(node=self.node.name, state="ok", phase="answer", seconds=seconds)
+
+    def close(self) -> None:
+        """Give the channel up."""
+        self._stream.close()
+
+    def take_over(self) -> tuple[bytes, Stream]:
+        """Return what has been received and the stream, for a program that speaks itself."""
+        return bytes(self._buffer), self._stream
+
+    def read(self, count: int) -> bytes:
+        """Return up to so many bytes of the answers, as `wire.read_message` asks for them."""
+        if not self._buffer:
+            self._buffer += self._receive(self._timeouts.silence)
+        part = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return part
+
+    def _next(self) -> Message:
+        """Return the next answer that is not a heartbeat."""
+        while True:
+            message = read_message(cast("BinaryIO", self))
+            if message is None:
+                raise self._ended_early()
+            if "crash" in message.head:
+                logger.debug("%s: %s", self.node.name, message.head["traceback"])
+                raise Failed("bad-output", "answer", str(message.head["crash"]), _REPORT)
+            if "beat" not in message.head:
+                return message
+
+    def _find_marker(self) -> None:
+        while (found := self._buffer.find(self._marker)) < 0:
+            part = self._receive(self._timeouts.answer)
+            if not part:
+                raise self._never_began()
+            self._buffer += part
+            if len(self._buffer) > NOISE_LIMIT:
+                hint = "make the login shell's start files silent where they have no terminal"
+                words = f"more than {NOISE_LIMIT} bytes before the agent's answer"
+                raise Failed("bad-output", "exec", words, hint)
+        if found:
+            logger.debug("%s: the login shell printed %d bytes", self.node.name, found)
+        del self._buffer[: found + len(self._marker)]
+        self._answering = True
+
+    def _receive(self, patience: float) -> bytes:
+        limit = patience
+        if self._deadline is not None:
+            limit = min(limit, self._deadline - time.monotonic())
+        try:
+            return self._stream.receive(limit)
+        except TimeoutError as error:
+            phase = "answer" if self._answering else "exec"
+            if limit < patience:
+                words = f"not done in {time.monotonic() - self._began:.0f} s"
+            else:
+                words = f"no sign of life for {patience:.0f} s"
+            if not self._answering and self._buffer:
+                words += f"; its login shell said: {bytes(self._buffer[-200:])!r}"
+            raise Failed("timeout", phase, words, _frozen(self.node)) from error
+        except OSError as error:
+            raise Failed("lost", "answer", str(error), _reachable(self.node)) from error
+
+    def _never_began(self) -> Failed:
+        """Say why the command ended before the agent spoke."""
+        ending = self._stream.ending()
+        if not ending.connected:
+            words = ending.cause or "the connection broke"
+            return Failed("lost", "exec", words, _reachable(self.node))
+        said = ending.errors.strip() or bytes(self._buffer).strip()
+        if ending.exit_code == agent.NO_PYTHON:
+            hint = "install Python 3.9 or newer there, or set `python` in the inventory"
+            return Failed("bad-output", "exec", "no Python 3.9 or newer was found", hint)
+        words = f"the login shell ended ({_status(ending)}) before the agent could speak"
+        if said:
+            words += ": " + said[-300:].decode("utf-8", "backslashreplace")
+        hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
+        return Failed("bad-output", "exec", words, hint)
+
+    def _ended_early(self) -> Failed:
+        """Say why the answers ended before the last one."""
+        ending = self._stream.ending()
+        if not ending.connected:
+            words = ending.cause or "the connection broke"
+            return Failed("lost", "answer", words, _reachable(self.node))
+        words = f"the agent ended ({_status(ending)}) before its last answer"
+        if ending.errors.strip():
+            words += ": " + ending.errors[-300:].decode("utf-8", "backslashreplace")
+        hint = f"was it killed for want of memory? try: ssh {self.node.host} dmesg"
+        return Failed("lost", "answer", words, hint)
+
+
+_FOREIGN = "does a login shell's start file leave something running that prints later?"
+_REPORT = "this is a bug in clusterctl; the traceback is in the output of: clusterctl -vv"
+
+
+def _status(ending: Ending) -> str:
+    return "killed" if ending.exit_code is None else f"status {ending.exit_code}"
+
+
+def _reachable(node: Node) -> str:
+    return f"does the host still answer? try: ssh {node.host} uptime"
+
+
+def _frozen(node: Node) -> str:
+    return f"look at the host's load and mounts: ssh {node.host} uptime"

@@ -1,0 +1,53 @@
+"""A command on a channel of a paramiko connection, as a stream."""
+
+from __future__ import annotations
+
+import contextlib
+
+import paramiko
+
+from clusterctl.transport.failure import safe
+from clusterctl.transport.stream import EXIT_PATIENCE, Ending, Stream
+
+
+class ChannelStream(Stream):
+    """A command on a channel of a connection."""
+
+    def __init__(self, channel: paramiko.Channel, transport: paramiko.Transport) -> None:
+        """Take over a channel whose command runs."""
+        self._channel = channel
+        self._transport = transport
+        self._errors = bytearray()
+
+    def receive(self, timeout: float) -> bytes:
+        """Return the next bytes of its stdout; stderr is drained along, for they share a window."""
+        self._channel.settimeout(max(timeout, 0.001))
+        data = self._channel.recv(1 << 16)
+        self._drain()
+        return data
+
+    def send(self, data: bytes, timeout: float) -> None:
+        """Send all of the bytes to its stdin."""
+        self._channel.settimeout(max(timeout, 0.001))
+        self._channel.sendall(data)
+
+    def ending(self) -> Ending:
+        """Say how it ended."""
+        self._channel.status_event.wait(EXIT_PATIENCE)
+        self._drain()
+        if not self._transport.is_active():
+            cause = safe(str(self._transport.get_exception() or "the connection was closed"))
+            return Ending(connected=False, errors=bytes(self._errors), cause=cause)
+        # -1 stands for no status at all and for an end by a signal.
+        code = self._channel.exit_status if self._channel.exit_status >= 0 else None
+        return Ending(connected=True, exit_code=code, errors=bytes(self._errors))
+
+    def close(self) -> None:
+        """Close the channel; what runs there detached lives on."""
+        with contextlib.suppress(Exception):  # a dead connection's channel may raise anything
+            self._channel.close()
+
+    def _drain(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._errors += self._channel.recv_stderr(1 << 16)
+            del self._errors[: -(1 << 16)]

@@ -1,0 +1,183 @@
+"""One `ssh -M` and the ways through it: what OpenSSH does for us, and what its words mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.transport.failure import Failed
+from clusterctl.transport.interface import State, Timeouts
+from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
+
+POLL_SECONDS = 0.01
+CLOSING_SECONDS = 5.0
+
+_UNTIL_WE_ARE_GONE = """\
+exec 3<&0
+"$@" 3<&- </dev/null & ssh=$!
+(read -r _ <&3; kill $ssh) 2>/dev/null & watch=$!
+exec 3<&-
+wait $ssh; status=$?
+kill $watch 2>/dev/null
+exit $status
+"""
+"""Runs a program and ends it when our end of its stdin closes, however we end.
+
+A master has no reason of its own to end; killed, we would leave it behind for ever.
+"""
+
+_WORDS: tuple[tuple[str, State], ...] = (
+    (r"host key verification failed|host identification has changed", "hostkey"),
+    (r"permission denied|too many authentication failures", "auth"),
+    (r"connection refused|administratively prohibited|open refused by peer", "refused"),
+    (r"could not resolve|name or service not known|name resolution", "unreachable"),
+    (r"no route to host|network is unreachable|timed out", "unreachable"),
+)
+
+_HINTS: dict[State, str] = {
+    "hostkey": "compare the key's fingerprint with the host's own, then: clusterctl check"
+    " --accept-new; if the host was installed anew: clusterctl forget HOST",
+    "auth": "OpenSSH itself cannot log in without asking; try: ssh -o BatchMode=yes {target}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which host keys OpenSSH shall trust on our behalf."""
+
+    own_file: Path
+    """The cluster's own known_hosts: read first, and where a new key is recorded."""
+    accept_new: bool
+
+    def options(self, known_hosts: Sequence[Path]) -> list[str]:
+        """Return the options of ssh."""
+        self.own_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = " ".join(f'"{path}"' for path in (self.own_file, *known_hosts))
+        strict = "accept-new" if self.accept_new else "yes"
+        return ["-o", f"StrictHostKeyChecking={strict}", "-o", f"UserKnownHostsFile={files}"]
+
+
+class Folder:
+    """A private folder for sockets, with a path short enough for one; made when first needed."""
+
+    def __init__(self) -> None:
+        """Make nothing yet."""
+        self._path: Path | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        with self._lock:
+            if self._path is None:
+                # TMPDIR may be long (macOS); a socket's path may have about a hundred characters.
+                parent = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108  (mkdtemp's is private)
+                self._path = Path(tempfile.mkdtemp(prefix="cctl-", dir=parent))
+            return self._path
+
+    def close(self) -> None:
+        """Remove it."""
+        with self._lock:
+            if self._path is not None:
+                shutil.rmtree(self._path, ignore_errors=True)
+
+
+class ControlMaster:
+    """An OpenSSH connection held open for others to use."""
+
+    def __init__(self, control: Path, destination: Sequence[str]) -> None:
+        """Keep where it will listen and whom it will reach.
+
+        Args:
+            control: the socket's path.
+            destination: ssh's words for the host: options and the name, last.
+        """
+        self.control = control
+        self.target = destination[-1]
+        self._destination = tuple(destination)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the master)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self, options: Sequence[str], *, timeouts: Timeouts) -> None:
+        """Connect and log in.
+
+        Raises:
+            Failed: it did not come to that.
+        """
+        argv = [
+            *("ssh", "-M", "-N", "-T", "-a", "-x", "-S", str(self.control)),
+            *("-o", "BatchMode=yes", "-o", "ControlPersist=no", "-o", "LogLevel=INFO"),
+            *("-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"),
+            *("-o", "RemoteCommand=none", "-o", f"ConnectTimeout={max(timeouts.connect, 1):.0f}"),
+            *("-o", f"ServerAliveInterval={KEEPALIVE_IDLE}"),
+            *("-o", f"ServerAliveCountMax={KEEPALIVE_PROBES}"),
+            # Its default key exchange costs 60 ms more than this one.
+            *("-o", "KexAlgorithms=^curve25519-sha256"),
+            *options,
+            *self._destination,
+        ]
+        if shutil.which("ssh") is None:
+            hint = "install OpenSSH's client (openssh-client)"
+            raise Failed("unreachable", "config", "there is no ssh on this machine", hint)
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        limit = timeouts.connect + timeouts.handshake + timeouts.auth
+        deadline = time.monotonic() + limit
+        while not self.control.exists():
+            if self._process.poll() is not None:
+                raise self.failure(self.said() or f"ssh ended ({self._process.returncode})")
+            if time.monotonic() > deadline:
+                words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.said()}"
+                raise Failed("timeout", "connect", words)
+            time.sleep(POLL_SECONDS)
+
+    def argv(self, *options: str, command: str | None = None) -> list[str]:
+        """Return an ssh command that goes through this connection, and in no other way."""
+        through = ["ssh", "-T", "-S", str(self.control), "-o", "BatchMode=yes"]
+        # Where the master is gone ssh would log in anew; this makes it fail instead.
+        through += ["-o", "ProxyJump=none", "-o", "ProxyCommand=false", "-o", "RemoteCommand=none"]
+        through += ["-o", "LogLevel=ERROR", *options, *self._destination]
+        return through if command is None else [*through, command]
+
+    def said(self) -> str:
+        """Return what ssh has written to stderr."""
+        return os.pread(self._errors.fileno(), 1 << 16, 0).decode("utf-8", "backslashreplace")
+
+    def failure(self, words: str, *, phase: str = "connect") -> Failed:
+        """Return the failure that ssh's words mean."""
+        for pattern, state in _WORDS:
+            if re.search(pattern, words, re.IGNORECASE):
+                named = phase if state in {"refused", "unreachable"} else state
+                hint = _HINTS.get(state, f"try: ssh {self.target} true")
+                return Failed(state, named, _short(words), hint.format(target=self.target))
+        return Failed("lost", phase, _short(words), f"try: ssh {self.target} true")
+
+    def close(self) -> None:
+        """End it, and with it every way through it."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(CLOSING_SECONDS)
+        self._errors.close()
+
+
+def _short(words: str) -> str:
+    """Leave OpenSSH's frame of @ signs and its advice away; the fact remains."""
+    lines = [line.strip(" @") for line in words.splitlines()]
+    dull = ("Someone could be eavesdropping", "IT IS POSSIBLE", "It is also possible")
+    return "\n".join(line for line in lines if line and not line.startswith(dull))

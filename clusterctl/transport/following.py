@@ -1,0 +1,111 @@
+"""The streams of several nodes, merged as they come; nodes can join again while it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Mapping
+from types import TracebackType
+from typing import Self
+
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.wire import Message
+
+Item = tuple[str, Message | Reply]
+Start = Callable[[str, Request], Generator[Message | Reply, None, None]]
+"""Runs a request on a node and yields its messages, a reply last; blocks, in a thread of ours."""
+
+WAITING_LIMIT = 256
+"""Messages that may wait to be read; a fast node then waits for a slow screen."""
+_LOOK_AROUND = 0.5
+
+
+class Following:
+    """An iterator over what several nodes send; use as a context manager.
+
+    It yields `(node, message)`, then `(node, reply)` when a node's stream has ended, and None when
+    nothing came for `tick` seconds. It ends when every stream has.
+    """
+
+    def __init__(self, start: Start, requests: Mapping[str, Request], *, tick: float) -> None:
+        """Start every node's request in a thread of its own."""
+        self._start = start
+        self._tick = tick
+        self._items: queue.Queue[Item | _Through] = queue.Queue(WAITING_LIMIT)
+        self._running = 0
+        self._closed = threading.Event()
+        for node, request in requests.items():
+            self.add(node, request)
+
+    def add(self, node: str, request: Request, *, after: float = 0.0) -> None:
+        """Let a node join, or join again, once `after` seconds have passed."""
+        self._running += 1
+        # A daemon: a person who presses Ctrl-C does not wait for a dead node.
+        threading.Thread(
+            target=self._drain, args=(node, request, after), name=f"follow {node}", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """Read no more; what the requests started on the nodes lives on."""
+        self._closed.set()
+
+    def __enter__(self) -> Self:
+        """Return the iterator."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Read no more."""
+        self.close()
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Item | None:
+        """Return the next message or reply, or None at a tick."""
+        while self._running:
+            try:
+                item = self._items.get(timeout=self._tick)
+            except queue.Empty:
+                return None
+            if not isinstance(item, _Through):
+                return item
+            self._running -= 1
+            if item.error is not None:
+                raise item.error
+        raise StopIteration
+
+    def _drain(self, node: str, request: Request, after: float) -> None:
+        error: BaseException | None = None
+        try:
+            if not self._closed.wait(after):
+                with contextlib.closing(self._start(node, request)) as stream:
+                    for item in stream:
+                        if not self._put((node, item)):
+                            return
+        except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
+            error = caught
+        self._put(_Through(error))
+
+    def _put(self, item: Item | _Through) -> bool:
+        """Wait for room; False: nobody reads any more."""
+        while not self._closed.is_set():
+            try:
+                self._items.put(item, timeout=_LOOK_AROUND)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
+class _Through:
+    """A thread has ended."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error

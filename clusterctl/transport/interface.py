@@ -1,0 +1,120 @@
+"""What the verbs see of transport: one reply per node whatever happens, and open calls.
+
+Implementations: `ssh` (paramiko), `openssh` (the system's ssh), `local` (this machine), `fake`
+(tests). `pool.Pool` opens the right one for each node of a cluster.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.wire import Message
+
+State = Literal[
+    "ok",
+    "unreachable",  # no route, no answer, name unknown
+    "refused",  # the host answers, the port does not
+    "auth",
+    "hostkey",
+    "timeout",  # connected, then no answer in time
+    "lost",  # the connection broke
+    "bad-output",  # what came back is not ours
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds for each phase of a call."""
+
+    connect: float = 5.0
+    handshake: float = 10.0
+    auth: float = 15.0
+    answer: float = 30.0
+    """From the start of a call to the agent's first byte: the login shell's own time."""
+    silence: float = 10.0
+    """Without any byte once the agent has spoken; it sends a heartbeat every two seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What one node gave for one call; there is always one, whatever happened."""
+
+    node: str
+    """The inventory's node name."""
+    state: State
+    phase: str = ""
+    """Where it ended: config, resolve, connect, jump, banner, kex, hostkey, auth, open, exec,
+    answer."""
+    words: str = ""
+    """The server's or the system's own words, safe to print."""
+    hint: str = ""
+    """The command to type next."""
+    messages: tuple[Message, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """The call came to its end; what it found is in `messages`."""
+        return self.state == "ok"
+
+    @property
+    def last(self) -> Message:
+        """The final answer of a call that is ok."""
+        return self.messages[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One operation for a node's agent: `op` names a function in `node.operations.OPERATIONS`."""
+
+    op: str
+    args: Mapping[str, object]
+    body: bytes = b""
+
+
+class Call(ABC):
+    """One operation running on one node: a stream of messages each way. Owned by one thread."""
+
+    node: Node
+
+    @abstractmethod
+    def messages(self) -> Iterator[Message]:
+        """Yield answers as they come, up to and with the last.
+
+        Heartbeat frames are consumed. When the stream breaks, iteration ends and `reply()` says
+        how.
+        """
+
+    @abstractmethod
+    def send(self, message: Message) -> None:
+        """Send a further message to the operation."""
+
+    @abstractmethod
+    def reply(self) -> Reply:
+        """After `messages()` has ended: how the call ended (its `messages` are empty)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the channel up; what the operation detached lives on."""
+
+
+class Connection(ABC):
+    """One open way to one node, shared by every call of a command."""
+
+    node: Node
+
+    @abstractmethod
+    def call(self, request: Request, *, timeout: float | None = None) -> Call:
+        """Start an operation of the agent on the node; `timeout` is for the whole of it.
+
+        Raises:
+            Failed: no channel could be opened; `pool` turns it into the node's reply.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; what runs detached on the node lives on."""

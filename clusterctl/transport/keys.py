@@ -1,0 +1,196 @@
+"""The person's keys: each is read once, shared by every connection, and asked for once.
+
+Reading an RSA key costs 100 ms and holds the interpreter; done per host it takes longer than
+everything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import getpass
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
+from paramiko.agent import AgentSSH
+
+from clusterctl.transport.ssh_config import Endpoint
+
+OFFER_LIMIT = 5
+"""Keys offered to one server: it hangs up after MaxAuthTries, six by default."""
+PASSPHRASE_TRIES = 3
+
+
+class EncryptedKey(Exception):  # noqa: N818  (a state of the key, not a fault)
+    """The key needs a passphrase."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A key to offer."""
+
+    key: paramiko.PKey
+    origin: str
+    """Where it comes from, for messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one server will be offered."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: tuple[str, ...]
+    """Keys that could not be offered, and why."""
+
+
+class SharedAgent(AgentSSH):
+    """A running ssh-agent, asked by one connection at a time."""
+
+    def __init__(self, path: str) -> None:
+        """Connect and learn its keys; an agent that does not answer has none."""
+        super().__init__()
+        self._asking = threading.Lock()
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(path)
+            self._connect(connection)  # type: ignore[attr-defined]  # paramiko's own protocol code
+        except (OSError, paramiko.SSHException):
+            connection.close()
+
+    def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
+        # paramiko's connections would read each other's answers.
+        with self._asking:
+            answer: tuple[int, paramiko.Message] = super()._send_message(msg)  # type: ignore[misc]
+            return answer
+
+    def close(self) -> None:
+        """Close the connection to it."""
+        self._close()  # type: ignore[attr-defined]
+
+
+class Keyring:
+    """All keys of a command; safe from several threads."""
+
+    def __init__(self, *, ask: Callable[[str], str] | None = None) -> None:
+        """Keep how to ask for a passphrase; by default on a terminal only."""
+        self._ask = ask or (_ask_on_terminal if _has_terminal() else None)
+        self._lock = threading.Lock()
+        self._agents: dict[str, SharedAgent] = {}
+        self._files: dict[Path, paramiko.PKey | str] = {}
+        """The key, or why there is none."""
+
+    def offer(self, endpoint: Endpoint) -> Offer:
+        """Return the keys for a server: the inventory's, the agent's, then ssh_config's."""
+        with self._lock:
+            return self._offer(endpoint)
+
+    def close(self) -> None:
+        """Let the agents go."""
+        for agent in self._agents.values():
+            agent.close()
+
+    def _offer(self, endpoint: Endpoint) -> Offer:
+        found: dict[bytes, Candidate] = {}
+        skipped: list[str] = []
+        held = self._agent_keys(endpoint)
+        files = [endpoint.identity] if endpoint.identity else []
+        files += [path for path in endpoint.identities if path.exists()]
+        wanted = {blob for path in files if (blob := public_blob(path))}
+
+        def take(path: Path, *, ask: bool) -> None:
+            blob = public_blob(path)
+            if blob in held:
+                found.setdefault(blob, Candidate(key=held[blob], origin=f"{path} (in the agent)"))
+                return
+            key = self._load(path, ask=ask)
+            if isinstance(key, str):
+                skipped.append(f"{path}: {key}")
+            else:
+                found.setdefault(key.asbytes(), Candidate(key=key, origin=str(path)))
+
+        if endpoint.identity:
+            take(endpoint.identity, ask=True)
+        for blob, agent_key in held.items():
+            if not endpoint.identities_only or blob in wanted:
+                found.setdefault(blob, Candidate(key=agent_key, origin="the agent"))
+        for path in files:
+            if path != endpoint.identity:
+                # A person who has another way in is not asked for every key there is.
+                take(path, ask=not found)
+        return Offer(candidates=tuple(found.values())[:OFFER_LIMIT], skipped=tuple(skipped))
+
+    def _agent_keys(self, endpoint: Endpoint) -> dict[bytes, paramiko.PKey]:
+        path = os.environ.get("SSH_AUTH_SOCK", "") if endpoint.agent is None else endpoint.agent
+        if not path:
+            return {}
+        if path not in self._agents:
+            self._agents[path] = SharedAgent(path)
+        return {key.asbytes(): key for key in self._agents[path].get_keys()}
+
+    def _load(self, path: Path, *, ask: bool) -> paramiko.PKey | str:
+        known = self._files.get(path)
+        if known is None or (known == _ENCRYPTED and ask and self._ask):
+            known = self._files[path] = self._read(path, ask=ask)
+        return known
+
+    def _read(self, path: Path, *, ask: bool) -> paramiko.PKey | str:
+        try:
+            try:
+                return read_key(path)
+            except EncryptedKey:
+                if not ask or self._ask is None:
+                    return _ENCRYPTED
+            for _ in range(PASSPHRASE_TRIES):
+                passphrase = self._ask(f"Passphrase for {path}: ")
+                try:
+                    return read_key(path, passphrase)
+                except ValueError:
+                    continue
+        except OSError as error:
+            return error.strerror or str(error)
+        except (ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
+            return f"cannot be used here ({error}); add it to the agent, or say `via: openssh`"
+        return "wrong passphrase"
+
+
+_ENCRYPTED = "needs its passphrase and there is no terminal to ask; try: ssh-add"
+
+
+def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
+    """Read a private key, and its certificate where one lies beside it.
+
+    Raises:
+        EncryptedKey: it needs a passphrase and none was given.
+        ValueError: the passphrase is wrong, or the file is no key.
+    """
+    secret = None if passphrase is None else passphrase.encode()
+    try:
+        return paramiko.PKey.from_path(path, secret)  # type: ignore[arg-type]  # bytes, in truth
+    except (TypeError, paramiko.PasswordRequiredException) as error:
+        if passphrase is None:
+            raise EncryptedKey(str(path)) from error
+        raise
+
+
+def public_blob(path: Path) -> bytes:
+    """Return the public key that lies beside a private one, empty where there is none."""
+    public = path if path.suffix == ".pub" else path.with_name(path.name + ".pub")
+    try:
+        return base64.b64decode(public.read_text().split()[1])
+    except (OSError, IndexError, binascii.Error, UnicodeDecodeError):
+        return b""
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _ask_on_terminal(prompt: str) -> str:
+    return getpass.getpass(prompt, stream=sys.stderr)

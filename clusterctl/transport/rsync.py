@@ -1,0 +1,203 @@
+"""rsync over a connection that is open: no second login, no ssh, no shell in between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.errors import ClusterError
+from clusterctl.transport import rsync_shim
+from clusterctl.transport.calls import AgentCall
+from clusterctl.transport.failure import Failed, safe
+from clusterctl.transport.interface import Connection, Request
+from clusterctl.transport.stream import Stream
+
+IO_SECONDS = 60
+"""rsync gives up after so long without a byte; so do we."""
+CHUNK = 1 << 18
+VANISHED = 24
+"""rsync's exit code where a file went away while it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """How one rsync ended."""
+
+    code: int
+    words: str
+
+
+def push(
+    connection: Connection, *, source: Path, paths: list[bytes], workdir: str, folder: Path
+) -> Pushed:
+    """Write files of a folder to a node's folder; each is replaced whole or not at all.
+
+    Args:
+        connection: the open way to the node.
+        source: the folder here.
+        paths: files and links in it, relative.
+        workdir: the folder there.
+        folder: a private one with a short path, for the socket.
+
+    Raises:
+        Failed: the way broke.
+        ClusterError: there is no rsync here.
+    """
+    if shutil.which("rsync") is None:
+        raise ClusterError("rsync is not installed on this machine", hint="install rsync")
+    address = folder / f"r-{threading.get_ident()}"
+    with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryFile() as list_file:
+        listener.bind(str(address))
+        listener.listen(1)
+        list_file.write(b"\0".join(b"./" + path for path in paths))
+        list_file.seek(0)
+        process = subprocess.Popen(
+            command(address),
+            cwd=source,
+            stdin=list_file,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={k: v for k, v in os.environ.items() if not k.startswith("RSYNC_")},
+            start_new_session=True,
+        )
+        outcome = _Outcome()
+        carrier = threading.Thread(
+            target=_carry, args=(listener, connection, workdir, outcome), daemon=True
+        )
+        carrier.start()
+        _, errors = process.communicate()
+        # An rsync that never came to its shim leaves the carrier waiting.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        carrier.join()
+    address.unlink(missing_ok=True)
+    if outcome.failure is not None:
+        raise outcome.failure
+    code = 0 if process.returncode == VANISHED else process.returncode
+    # The node's rsync says its errors there, on stderr; ours knows the end of it only.
+    return Pushed(code=code, words=safe(outcome.errors + b"\n" + errors) if code else "")
+
+
+def command(address: Path) -> list[str]:
+    """Return rsync's argv.
+
+    Whoever calls has compared contents, so `--ignore-times` sends exactly what is listed. The
+    destination is a constant, since rsync would escape a name for a shell that is not there.
+    """
+    shim = (sys.executable, "-I", "-S", str(Path(rsync_shim.__file__)), str(address))
+    return [
+        *("rsync", "--links", "--executability", "--times", "--ignore-times"),
+        *("--omit-dir-times", "--no-implied-dirs", "--from0", "--files-from=-"),
+        *("--temp-dir=.clusterctl/tmp", f"--timeout={IO_SECONDS}"),
+        *("-e", " ".join(_quoted(word) for word in shim), "--", "./", "node:."),
+    ]
+
+
+def _quoted(word: str) -> str:
+    """Quote a word as rsync's own splitting of `-e` takes it."""
+    return '"' + word.replace('"', '""') + '"'
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the carrying thread leaves behind."""
+
+    errors: bytes = b""
+    failure: Failed | None = None
+
+
+def _carry(
+    listener: socket.socket, connection: Connection, workdir: str, outcome: _Outcome
+) -> None:
+    """Serve the shim: start the node's rsync and move bytes until it ends."""
+    try:
+        shim, _ = listener.accept()
+    except OSError:
+        return
+    with shim:
+        try:
+            with _handed_over(shim) as (argv, source, sink):
+                outcome.errors = _run(connection, argv, workdir, (source, sink))
+            status = 0
+        except Failed as failed:
+            outcome.failure = failed
+            status = 1
+        with contextlib.suppress(OSError):
+            shim.sendall(bytes([status]))
+
+
+@contextlib.contextmanager
+def _handed_over(shim: socket.socket) -> Iterator[tuple[list[str], int, int]]:
+    data, descriptors, _, _ = socket.recv_fds(shim, 1 << 16, 2)
+    try:
+        source, sink = descriptors
+        for descriptor in descriptors:
+            os.set_blocking(descriptor, True)  # rsync may have it otherwise
+        yield json.loads(data), source, sink
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int, int]) -> bytes:
+    """Start the node's rsync, move the bytes, and return what it wrote to stderr."""
+    call = connection.call(Request(op="rsync", args={"argv": argv, "workdir": workdir}))
+    with contextlib.closing(call):
+        assert isinstance(call, AgentCall), "every real connection's call is one"
+        first = next(call.messages(), None)
+        if first is None:
+            reply = call.reply()
+            raise Failed(reply.state, reply.phase, reply.words, reply.hint)
+        if "error" in first.head:
+            hint = "install rsync on the node"
+            raise Failed("bad-output", "exec", first.head["error"]["message"], hint)
+        received, stream = call.take_over()
+        source, sink = pipes
+        up = threading.Thread(target=_send, args=(os.dup(source), stream), daemon=True)
+        up.start()
+        _receive(received, stream, sink)
+        return stream.ending().errors
+
+
+def _send(source: int, stream: Stream) -> None:
+    heard = True
+    try:
+        while data := os.read(source, CHUNK):
+            # Where nobody listens any more it is read all the same: an rsync whose pipe breaks
+            # ends before it has told what the other side said.
+            if heard:
+                try:
+                    stream.send(data, IO_SECONDS)
+                except OSError:
+                    heard = False
+    finally:
+        os.close(source)
+
+
+def _receive(received: bytes, stream: Stream, sink: int) -> None:
+    data = received
+    try:
+        while True:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(sink, view) :]
+            data = stream.receive(IO_SECONDS)
+            if not data:
+                return
+    except BrokenPipeError:
+        return  # rsync has what it wants
+    except TimeoutError as error:
+        words = f"rsync on the node was silent for {IO_SECONDS} s"
+        raise Failed("timeout", "answer", words) from error
+    except OSError as error:
+        raise Failed("lost", "answer", str(error)) from error

@@ -1,0 +1,192 @@
+"""Where a node really is: the inventory's words laid over what `ssh -G` says of ssh_config.
+
+OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it does.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.transport.failure import Failed
+
+logger = logging.getLogger(__name__)
+
+ORACLE_SECONDS = 10.0
+DEFAULT_PORT = 22
+DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Everything needed to reach a node over SSH."""
+
+    host: str
+    """As the inventory calls it."""
+    hostname: str
+    """The name or address to connect to."""
+    port: int
+    user: str
+    key_name: str
+    """The name its host key is recorded under: HostKeyAlias, or the host name."""
+    identity: Path | None = None
+    """The inventory's own key: the first to be offered, and asked for if it is encrypted."""
+    identities: tuple[Path, ...] = ()
+    """ssh_config's keys, or OpenSSH's defaults."""
+    identities_only: bool = False
+    agent: str | None = None
+    """IdentityAgent of ssh_config; None: SSH_AUTH_SOCK; empty: none."""
+    jump: str | None = None
+    proxy_command: str | None = None
+    known_hosts: tuple[Path, ...] = ()
+    connect_timeout: float | None = None
+
+    @property
+    def target(self) -> str:
+        """The endpoint for messages."""
+        name = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
+        return f"{name}:{self.port}"
+
+
+class Oracle:
+    """Resolves nodes, each question asked once; safe from several threads."""
+
+    def __init__(self, *, config: Path | None = None) -> None:
+        """Use the person's own ssh_config, or this file alone."""
+        self._config = config
+        self._ssh = shutil.which("ssh")
+        self._answers: dict[tuple[str, str | None, int | None], dict[str, list[str]]] = {}
+        self._lock = threading.Lock()
+        self._told = False
+
+    def resolve(self, node: Node) -> Endpoint:
+        """Return where and how the node is reached.
+
+        Raises:
+            Failed: ssh_config cannot be used.
+        """
+        if self._ssh is None:
+            with self._lock:
+                if not self._told:
+                    logger.warning("no ssh on this machine: only the inventory is read")
+                self._told = True
+            return endpoint(node, {})
+        return endpoint(node, self._ask(node.host, node.ssh.user, node.ssh.port))
+
+    def _ask(self, host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
+        key = (host, user, port)
+        with self._lock:
+            known = self._answers.get(key)
+        if known is not None:
+            return known
+        argv = ["ssh", "-G"]
+        if self._config is not None:
+            argv += ["-F", str(self._config)]
+        if user is not None:
+            argv += ["-l", user]
+        if port is not None:
+            argv += ["-p", str(port)]
+        hint = f"try: ssh -G {host}"
+        try:
+            done = subprocess.run(
+                [*argv, "--", host],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                timeout=ORACLE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            words = f"ssh -G did not answer in {ORACLE_SECONDS:.0f} s; a Match exec may hang"
+            raise Failed("unreachable", "config", words, hint) from error
+        if done.returncode:
+            raise Failed("unreachable", "config", done.stderr or "ssh -G failed", hint)
+        answer: dict[str, list[str]] = {}
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition(" ")
+            answer.setdefault(name.lower(), []).append(value)
+        with self._lock:
+            self._answers[key] = answer
+        return answer
+
+
+def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
+    """Lay the inventory's words over ssh_config's."""
+
+    def one(name: str) -> str | None:
+        value = said.get(name, [""])[0]
+        return None if value in {"", "none"} else value
+
+    hostname = one("hostname") or node.host
+    if node.ssh.jump is not None:
+        jump, proxy_command = (None if node.ssh.jump == "none" else node.ssh.jump), None
+    else:
+        jump, proxy_command = one("proxyjump"), one("proxycommand")
+    timeout = one("connecttimeout")
+    user = node.ssh.user or one("user") or getpass.getuser()
+    port = node.ssh.port or int(one("port") or DEFAULT_PORT)
+    if proxy_command:
+        proxy_command = expand_tokens(
+            proxy_command, host=node.host, endpoint=(hostname, port, user)
+        )
+    return Endpoint(
+        host=node.host,
+        hostname=hostname,
+        port=port,
+        user=user,
+        key_name=one("hostkeyalias") or hostname,
+        identity=expanded(node.ssh.identity) if node.ssh.identity else None,
+        identities=tuple(expanded(p) for p in said.get("identityfile", DEFAULT_IDENTITIES)),
+        identities_only=one("identitiesonly") == "yes",
+        agent=_agent(said),
+        jump=jump,
+        proxy_command=proxy_command,
+        known_hosts=_known_hosts(said),
+        connect_timeout=float(timeout) if timeout else None,
+    )
+
+
+def _known_hosts(said: Mapping[str, list[str]]) -> tuple[Path, ...]:
+    """Return the files of known_hosts, which `ssh -G` names on one line without quotes."""
+    names = ("userknownhostsfile", "globalknownhostsfile")
+    lines = [line for name in names for line in said.get(name, [])]
+    if not lines:
+        return tuple(map(expanded, DEFAULT_KNOWN_HOSTS))
+    # A space before `/` or `~` parts two paths; any other is part of one.
+    paths = [path for line in lines for path in re.split(r" (?=[/~])", line)]
+    return tuple(expanded(path) for path in paths if path not in {"", "none"})
+
+
+def expand_tokens(command: str, *, host: str, endpoint: tuple[str, int, str]) -> str:
+    """Fill in the tokens of a ProxyCommand, as ssh_config(5) names them."""
+    hostname, port, user = endpoint
+    tokens = {"%%": "%", "%h": hostname, "%n": host, "%p": str(port), "%r": user}
+    out, rest = "", command
+    while rest:
+        out += tokens.get(rest[:2], rest[0])
+        rest = rest[2:] if rest[:2] in tokens else rest[1:]
+    return out
+
+
+@lru_cache(maxsize=1024)
+def expanded(path: str) -> Path:
+    """Return the path with `~` expanded; ssh takes quotes around it too."""
+    return Path(path.strip('"')).expanduser()
+
+
+def _agent(said: Mapping[str, list[str]]) -> str | None:
+    value = said.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if value == "SSH_AUTH_SOCK":
+        return None
+    return "" if value == "none" else str(expanded(value))

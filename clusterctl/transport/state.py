@@ -1,0 +1,18 @@
+"""The folder in which this machine keeps what it knows of clusters: runs, and hosts' keys."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+VARIABLE = "CLUSTERCTL_STATE"
+
+
+def state_folder() -> Path:
+    """Return `$CLUSTERCTL_STATE`, else ours in the user's state folder."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given)
+    import platformdirs  # noqa: PLC0415  (`clusterctl --help` must be quick)
+
+    return platformdirs.user_state_path("clusterctl")

@@ -1,0 +1,133 @@
+"""The bytes to and from one process on a node, whatever carries them."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_PATIENCE = 2.0
+"""Seconds to wait for the exit status once the output has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a process and its channel ended."""
+
+    connected: bool
+    """The way to the node still stands."""
+    exit_code: int | None = None
+    """None: unknown, or killed by a signal."""
+    errors: bytes = b""
+    """What it wrote to stderr."""
+    cause: str = ""
+    """Why the way broke, where it did."""
+
+
+class Stream(ABC):
+    """A process's stdin and stdout; owned by one thread."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> bytes:
+        """Return the next bytes, empty at the end.
+
+        Raises:
+            TimeoutError: none came in time.
+        """
+
+    @abstractmethod
+    def send(self, data: bytes, timeout: float) -> None:
+        """Send all of the bytes.
+
+        Raises:
+            TimeoutError: they were not taken in time.
+            OSError: nobody takes them.
+        """
+
+    @abstractmethod
+    def ending(self) -> Ending:
+        """Say how it ended; call it once `receive` has given empty bytes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it; never raises."""
+
+
+class ProcessStream(Stream):
+    """A child of ours on this machine: the agent itself, or an `ssh` that leads to it."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        """Start the program.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        # A file, not a pipe: whatever is written there, nobody has to read it along.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the stream)
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+            start_new_session=True,  # the terminal's Ctrl-C is ours, not the nodes'
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in = self._process.stdin.fileno()
+        self._out = self._process.stdout.fileno()
+        os.set_blocking(self._in, False)
+
+    def receive(self, timeout: float) -> bytes:
+        """Return the next bytes of its stdout."""
+        self._wait(self._out, select.POLLIN, timeout)
+        return os.read(self._out, 1 << 16)
+
+    def send(self, data: bytes, timeout: float) -> None:
+        """Write all of the bytes to its stdin."""
+        deadline = time.monotonic() + timeout
+        view = memoryview(data)
+        while view:
+            self._wait(self._in, select.POLLOUT, deadline - time.monotonic())
+            try:
+                view = view[os.write(self._in, view) :]
+            except BlockingIOError:
+                # A pipe polls writable with less room than asked for on some systems.
+                time.sleep(0.001)
+
+    def ending(self) -> Ending:
+        """Say how it ended."""
+        try:
+            code: int | None = self._process.wait(EXIT_PATIENCE)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code is not None and code < 0:
+            code = None
+        return Ending(connected=True, exit_code=code, errors=self.errors())
+
+    def errors(self) -> bytes:
+        """Return what it has written to stderr."""
+        self._errors.seek(0)
+        return self._errors.read(1 << 16)
+
+    def close(self) -> None:
+        """Close its pipes; it ends by itself when it sees that."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._errors.close()
+        if self._process.poll() is None:
+            threading.Thread(target=self._process.wait, daemon=True).start()
+
+    @staticmethod
+    def _wait(descriptor: int, event: int, timeout: float) -> None:
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if not poll.poll(max(timeout, 0) * 1000):
+            raise TimeoutError

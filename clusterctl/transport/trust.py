@@ -1,0 +1,96 @@
+"""Whether a host's key is the right one: strict, with records of the cluster's own.
+
+The person's known_hosts is read and never written. What `--accept-new` accepts goes into a file
+that belongs to the cluster, and `clusterctl forget HOST` takes it out again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from clusterctl.transport.failure import Failed
+from clusterctl.transport.known_hosts import (
+    KnownHosts,
+    Line,
+    fingerprint,
+    name_of,
+    record,
+)
+from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.state import state_folder
+
+logger = logging.getLogger(__name__)
+
+
+def own_file(cluster: str) -> Path:
+    """Return the known_hosts file of a cluster."""
+    return state_folder() / cluster / "known_hosts"
+
+
+class Trust:
+    """Judges host keys for one command; files are read once; safe from several threads."""
+
+    def __init__(self, cluster: str, *, accept_new: bool) -> None:
+        """Use the cluster's own file beside each endpoint's."""
+        self.own_file = own_file(cluster)
+        self._accept_new = accept_new
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Path, ...], KnownHosts] = {}
+
+    def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
+        """Return the key types the host is known by, to ask the server for those first."""
+        return self._files(endpoint).key_types(name_of(endpoint.key_name, endpoint.port))
+
+    def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
+        """Accept a host's key, or not.
+
+        Raises:
+            Failed: it is unknown, changed or revoked.
+        """
+        name = name_of(endpoint.key_name, endpoint.port)
+        with self._lock:
+            known = self._load(endpoint)
+            judged = known.judge(name, blob)
+            if judged.verdict == "unknown" and self._accept_new:
+                self._accept(name, key_type, blob)
+                return
+        shown = f"{key_type} {fingerprint(blob)}"
+        if judged.verdict == "unknown":
+            words = f"the host key of {name} is not known: {shown}"
+            hint = "compare it with the host's own, then: clusterctl check --accept-new"
+            if known.has_authority(name):
+                words += "; a @cert-authority line is for this host, but only OpenSSH can use it"
+                hint += " (or say `via: openssh`)"
+            raise Failed("hostkey", "hostkey", words, hint)
+        if judged.verdict == "changed":
+            words = f"the host key of {name} is not the recorded one ({judged.where}): now {shown}"
+            raise Failed("hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where))
+        if judged.verdict == "revoked":
+            words = f"the host key of {name} is revoked ({judged.where}): {shown}"
+            raise Failed("hostkey", "hostkey", words, "do not use this host before you know why")
+
+    def _accept(self, name: str, key_type: str, blob: bytes) -> None:
+        record(self.own_file, name, key_type, blob)
+        line = Line(hosts=name, key_type=key_type, blob=blob, where=str(self.own_file))
+        for known in self._known.values():
+            known.add(line)
+        logger.info("%s: host key accepted and recorded: %s", name, fingerprint(blob))
+
+    def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
+        if where.startswith(str(self.own_file)):
+            command = f"clusterctl forget {endpoint.host}"
+        else:
+            command = f"ssh-keygen -R '{name}' -f {where.rpartition(':')[0]}"
+        return f"someone may be in between; if the host was installed anew: {command}"
+
+    def _files(self, endpoint: Endpoint) -> KnownHosts:
+        with self._lock:
+            return self._load(endpoint)
+
+    def _load(self, endpoint: Endpoint) -> KnownHosts:
+        paths = (*endpoint.known_hosts, self.own_file)
+        if paths not in self._known:
+            self._known[paths] = KnownHosts.load(paths)
+        return self._known[paths]

@@ -1,0 +1,186 @@
+"""The messages between controller and node: frames on a byte stream, and values as JSON.
+
+Runs on nodes too: standard library only, Python 3.9.
+
+A message is a JSON head and a raw body. On the stream a frame is two unsigned 32-bit
+big-endian lengths, the head, the body. The controller sends one request and reads answers; the
+last answer of a call has the head key `end` (true). A node's first bytes are whatever its
+login shell prints; the frames start after the marker line that the controller chose.
+"""
+
+from __future__ import annotations
+
+import struct
+
+TYPE_CHECKING = False
+# `typing` itself is left out, as is all that a node would import for longer than Python starts.
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
+
+SCHEMA = 1
+"""The version that every JSON document and record carries as `schema`."""
+
+HEAD_LIMIT = 16 * 1024 * 1024
+BODY_LIMIT = 256 * 1024 * 1024
+"""Bytes a frame may announce; more means that the stream is not ours."""
+
+_LENGTHS = struct.Struct(">II")
+
+
+class BadFrame(ValueError):  # noqa: N818  (what the bytes are, not what went wrong here)
+    """The bytes on the stream are not a frame of ours."""
+
+
+class CutFrame(BadFrame):
+    """The stream ended within a frame: the other side is gone."""
+
+
+class Message:
+    """One frame: a JSON object and the bytes that belong to it."""
+
+    # Neither a dataclass nor a named tuple: importing those takes long.
+
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: Dict[str, Any], body: bytes = b"") -> None:
+        self.head = head
+        self.body = body
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether it is the same frame."""
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self.head == other.head and self.body == other.body
+
+    __hash__ = None  # type: ignore[assignment]  # a head can be changed
+
+    def __repr__(self) -> str:
+        """Show both parts."""
+        return "Message(%r, %r)" % (self.head, self.body)
+
+    def encode(self) -> bytes:
+        """Return the frame's bytes."""
+        head = to_json(self.head)
+        return _LENGTHS.pack(len(head), len(self.body)) + head + self.body
+
+
+def read_message(stream: BinaryIO) -> Optional[Message]:
+    """Read one frame from a blocking stream; None at a clean end of the stream.
+
+    Raises:
+        BadFrame: the stream ended within a frame, or it holds something else.
+    """
+    lengths = _read_exactly(stream, _LENGTHS.size, at_start=True)
+    if lengths is None:
+        return None
+    head_length, body_length = _LENGTHS.unpack(lengths)
+    if head_length > HEAD_LIMIT or body_length > BODY_LIMIT:
+        raise BadFrame("frame of %d+%d bytes announced" % (head_length, body_length))
+    head = _read_exactly(stream, head_length)
+    body = _read_exactly(stream, body_length)
+    try:
+        parsed = from_json(head or b"")
+    except (ValueError, RecursionError) as error:  # the second: nested beyond all reason
+        raise BadFrame("frame's head is not JSON: %s" % error) from error
+    if not isinstance(parsed, dict):
+        raise BadFrame("frame's head is not an object")
+    return Message(parsed, body or b"")
+
+
+def to_json(value: Any) -> bytes:  # noqa: ANN401  (JSON has no better type)
+    """Return a value as JSON.
+
+    Raises:
+        TypeError: it is none that JSON has.
+    """
+    return _dumps(value).encode()
+
+
+def from_json(data: bytes) -> Any:  # noqa: ANN401  (JSON has no better type)
+    """Return the value that JSON stands for.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return _loads(data.decode())
+
+
+def _codec() -> Tuple[Callable[[Any], str], Callable[[str], Any]]:
+    """Return `json.dumps` and `json.loads`, where possible without importing `json`.
+
+    Its import brings `re` and `enum` along and takes as long as starting Python. Its two halves in
+    C do all the work; a Python that has them not, or otherwise, uses the whole.
+    """
+    try:
+        import _json  # noqa: PLC0415
+
+        scan = _json.make_scanner(_AsUsual)  # type: ignore[arg-type]  # any object with these
+        encode = _json.make_encoder(
+            None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True
+        )
+        if scan("".join(encode(["x", 1.5, {}], 0)), 0)[0] != ["x", 1.5, {}]:
+            raise ImportError("another codec")  # noqa: TRY301  (ours to catch)
+    except (ImportError, AttributeError, TypeError):
+        import json  # noqa: PLC0415
+
+        return (lambda value: json.dumps(value, separators=(",", ":"))), json.loads
+
+    def loads(text: str) -> Any:  # noqa: ANN401
+        try:
+            value, end = scan(text, 0)
+        except StopIteration:
+            raise ValueError("it does not begin like JSON") from None
+        if end != len(text):
+            raise ValueError("something follows the JSON")
+        return value
+
+    return (lambda value: "".join(encode(value, 0))), loads
+
+
+class _AsUsual:
+    """The decoder's settings, those of `json.loads`."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+
+
+def _refuse(value: object) -> None:
+    raise TypeError("%s has no form in JSON" % type(value).__name__)
+
+
+_dumps, _loads = _codec()
+
+
+def _read_exactly(stream: BinaryIO, count: int, *, at_start: bool = False) -> Optional[bytes]:
+    parts = []
+    missing = count
+    while missing:
+        part = stream.read(missing)
+        if not part:
+            if at_start and missing == count:
+                return None
+            raise CutFrame("stream ended within a frame")
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401  (JSON has no better type)
+    """Turn a frozen value into what `json.dumps` takes: fields by name, tuples as lists."""
+    import dataclasses  # noqa: PLC0415  (asked for by the controller only; see Message)
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value

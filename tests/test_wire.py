@@ -1,0 +1,80 @@
+"""The frames, and their JSON: the same as the `json` module's, without importing it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl import wire
+from clusterctl.wire import BadFrame, CutFrame, Message, from_json, read_message, to_json
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates: any file's name
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | ANY_TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_json_is_what_the_module_makes_of_a_value(value: object) -> None:
+    assert to_json(value) == json.dumps(value, separators=(",", ":")).encode()
+    assert from_json(to_json(value)) == value
+    assert from_json(json.dumps(value).encode()) == value
+
+
+@given(st.binary() | ANY_TEXT.map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_what_is_no_json_is_a_value_error(data: bytes) -> None:
+    try:
+        wanted = json.loads(data.decode())
+    except ValueError:
+        with pytest.raises(ValueError):
+            from_json(data)
+        return
+    if data == data.strip():  # nobody of ours writes space around it
+        found = from_json(data)
+        assert found == wanted or math.isnan(found)
+
+
+def test_what_has_no_form_in_json_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="set has no form"):
+        to_json({"a": {1}})
+
+
+NO_JSON = [b'{"a":1} x', b"", b"{", b'{"a":NULL}', b"\xff", b'{"a":' + b"[" * 100_000]
+
+
+@pytest.mark.parametrize("data", NO_JSON, ids=lambda data: data[:8].hex())
+def test_a_head_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
+    frame = len(data).to_bytes(4, "big") + bytes(4) + data
+    with pytest.raises(BadFrame, match="not JSON"):
+        read_message(io.BytesIO(frame))
+
+
+def test_a_python_without_the_halves_in_c_uses_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_json", None)
+    dumps, loads = wire._codec()
+
+    assert dumps({"a": [1, 2]}) == '{"a":[1,2]}'
+    assert loads('{"a":[1,2]}') == {"a": [1, 2]}
+
+
+@given(st.dictionaries(ANY_TEXT, VALUES), st.binary())
+def test_a_frame_comes_back(head: dict[str, object], body: bytes) -> None:
+    message = Message(head, body)
+    assert read_message(io.BytesIO(message.encode())) == message
+    with pytest.raises(CutFrame):
+        read_message(io.BytesIO(message.encode()[:-1]))
+
+
+def test_messages_are_equal_by_both_parts() -> None:
+    assert Message({"a": 1}) == Message({"a": 1}, b"")
+    assert Message({"a": 1}) != Message({"a": 1}, b"x")
+    assert Message({"a": 1}) != {"a": 1}
+    assert repr(Message({"a": 1}, b"x")) == "Message({'a': 1}, b'x')"

@@ -1,0 +1,367 @@
+"""Every way to fail, provoked for real: one reply, its state, its phase, the server's words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.errors import CouldNotTell
+from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.transport.failure import WORDS_LIMIT, safe
+from clusterctl.transport.interface import Reply, Request, Timeouts
+from clusterctl.transport.pool import Pool
+
+from .conftest import Sshd, cluster_of, free_port, make_key
+
+QUICK = Timeouts(connect=1, handshake=1, auth=2, answer=3, silence=3)
+
+
+def hello(node: Node, timeouts: Timeouts = QUICK) -> Reply:
+    with Pool(cluster_of(node), timeouts=timeouts) as pool:
+        (reply,) = pool.call({node.name: Request(op="hello", args={})})
+    return reply
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Run a server of ours that treats each connection so."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted: list[socket.socket] = []
+
+        def run() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                accepted.append(connection)
+                serve(connection)
+
+        threading.Thread(target=run, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        for connection in accepted:
+            connection.close()
+
+
+def test_refused() -> None:
+    port = free_port()
+    reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
+    assert (reply.state, reply.phase) == ("refused", "connect")
+    assert reply.words == f"127.0.0.1:{port}: Connection refused"
+    assert reply.hint
+
+
+def test_an_unknown_name() -> None:
+    reply = hello(Node(host="no-such-host.invalid", name="n", ssh=Ssh()))
+    assert (reply.state, reply.phase) == ("unreachable", "resolve")
+    assert "no-such-host.invalid" in reply.words
+    assert (reply.hint or "").endswith("getent hosts no-such-host.invalid")
+
+
+def test_a_silent_port() -> None:
+    with listening(lambda _connection: None) as port:
+        began = time.monotonic()
+        reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
+    assert (reply.state, reply.phase) == ("timeout", "banner")
+    assert time.monotonic() - began < 5
+
+
+def test_a_dropped_banner_is_tried_again(sshd: Sshd) -> None:
+    drops: list[int] = []
+
+    def drop_three(connection: socket.socket) -> None:
+        if len(drops) < 3:
+            drops.append(1)
+            connection.close()
+            return
+        onward = socket.create_connection(("127.0.0.1", sshd.port))
+        for source, sink in ((connection, onward), (onward, connection)):
+            threading.Thread(target=pump, args=(source, sink), daemon=True).start()
+
+    with listening(drop_three) as port:
+        node = sshd.node("n", port=port)
+        with Pool(cluster_of(node), timeouts=QUICK, accept_new=True) as pool:
+            (reply,) = pool.call({"n": Request(op="hello", args={})})
+    assert reply.ok, reply
+    assert len(drops) == 3
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def test_a_server_that_always_drops() -> None:
+    def drop(connection: socket.socket) -> None:
+        connection.sendall(b"Exceeded MaxStartups\r\n")
+        connection.close()
+
+    with listening(drop) as port:
+        reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
+    assert (reply.state, reply.phase) == ("lost", "banner")
+    assert "Exceeded MaxStartups" in reply.words
+    assert "MaxStartups" in reply.hint
+
+
+def test_a_penalty_is_not_made_worse() -> None:
+    tries: list[int] = []
+
+    def penalise(connection: socket.socket) -> None:
+        tries.append(1)
+        connection.sendall(b"Not allowed at this time\r\n")
+        connection.close()
+
+    with listening(penalise) as port:
+        reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
+    assert reply.state == "lost"
+    assert "Not allowed at this time" in reply.words
+    assert len(tries) == 1
+
+
+def test_something_else_listens_there() -> None:
+    def speak_http(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad \x1b[31mRequest\r\n\r\n")
+        connection.close()
+
+    with listening(speak_http) as port:
+        reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
+    assert (reply.state, reply.phase) == ("bad-output", "banner")
+    assert "HTTP/1.1 400 Bad Request" in reply.words
+
+
+def test_a_wrong_key_is_offered_once(sshd: Sshd, tmp_path: Path) -> None:
+    wrong = make_key(tmp_path / "wrong")
+    reply = hello(sshd.node("n", identity=str(wrong)))
+    assert (reply.state, reply.phase) == ("auth", "auth")
+    assert str(wrong) in reply.words
+    assert "ssh-copy-id" in reply.hint
+    assert sshd.log.count("Connection from") <= 1  # never tried again
+
+
+def test_a_missing_key(sshd: Sshd, tmp_path: Path) -> None:
+    reply = hello(sshd.node("n", identity=str(tmp_path / "none")))
+    assert reply.state == "auth"
+    assert "none: No such file or directory" in reply.words
+
+
+def test_an_encrypted_key_without_a_terminal(sshd: Sshd, tmp_path: Path) -> None:
+    locked = make_key(tmp_path / "locked", passphrase="secret words")
+    reply = hello(sshd.node("n", identity=str(locked)))
+    assert reply.state == "auth"
+    assert "needs its passphrase" in reply.words
+
+
+def test_an_unknown_host_key_shows_its_fingerprint(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd(known=False)
+    reply = hello(server.node("n"))
+    assert (reply.state, reply.phase) == ("hostkey", "hostkey")
+    assert "SHA256:" in reply.words
+    assert "--accept-new" in reply.hint
+
+
+def test_accept_new_records_the_key_once_for_all(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd(known=False)
+    with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
+        assert [reply.state for reply in pool.open()] == ["ok"]
+    assert hello(server.node("n")).ok
+
+
+def test_a_changed_host_key_is_refused_even_with_accept_new(
+    make_sshd: Callable[..., Sshd], own_state: Path
+) -> None:
+    server = make_sshd(known=False)
+    other = make_sshd(known=False)
+    known = own_state / "clusterctl" / "t" / "known_hosts"
+    known.parent.mkdir(parents=True)
+    known.write_text(f"[127.0.0.1]:{server.port} {other.public_key}\n")
+    with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
+        (reply,) = pool.open()
+    assert reply.state == "hostkey"
+    assert f"{known}:1" in reply.words
+    assert "clusterctl forget 127.0.0.1" in reply.hint
+
+
+def test_a_frozen_server_is_a_timeout(sshd: Sshd) -> None:
+    node = sshd.node("n")
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        assert [reply.state for reply in pool.open()] == ["ok"]
+        sshd.freeze()
+        began = time.monotonic()
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+    assert reply.state == "timeout", reply
+    assert time.monotonic() - began < 6
+
+
+def test_a_server_frozen_in_the_middle_is_a_timeout(sshd: Sshd) -> None:
+    reply, seconds = in_the_middle(sshd, sshd.freeze)
+    assert (reply.state, reply.phase) == ("timeout", "answer"), reply
+    assert seconds < 6
+
+
+def test_a_connection_killed_in_the_middle_is_lost(sshd: Sshd) -> None:
+    reply, seconds = in_the_middle(sshd, lambda: kill(sshd, "sshd"))
+    assert (reply.state, reply.phase) == ("lost", "answer"), reply
+    assert seconds < 3
+
+
+def test_an_agent_killed_in_the_middle_is_lost(sshd: Sshd) -> None:
+    reply, _ = in_the_middle(sshd, lambda: kill(sshd, "python"))
+    assert (reply.state, reply.phase) == ("lost", "answer"), reply
+    assert reply.words == "the agent ended (killed) before its last answer"
+
+
+def in_the_middle(server: Sshd, happens: Callable[[], None]) -> tuple[Reply, float]:
+    """Start an operation that waits for more, let something happen, and return its reply."""
+    with Pool(cluster_of(server.node("n")), timeouts=QUICK) as pool:
+        call = pool.start("n", Request(op="echo", args={}))
+        messages = call.messages()
+        next(messages)
+        happens()
+        began = time.monotonic()
+        assert list(messages) == []
+        seconds = time.monotonic() - began
+        reply = call.reply()
+        call.close()
+    return reply, seconds
+
+
+def kill(server: Sshd, name: str) -> None:
+    for pid in server.sessions():
+        if Path(f"/proc/{pid}/comm").read_text().startswith(name):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("rc", "state"),
+    [
+        ("echo noise; printf 'no newline'", "ok"),
+        ("head -c 300000 /dev/zero; echo; echo noise >&2", "ok"),
+        ("exit 3", "bad-output"),
+        ("echo This account is closed; exit 1", "bad-output"),
+        ("exec sleep 30", "timeout"),
+    ],
+)
+def test_a_login_shell_with_its_own_mind(
+    make_sshd: Callable[..., Sshd], tmp_path: Path, rc: str, state: str
+) -> None:
+    # ForceCommand stands in for the start files: the same shell, the same order.
+    script = tmp_path / "login"
+    script.write_text(f'#!/bin/sh\n{rc}\neval "$SSH_ORIGINAL_COMMAND"\n')
+    script.chmod(0o755)
+    reply = hello(make_sshd(f"ForceCommand {script}").node("n"))
+    assert reply.state == state, reply
+    if "closed" in rc:
+        assert "This account is closed" in reply.words
+
+
+def test_a_start_file_that_prints_in_the_middle(
+    make_sshd: Callable[..., Sshd], tmp_path: Path
+) -> None:
+    script = tmp_path / "login"
+    script.write_text(
+        '#!/bin/sh\n(sleep 1; echo "you have mail") &\neval "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    script.chmod(0o755)
+    server = make_sshd(f"ForceCommand {script}")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        (reply,) = pool.call({"n": Request(op="echo", args={})})
+    assert (reply.state, reply.phase) == ("bad-output", "answer"), reply
+    assert "not ours" in reply.words
+    assert "start file" in reply.hint
+
+
+def test_a_node_without_python(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    shutil.copy("/bin/sh", bare / "sh")
+    script = tmp_path / "login"
+    # A private mount puts a folder that holds nothing but a shell in the place of /usr/bin.
+    command = f'mount --bind {bare} /usr/bin; PATH={bare}; eval "$SSH_ORIGINAL_COMMAND"'
+    script.write_text(f"#!/bin/sh\nexec unshare -m /bin/sh -c '{command}'\n")
+    script.chmod(0o755)
+    reply = hello(make_sshd(f"ForceCommand {script}").node("n"))
+    assert reply.state == "bad-output"
+    if "unshare" not in reply.words:  # not allowed in some containers
+        assert reply.words == "no Python 3.9 or newer was found"
+
+
+def test_an_operation_that_crashes_says_how(sshd: Sshd) -> None:
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        (reply,) = pool.call({"n": Request(op="no-such-operation", args={})})
+    assert (reply.state, reply.words) == ("bad-output", "KeyError: 'no-such-operation'")
+
+
+def test_one_dead_node_does_not_hide_the_others(sshd: Sshd) -> None:
+    dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=free_port()))
+    with Pool(cluster_of(dead, sshd.node("alive"))) as pool:
+        request = Request(op="hello", args={})
+        replies = {r.node: r.state for r in pool.call({"dead": request, "alive": request})}
+        again = {r.node: r.state for r in pool.open()}
+    assert replies == again == {"dead": "refused", "alive": "ok"}
+
+
+def test_starting_on_a_dead_node_cannot_tell() -> None:
+    dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=free_port()))
+    with (
+        Pool(cluster_of(dead)) as pool,
+        pytest.raises(CouldNotTell, match=r"dead: refused \(connect\)"),
+    ):
+        pool.start("dead", Request(op="hello", args={}))
+
+
+def test_a_call_has_a_limit(sshd: Sshd) -> None:
+    with Pool(cluster_of(sshd.node("n")), timeouts=replace(QUICK, answer=30)) as pool:
+        (reply,) = pool.call({"n": Request(op="echo", args={})}, timeout=1)
+    assert reply.state == "timeout"
+    assert "not done in 1 s" in reply.words
+
+
+def test_more_sessions_than_the_server_allows(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd("MaxSessions 1")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        call = pool.start("n", Request(op="echo", args={}))
+        next(call.messages())
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        call.close()
+    assert (reply.state, reply.phase) == ("refused", "open")
+    assert "MaxSessions" in reply.hint
+
+
+def test_a_slow_key_exchange_is_said(
+    make_sshd: Callable[..., Sshd], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_sshd("KexAlgorithms diffie-hellman-group14-sha256")
+    assert hello(server.node("n")).ok
+    assert "only a slow key exchange is offered" in caplog.text
+
+
+def test_a_server_that_shares_no_algorithm(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd("KexAlgorithms diffie-hellman-group18-sha512")
+    reply = hello(server.node("n"))
+    assert (reply.state, reply.phase) == ("refused", "kex")
+    assert "via: openssh" in reply.hint
+
+
+@given(st.binary())
+def test_any_words_become_one_safe_line(words: bytes) -> None:
+    shown = safe(words)
+    assert shown.isprintable()
+    assert len(shown) <= WORDS_LIMIT
+    assert safe(shown) == shown or "\\" in shown

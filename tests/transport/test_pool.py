@@ -1,0 +1,117 @@
+"""One connection per node, one reply per node, over real sshd servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh import SshConnection
+from clusterctl.wire import Message
+
+from .conftest import Sshd, cluster_of
+
+HOSTILE = ["", " ", "a b", "'", '"', "$HOME", "`id`", ";", "*", "\n", '{"a": 1}', "é\udcff", "\\"]
+
+
+def test_an_operation_gets_its_arguments_byte_for_byte(sshd: Sshd) -> None:
+    request = Request(op="hello", args={"argv": HOSTILE}, body=bytes(range(256)))
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        (reply,) = pool.call({"n": request})
+    assert reply.ok, reply
+    assert reply.last.head["args"] == {"argv": HOSTILE}
+    assert reply.last.body == bytes(range(256))
+
+
+def test_thirty_connections_to_one_server_with_default_limits(
+    make_sshd: Callable[..., Sshd],
+) -> None:
+    server = make_sshd()
+    nodes = [server.node(f"n{i}") for i in range(30)]
+    with Pool(cluster_of(*nodes)) as pool:
+        replies = list(pool.call({n.name: Request(op="hello", args={}) for n in nodes}))
+    assert {reply.node for reply in replies} == {node.name for node in nodes}
+    assert {reply.state for reply in replies} == {"ok"}
+
+
+def test_what_was_begun_is_used_by_the_first_call(sshd: Sshd) -> None:
+    nodes = [sshd.node("a"), sshd.node("b")]
+    with Pool(cluster_of(*nodes)) as pool:
+        pool.begin()
+        replies = list(pool.call({n.name: Request(op="hello", args={}) for n in nodes}))
+    assert {reply.state for reply in replies} == {"ok"}
+    assert sshd.log.count("Accepted publickey") == len(nodes)
+
+
+def test_what_was_begun_may_be_given_up(sshd: Sshd, caplog: pytest.LogCaptureFixture) -> None:
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        pool.begin()
+    deadline = time.monotonic() + 10
+    # It goes on to its end, and then lets go of what it has.
+    while ("n" not in pool._opened or sshd.sessions()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "n" in pool._opened
+    assert sshd.sessions() == []
+    assert not caplog.records
+
+
+def test_a_surprise_on_one_node_is_its_reply_only(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = SshConnection.call
+
+    def surprise(self: SshConnection, request: Request, *, timeout: float | None = None) -> Call:
+        if self.node.name == "a":
+            raise KeyError("surprise")
+        return real(self, request, timeout=timeout)
+
+    monkeypatch.setattr(SshConnection, "call", surprise)
+    nodes = [sshd.node("a"), sshd.node("b")]
+    with Pool(cluster_of(*nodes)) as pool:
+        replies = pool.call({node.name: Request(op="hello", args={}) for node in nodes})
+        assert {r.node: r.state for r in replies} == {"a": "bad-output", "b": "ok"}
+    assert "Traceback" in caplog.text
+
+
+def test_a_body_of_many_megabytes_and_its_answer(sshd: Sshd) -> None:
+    body = bytes(range(256)) * 40_000
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        (reply,) = pool.call({"n": Request(op="hello", args={}, body=body)})
+    assert reply.ok, reply
+    assert reply.last.body == body
+
+
+def test_what_is_followed_comes_from_all_nodes(sshd: Sshd) -> None:
+    names = ["a", "b", "c"]
+    with Pool(cluster_of(*(sshd.node(name) for name in names))) as pool:
+        calls = {name: pool.start(name, Request(op="echo", args={"n": name})) for name in names}
+        for name, call in calls.items():
+            call.send(Message({"to": name}))
+            call.send(Message({"last": True}))
+        found = list(pool.follow(calls))
+    for name in names:
+        messages = [item for node, item in found if node == name]
+        assert isinstance(messages[-1], Reply)
+        assert messages[-1].ok
+        heads = [item.head for item in messages if isinstance(item, Message)]
+        assert heads == [
+            {"args": {"n": name}}, {"to": name}, {"last": True}, {"count": 2, "end": True}
+        ]  # fmt: skip
+
+
+def test_connections_are_opened_once_and_closed_at_the_end(
+    make_sshd: Callable[..., Sshd],
+) -> None:
+    server = make_sshd("LogLevel VERBOSE")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        for _ in range(3):
+            assert [reply.state for reply in pool.open()] == ["ok"]
+            [_] = list(pool.call({"n": Request(op="hello", args={})}))
+    assert server.log.count("Accepted publickey") == 1
+    deadline = time.monotonic() + 5
+    while server.sessions():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

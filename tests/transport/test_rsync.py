@@ -1,0 +1,89 @@
+"""rsync over connections that are open: over SSH, over the system's ssh, with noisy shells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.node.trees import encode
+from clusterctl.transport.interface import Reply
+from clusterctl.transport.mirror import Placement
+from clusterctl.transport.pool import Pool
+from clusterctl.transport.source import read_source
+
+from .conftest import Sshd, cluster_of
+
+
+def placed(cluster: Cluster, source: Path, work: Path) -> list[Reply]:
+    found = read_source(source)
+    placement = Placement(
+        source=source,
+        workdir=str(work),
+        tree=found.tree,
+        listing=encode(found.listing),
+        lock=f"none-{os.getpid()}",
+    )
+    with Pool(cluster) as pool:
+        return list(pool.mirror({node.name: placement for node in cluster.nodes}))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for number in range(200):
+        (folder / f"file {number}").write_bytes(os.urandom(2000))
+    (folder / "big").write_bytes(os.urandom(8 << 20))
+    return folder
+
+
+@pytest.mark.parametrize("via", ["paramiko", "openssh"])
+def test_files_arrive_whole(sshd: Sshd, source: Path, tmp_path: Path, via: str) -> None:
+    work = tmp_path / "work"
+    (reply,) = placed(cluster_of(sshd.node("n", via=via)), source, work)
+    assert reply.ok, reply
+    assert reply.last.head["sent"] == {"code": 0, "words": ""}
+    assert reply.last.head["equal"]
+    assert (work / "big").read_bytes() == (source / "big").read_bytes()
+
+
+def test_a_noisy_login_shell_does_not_hurt(
+    make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "login"
+    script.write_text('#!/bin/sh\necho welcome; echo noise >&2\neval "$SSH_ORIGINAL_COMMAND"\n')
+    script.chmod(0o755)
+    server = make_sshd(f"ForceCommand {script}")
+    (reply,) = placed(cluster_of(server.node("n")), source, tmp_path / "work")
+    assert reply.ok, reply
+    assert reply.last.head["equal"]
+
+
+def test_a_node_without_rsync(make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path) -> None:
+    server = make_sshd("SetEnv PATH=/nowhere")
+    node = server.node("n")
+    (reply,) = placed(cluster_of(replace(node, python="/usr/bin/python3")), source, tmp_path / "w")
+    assert reply.state == "bad-output"
+    assert reply.words == "rsync is not installed"
+
+
+def test_a_full_disk_is_told_in_rsyncs_words(sshd: Sshd, source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (source / "big").unlink()
+    mounted = os.system(f"mount -t tmpfs -o size=64k none '{work}' 2>/dev/null") == 0
+    if not mounted:
+        pytest.skip("may not mount a small filesystem")
+    try:
+        (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    finally:
+        os.system(f"umount -l '{work}'")
+    assert reply.ok, reply
+    assert reply.last.head["sent"]["code"] != 0
+    assert "No space left on device" in reply.last.head["sent"]["words"]
+    assert not reply.last.head["equal"]

@@ -1,0 +1,215 @@
+"""The ways to a node other than a plain connection: jump hosts, ProxyCommand, the system's ssh."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.transport import ssh_config
+from clusterctl.transport.interface import Request, Timeouts
+from clusterctl.transport.pool import Pool
+
+from .conftest import Sshd, cluster_of, free_port, make_key
+
+QUICK = Timeouts(connect=3, handshake=3, auth=3, answer=5, silence=5)
+HELLO = Request(op="hello", args={"x": "y"})
+
+
+def test_many_nodes_behind_one_jump_host_log_in_there_once(
+    make_sshd: Callable[..., Sshd],
+) -> None:
+    gateway, target = make_sshd("LogLevel VERBOSE"), make_sshd()
+    jump = f"root@127.0.0.1:{gateway.port}"
+    nodes = [target.node(f"n{i}", jump=jump) for i in range(12)]
+    with Pool(cluster_of(*nodes), timeouts=QUICK) as pool:
+        replies = list(pool.call({node.name: HELLO for node in nodes}))
+    assert {reply.state for reply in replies} == {"ok"}, replies
+    assert gateway.log.count("Accepted publickey") == 1
+
+
+def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
+    dead = sshd.node("n", jump=f"root@127.0.0.1:{sshd.port}", port=free_port())
+    with Pool(cluster_of(dead), timeouts=QUICK) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert (reply.state, reply.phase) == ("refused", "jump"), reply
+    assert "Connection refused" in reply.words
+
+
+def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None:
+    wrong = make_key(tmp_path / "wrong")
+    node = sshd.node("n", jump=f"root@127.0.0.1:{sshd.port}", identity=str(wrong))
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert (reply.state, reply.phase) == ("auth", "jump"), reply
+    assert "Permission denied" in reply.words
+
+
+def test_a_jump_host_that_is_not_known(make_sshd: Callable[..., Sshd]) -> None:
+    gateway, target = make_sshd(known=False), make_sshd()
+    node = target.node("n", jump=f"root@127.0.0.1:{gateway.port}")
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert (reply.state, reply.phase) == ("hostkey", "jump"), reply
+    with Pool(cluster_of(node), timeouts=QUICK, accept_new=True) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert reply.ok, reply
+
+
+def test_closing_leaves_no_ssh_and_no_socket_behind(sshd: Sshd) -> None:
+    node = sshd.node("n", jump=f"root@127.0.0.1:{sshd.port}")
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        assert [reply.state for reply in pool.call({"n": HELLO})] == ["ok"]
+        folder = pool._ways.folder.path
+        assert folder.exists()
+    assert not folder.exists()
+    deadline = time.monotonic() + 5
+    while any(str(folder) in line for line in command_lines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def command_lines() -> list[str]:
+    lines = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                lines.append((entry / "cmdline").read_bytes().decode(errors="replace"))
+            except OSError:
+                continue
+    return lines
+
+
+def test_the_systems_own_ssh(sshd: Sshd) -> None:
+    node = sshd.node("n", via="openssh")
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        for _ in range(2):
+            (reply,) = pool.call({"n": HELLO})
+            assert reply.ok, reply
+            assert reply.last.head["args"] == {"x": "y"}
+        with pytest.raises(UsageError, match="no Fabric connection"):
+            pool.connection("n")
+
+
+@pytest.mark.parametrize("kind", ["refused", "auth", "hostkey"])
+def test_what_the_systems_ssh_says_becomes_a_state(
+    make_sshd: Callable[..., Sshd], tmp_path: Path, kind: str
+) -> None:
+    server = make_sshd(known=kind != "hostkey")
+    node = server.node("n", via="openssh")
+    if kind == "refused":
+        node = replace(node, ssh=replace(node.ssh, port=free_port()))
+    if kind == "auth":
+        node = replace(node, ssh=replace(node.ssh, identity=str(make_key(tmp_path / "wrong"))))
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert reply.state == kind, reply
+    assert reply.hint
+
+
+def test_the_systems_ssh_loses_its_connection(sshd: Sshd) -> None:
+    with Pool(cluster_of(sshd.node("n", via="openssh")), timeouts=QUICK) as pool:
+        call = pool.start("n", Request(op="echo", args={}))
+        messages = call.messages()
+        next(messages)
+        for pid in sshd.sessions():
+            if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
+                os.kill(pid, 9)
+        assert list(messages) == []
+        assert call.reply().state == "lost"
+        call.close()
+
+
+def test_fabric_runs_over_the_open_connection(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd("LogLevel VERBOSE")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        assert pool.connection("n").run("echo 23", hide=True, in_stream=False).stdout == "23\n"
+        assert pool.connection("n").is_connected
+    assert server.log.count("Accepted publickey") == 1
+
+
+def test_a_proxy_command_of_ssh_config(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ssh_config.endpoint(
+        sshd.node("n"), {"proxycommand": ["ncat=%h; exec nc.openbsd $ncat %p || nc %h %p"]}
+    )
+    assert asked.proxy_command == (
+        f"ncat=127.0.0.1; exec nc.openbsd $ncat {sshd.port} || nc 127.0.0.1 {sshd.port}"
+    )
+    relay = f"python3 -c '{RELAY}' {sshd.port}"
+    through = replace(asked, proxy_command=relay)
+    monkeypatch.setattr(ssh_config.Oracle, "resolve", lambda _self, _node: through)
+    with Pool(cluster_of(sshd.node("n")), timeouts=QUICK) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert reply.ok, reply
+    broken = replace(asked, proxy_command="echo no way through >&2; exit 1")
+    monkeypatch.setattr(ssh_config.Oracle, "resolve", lambda _self, _node: broken)
+    with Pool(cluster_of(sshd.node("n")), timeouts=QUICK) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert reply.state == "lost"
+    assert "no way through" in reply.words
+
+
+RELAY = """\
+import os, select, socket, sys
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while True:
+    for f in select.select([0, s], [], [])[0]:
+        d = os.read(0, 65536) if f == 0 else s.recv(65536)
+        if not d: sys.exit()
+        s.sendall(d) if f == 0 else os.write(1, d)
+"""
+
+
+def test_this_machine_itself_needs_no_ssh() -> None:
+    node = Node(host="localhost", name="here", ssh=Ssh(), local=True)
+    with Pool(cluster_of(node)) as pool:
+        assert [reply.state for reply in pool.open()] == ["ok"]
+        (reply,) = pool.call({"here": HELLO})
+    assert reply.ok, reply
+
+
+CONTROLLER = """\
+import sys, time
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.transport.interface import Request
+from clusterctl.transport.pool import Pool
+
+port, identity, via = sys.argv[1:]
+jump = f"root@127.0.0.1:{port}" if via == "paramiko" else None
+ssh = Ssh(user="root", port=int(port), identity=identity, via=via, jump=jump)
+node = Node(host="127.0.0.1", name="n", ssh=ssh)
+pool = Pool(Cluster(name="t", nodes=(node,)))
+print([reply.state for reply in pool.call({"n": Request(op="hello", args={})})], flush=True)
+print(pool._ways.folder.path, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("via", ["paramiko", "openssh"])
+def test_a_killed_controller_leaves_no_ssh_behind(sshd: Sshd, via: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(sshd.port), str(sshd.identity), via],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "['ok']\n"
+        folder = process.stdout.readline().strip()
+        assert any(folder in line for line in command_lines())
+        process.kill()
+    deadline = time.monotonic() + 5
+    while any(folder in line for line in command_lines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    shutil.rmtree(folder)
