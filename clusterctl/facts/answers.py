@@ -1,0 +1,122 @@
+"""The raw answers of a node's `read`, unpacked: bytes by name, with how each question ended."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterctl.wire import Message
+
+SIZE_LIMIT = 256 * 1024 * 1024
+"""Inflated bytes that are believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One question's answer."""
+
+    state: str
+    """`ok`, `absent`, `denied`, `error`, `timeout`, `too-long`, or `not-asked`."""
+    data: bytes = b""
+    exit_code: int | None = None
+    seconds: float = 0.0
+    words: str = ""
+
+    @property
+    def text(self) -> str:
+        """The bytes as text, whatever they are."""
+        return self.data.decode("utf-8", "replace")
+
+    @property
+    def good(self) -> bool:
+        """It was read, or the program ended well."""
+        return self.state == "ok" and self.exit_code in {None, 0}
+
+    def why(self) -> str:
+        """Return why there is nothing, for a person."""
+        if self.state == "timeout":
+            return f"no answer within {self.seconds:.0f} s"
+        if self.state == "ok" and self.exit_code:
+            tail = (self.words or self.text).strip().splitlines()
+            return f"exit code {self.exit_code}" + (f": {tail[-1].strip()}" if tail else "")
+        return self.words or self.state
+
+
+NOT_ASKED = Answer(state="not-asked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """All answers of one node, by key: `file:PATH`, `link:PATH`, `path:PATH`, `command:KEY`."""
+
+    by_key: Mapping[str, Answer]
+
+    @classmethod
+    def of(cls, message: Message) -> Answers:
+        """Unpack an answer of `read`.
+
+        Raises:
+            ValueError: it is not one.
+        """
+        inflater = zlib.decompressobj()
+        try:
+            data = inflater.decompress(message.body, SIZE_LIMIT)
+        except zlib.error as error:
+            raise ValueError(f"the answer's body is not deflated bytes: {error}") from error
+        found: dict[str, Answer] = {}
+        start = 0
+        try:
+            for key, state, size, exit_code, seconds, words in message.head["answers"]:
+                found[str(key)] = Answer(
+                    state=str(state),
+                    data=data[start : start + size],
+                    exit_code=exit_code,
+                    seconds=float(seconds),
+                    words=str(words),
+                )
+                start += size
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the answer's head is not ours: {error!r}") from error
+        return cls(by_key=found)
+
+    def file(self, path: str) -> Answer:
+        """Return what came of reading a file."""
+        return self.by_key.get("file:" + path, NOT_ASKED)
+
+    def command(self, key: str) -> Answer:
+        """Return what came of running a program."""
+        return self.by_key.get("command:" + key, NOT_ASKED)
+
+    def text(self, path: str) -> str | None:
+        """Return a file's text, None where it could not be read."""
+        answer = self.file(path)
+        return answer.text if answer.good else None
+
+    def word(self, path: str) -> str | None:
+        """Return a one-line file without its newline; None too where it is empty."""
+        return (self.text(path) or "").strip() or None
+
+    def number(self, path: str) -> int | None:
+        """Return a file that holds one number."""
+        try:
+            return int(self.word(path) or "")
+        except ValueError:
+            return None
+
+    def below(self, folder: str) -> dict[str, Answer]:
+        """Return the files read below a folder, by the rest of their path."""
+        start = "file:" + folder
+        return {key[len(start) :]: a for key, a in self.by_key.items() if key.startswith(start)}
+
+    def json(self, key: str) -> Any:  # noqa: ANN401  (JSON is what it is)
+        """Return an answer that is a JSON document; None where it is none."""
+        answer = self.by_key.get(key, NOT_ASKED)
+        if not answer.good:
+            return None
+        try:
+            return json.loads(answer.data)
+        except (ValueError, RecursionError):
+            return None

@@ -1,0 +1,169 @@
+"""From a node's raw answers to its facts: each parser on its own source, the rest unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from clusterctl.facts import amd, nvidia
+from clusterctl.facts.answers import NOT_ASKED, Answers
+from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
+from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
+from clusterctl.facts.nodefacts import Clock, Gap, Gpus, NodeFacts, PathFacts, RunLock
+from clusterctl.facts.python import parse_python
+from clusterctl.facts.request import Wanted
+from clusterctl.facts.routes import parse_routes
+from clusterctl.facts.system import (
+    parse_kill_user_processes,
+    parse_limits,
+    parse_listeners,
+    parse_memory,
+    parse_nccl_conf,
+    parse_os,
+    parse_port_range,
+)
+
+T = TypeVar("T")
+_SMI: tuple[tuple[str, Callable[[str], Gpus]], ...] = (
+    ("nvidia-smi", nvidia.parse),
+    ("amd-smi", amd.parse_amd_smi),
+    ("rocm-smi", amd.parse_rocm_smi),
+)
+
+
+def learn(node: str, answers: Answers, wanted: Wanted, *, clock: Clock | None) -> NodeFacts:
+    """Return the facts of a node that answered."""
+    own = _object(answers.json("self"))
+    names = _object(answers.json("names"))
+    gpus, gaps = _gpus(answers)
+    mounts = parse_mounts(answers.text("/proc/self/mountinfo") or "")
+    shm = _object(answers.json("path:/dev/shm"))
+    listed = names.get("addresses")
+    link = answers.by_key.get("link:/proc/self/ns/net")
+    if "addresses" not in names:
+        why = str(names.get("error", "")) or answers.by_key.get("names", NOT_ASKED).why()
+        gaps.append(Gap(what="hostname_addresses", why=why))
+    return NodeFacts(
+        node=node,
+        hostname=_string(names.get("hostname")),
+        hostname_addresses=tuple(map(str, listed)) if isinstance(listed, list) else None,
+        boot_id=answers.word("/proc/sys/kernel/random/boot_id"),
+        netns=link.text if link is not None and link.good else None,
+        os=_of(answers, "/etc/os-release", parse_os),
+        kernel=answers.word("/proc/sys/kernel/osrelease"),
+        arch=_string(own.get("arch")),
+        uid=_integer(own.get("uid")),
+        user=_string(own.get("user")),
+        cpus=_integer(own.get("cpus")),
+        memory_bytes=_of(answers, "/proc/meminfo", parse_memory),
+        shm_bytes=_integer(shm.get("total")),
+        clock=clock,
+        interfaces=parse_interfaces(answers),
+        routes=parse_routes(answers),
+        listeners=parse_listeners(answers),
+        ephemeral_ports=_of(answers, "/proc/sys/net/ipv4/ip_local_port_range", parse_port_range),
+        rdma=parse_rdma(answers),
+        gpus=gpus,
+        python=parse_python(answers, asked=wanted.interpreter),
+        rsync=_string(_object(own.get("programs")).get("rsync")),
+        paths=tuple(_path(answers, place.path, mounts) for place in wanted.places),
+        lock=_lock(answers),
+        limits=_of(answers, "/proc/self/limits", parse_limits),
+        kill_user_processes=parse_kill_user_processes(answers),
+        linger=own.get("linger") if isinstance(own.get("linger"), bool) else None,
+        environment=_pairs(own.get("variables")),
+        nccl_conf=parse_nccl_conf(answers),
+        gaps=tuple(gaps),
+    )
+
+
+def _gpus(answers: Answers) -> tuple[Gpus | None, list[Gap]]:
+    """Ask the vendors' tools in turn; none installed means no accelerator, not unknown."""
+    gaps: list[Gap] = []
+    asked = False
+    for key, parse in _SMI:
+        answer = answers.command(key)
+        if answer.state in {"absent", "not-asked"}:
+            asked = asked or answer.state == "absent"
+            continue
+        # rocm-smi is asked beside amd-smi: where one answered the other may be out of date.
+        if not answer.good:
+            gaps.append(Gap(what="gpus", why=f"{key}: {answer.why()}"))
+            continue
+        try:
+            return parse(answer.text), []
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            gaps.append(Gap(what="gpus", why=f"{key}: {error}"))
+    if gaps:
+        return None, gaps
+    return (Gpus() if asked else None), [] if asked else [Gap(what="gpus", why="not asked")]
+
+
+def _lock(answers: Answers) -> RunLock | None:
+    told = answers.json("lock")
+    if not isinstance(told, dict):
+        return None
+    holder = told.get("holder")
+    if holder is None:
+        return RunLock()
+    who = _object(holder)
+    since = who.get("since")
+    began = datetime.fromtimestamp(since, UTC) if isinstance(since, (int, float)) else None
+    return RunLock(
+        run=str(who.get("run") or f"unknown, of pid {who.get('pid', '?')}"),
+        user=str(who.get("user") or who.get("uid", "")),
+        since=f"{began:%Y-%m-%d %H:%M} UTC" if began else "",
+    )
+
+
+def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
+    answer = answers.by_key.get("path:" + path)
+    told = _object(answers.json("path:" + path))
+    if answer is None or not told:
+        why = answer.why() if answer is not None else "not asked"
+        return PathFacts(path=path, problem=why or "no answer")
+    facts = PathFacts(
+        path=path,
+        exists=told.get("exists"),
+        folder=told.get("folder"),
+        writable=told.get("writable"),
+        size=_integer(told.get("size")),
+        entries=_integer(told.get("entries")),
+        digest=str(told.get("digest", "")),
+        free_bytes=_integer(told.get("free")),
+        total_bytes=_integer(told.get("total")),
+        problem=str(told.get("problem", "")),
+    )
+    mount = mount_of(mounts, str(told.get("real" if facts.exists else "near") or path))
+    if mount is None:
+        return facts
+    return replace(
+        facts,
+        mount=mount.point,
+        source=mount.source,
+        filesystem=mount.filesystem,
+        read_only=mount.read_only,
+    )
+
+
+def _of(answers: Answers, path: str, parse: Callable[[str], T | None]) -> T | None:
+    text = answers.text(path)
+    return parse(text) if text is not None else None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((str(k), str(v)) for k, v in _object(value).items()))

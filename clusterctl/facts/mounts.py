@@ -1,0 +1,60 @@
+"""/proc/self/mountinfo: which filesystem a path lies on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """One line of the table."""
+
+    point: str
+    source: str
+    filesystem: str
+    options: tuple[str, ...]
+
+    @property
+    def read_only(self) -> bool:
+        """Nothing can be written through this mount."""
+        return "ro" in self.options
+
+
+def parse_mounts(text: str) -> tuple[Mount, ...]:
+    """Read the table; lines that are not of it are left out."""
+    mounts = []
+    for line in text.splitlines():
+        left, found, right = line.partition(" - ")
+        fields, rest = left.split(" "), right.split(" ")
+        if not found or len(fields) < 6 or len(rest) < 3:  # noqa: PLR2004  (proc(5))
+            continue
+        options = (*fields[5].split(","), *rest[2].split(","))
+        mounts.append(
+            Mount(
+                point=_unescape(fields[4]),
+                source=_unescape(rest[1]),
+                filesystem=rest[0],
+                # An option of the mount wins over the one of the filesystem.
+                options=tuple(dict.fromkeys(o for o in options if o not in {"", "rw"})),
+            )
+        )
+    return tuple(mounts)
+
+
+def mount_of(mounts: Iterable[Mount], path: str) -> Mount | None:
+    """Return the mount that a path without links lies on: the longest, of equal ones the last."""
+    best = None
+    for mount in mounts:
+        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def _unescape(text: str) -> str:
+    """Undo the octal escapes of space, tab, newline and backslash."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)

@@ -1,0 +1,363 @@
+"""What is known of one node: frozen values, every one of them possibly unknown.
+
+None always means "could not look", never zero and never "no". `NodeFacts.gaps` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNLIMITED = -1
+"""A resource limit that is not set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Something that was asked and could not be learned."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How the node answered to SSH, and to ping."""
+
+    state: str = "ok"
+    """`transport.interface.State`."""
+    phase: str = ""
+    words: str = ""
+    hint: str = ""
+    seconds: float | None = None
+    ping: str = ""
+    """`ok`, `silent`, or empty where it was not tried."""
+    key: str = ""
+    """Why the key that the inventory names cannot be read; empty: it can, or none is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The node's clock minus the controller's, from the shortest of several round trips."""
+
+    offset_s: float
+    error_s: float
+    """Half of that round trip: the offset is right within this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A network interface."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    """With prefix length, as `10.1.0.5/24`."""
+    running: bool | None = None
+    """It is up and has carrier."""
+    speed_mbps: int | None = None
+    mtu: int | None = None
+    loopback: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A line of the node's main routing table."""
+
+    destination: str
+    """A network, `0.0.0.0/0` for the default route."""
+    interface: str
+    gateway: str = ""
+    source: str = ""
+    metric: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A TCP socket that listens."""
+
+    address: str
+    port: int
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    """A port of an RDMA device (InfiniBand or RoCE)."""
+
+    device: str
+    port: int
+    state: str
+    link_layer: str
+    rate_gbps: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """The port carries traffic."""
+        return self.state == "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds memory of a GPU."""
+
+    pid: int
+    name: str = ""
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One accelerator."""
+
+    index: int
+    name: str
+    uuid: str = ""
+    bus_id: str = ""
+    memory_mib: int | None = None
+    used_mib: int | None = None
+    mig: bool | None = None
+    ecc_uncorrected: int | None = None
+    """Uncorrectable memory errors since the driver was loaded."""
+    remap_pending: bool | None = None
+    recovery_action: str = ""
+    """What the driver asks for (Reset, Reboot, …); empty for nothing or unknown."""
+    processes: tuple[GpuProcess, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """The accelerators that the vendor's tool lists."""
+
+    tool: str = ""
+    """The tool that was asked; empty where none is installed."""
+    driver: str = ""
+    cuda: str = ""
+    """The newest CUDA that the driver can run."""
+    devices: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """What torch itself says, asked only where GPUs are planned."""
+
+    cuda_available: bool
+    device_count: int
+    nccl: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """An installed package of the job's interpreter."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    """The job's interpreter, as a non-interactive shell finds it."""
+
+    asked: str
+    found: bool = False
+    executable: str = ""
+    version: str = ""
+    packages: tuple[Package, ...] = ()
+    """Of those that matter to training, the ones installed."""
+    torch_build: str = ""
+    """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
+    torch: Torch | None = None
+    problem: str = ""
+    """Why it could not be started or did not answer."""
+
+    def package(self, name: str) -> str:
+        """Return the package's version, empty for not installed."""
+        return next((p.version for p in self.packages if p.name == name), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathFacts:
+    """One path that the run depends on."""
+
+    path: str
+    exists: bool | None = None
+    folder: bool | None = None
+    writable: bool | None = None
+    """For a path that is not there: its nearest folder that is, where it would be made."""
+    size: int | None = None
+    """Bytes of a file; of a folder, the sum of its files."""
+    entries: int | None = None
+    """Files of a folder, at any depth."""
+    digest: str = ""
+    """Equal for equal content as far as sizes, and the ends of the largest files, tell."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    mount: str = ""
+    """Where its filesystem is mounted."""
+    source: str = ""
+    """What is mounted there, as `server:/export`."""
+    filesystem: str = ""
+    read_only: bool | None = None
+    problem: str = ""
+    """What the system said, or that it did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLock:
+    """Who holds the node for a run."""
+
+    run: str = ""
+    """Empty: nobody."""
+    user: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Resource limits of the non-interactive session; UNLIMITED where none is set."""
+
+    memlock: int | None = None
+    nofile: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What our own listener got on a node: `port` once it listens, else why not."""
+
+    key: str
+    """`pair`, or `master` for the port of the rendezvous."""
+    address: str
+    port: int | None = None
+    error: str = ""
+    holder: str = ""
+    """Who has the port instead, as far as could be seen."""
+    foreign: tuple[str, ...] = ()
+    """Who else connected meanwhile, and did not know our word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """What came of connecting to our own listener on another node."""
+
+    target: str
+    """The node that listens."""
+    key: str
+    address: str
+    port: int
+    state: str
+    """`ok`, `refused`, `timeout`, `unreachable`, `foreign` (somebody else answers), `error`."""
+    words: str = ""
+    seconds: float | None = None
+    source: str = ""
+    """The address that the kernel gave the connection."""
+    seen_as: str = ""
+    """The address that the target saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSeen:
+    """Whether this node saw what another node wrote to a shared path."""
+
+    path: str
+    writer: str
+    seen: bool | None
+    delay_s: float | None = None
+    """From the writer's end to our sight, by the controller's order of events."""
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """What the second round trip showed, once the network had been chosen."""
+
+    bound: tuple[Bound, ...] = ()
+    connected: tuple[Connected, ...] = ()
+    tokens: tuple[TokenSeen, ...] = ()
+    problem: str = ""
+    """Why this node took no part, as far as it did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How `job.check` ended."""
+
+    exit_code: int | None
+    """None: it could not be started or did not end in time."""
+    output: str = ""
+    """Its last lines."""
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """How this node's part of a sum across all nodes went."""
+
+    backend: str = ""
+    right: bool = False
+    """The sum was the right one."""
+    gbps: float = 0.0
+    """What this node moved, of a large block, by the usual count for an all-reduce."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """All that is known of one node."""
+
+    node: str
+    reach: Reach = Reach()
+    hostname: str | None = None
+    hostname_addresses: tuple[str, ...] | None = None
+    """What its own name resolves to there."""
+    boot_id: str | None = None
+    netns: str | None = None
+    """Tells two containers of one machine apart."""
+    os: str | None = None
+    kernel: str | None = None
+    arch: str | None = None
+    uid: int | None = None
+    user: str | None = None
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    clock: Clock | None = None
+    interfaces: tuple[Interface, ...] | None = None
+    routes: tuple[Route, ...] | None = None
+    listeners: tuple[Listener, ...] | None = None
+    ephemeral_ports: tuple[int, int] | None = None
+    rdma: tuple[RdmaPort, ...] | None = None
+    gpus: Gpus | None = None
+    python: Python | None = None
+    rsync: str | None = None
+    """Where it is; empty where it is not installed."""
+    paths: tuple[PathFacts, ...] = ()
+    limits: Limits | None = None
+    kill_user_processes: bool | None = None
+    linger: bool | None = None
+    lock: RunLock | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables of the session that NCCL, Gloo and torch listen to."""
+    nccl_conf: tuple[tuple[str, str], ...] = ()
+    """What /etc/nccl.conf and ~/.nccl.conf set behind everyone's back."""
+    between: Between | None = None
+    """None: the second round trip was not made."""
+    job_check: CommandResult | None = None
+    collective: Collective | None = None
+    """None: it was not tried (`check --deep` does)."""
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def answered(self) -> bool:
+        """The node answered, so that the other fields mean something."""
+        return self.reach.state == "ok"
+
+    def path(self, path: str) -> PathFacts | None:
+        """Return what is known of a path that was asked for."""
+        return next((p for p in self.paths if p.path == path), None)
+
+    def interface(self, name: str) -> Interface | None:
+        """Return the interface of this name."""
+        return next((i for i in self.interfaces or () if i.name == name), None)
+
+    def why_unknown(self, what: str) -> str:
+        """Return why `what` could not be learned, empty where nothing was noted."""
+        return next((g.why for g in self.gaps if g.what == what), "")

@@ -1,0 +1,146 @@
+"""The questions that a node is asked, so that all its facts come in one round trip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+CLOCK_ROUNDS = 5
+"""Round trips of which the shortest bounds the clock's error."""
+
+FILES = (
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/kernel/osrelease",
+    "/etc/os-release",
+    "/proc/meminfo",
+    "/proc/self/mountinfo",
+    "/proc/self/limits",
+    "/proc/net/route",
+    "/proc/net/ipv6_route",
+    "/proc/net/fib_trie",
+    "/proc/net/if_inet6",
+    "/proc/sys/net/ipv4/ip_local_port_range",
+    "/etc/nccl.conf",
+    "/etc/systemd/logind.conf",
+)
+LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
+"""Every connection of the node: the kernel takes milliseconds to list them."""
+GLOBS = (
+    "/etc/systemd/logind.conf.d/*.conf",
+    "/usr/lib/systemd/logind.conf.d/*.conf",
+    "/sys/class/net/*/operstate",
+    "/sys/class/net/*/carrier",
+    "/sys/class/net/*/flags",
+    "/sys/class/net/*/speed",
+    "/sys/class/net/*/mtu",
+    "/sys/class/infiniband/*/ports/*/state",
+    "/sys/class/infiniband/*/ports/*/rate",
+    "/sys/class/infiniband/*/ports/*/link_layer",
+    "~/.nccl.conf",  # last: a home may lie on a mount that hangs
+)
+LINKS = ("/proc/self/ns/net",)
+VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "TP_", "MASTER_", "CUDA_", "LD_LIBRARY", "OMP_", "PATH")
+
+GPU_SECONDS = 20.0
+"""A driver that is well answers in two; nvidia-smi without persistence in ten."""
+PYTHON_SECONDS = 20.0
+TORCH_SECONDS = 60.0
+"""A first import of torch from a cold network filesystem takes this long."""
+PROGRAM_SECONDS = 5.0
+
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Where one of these is, there is a GPU driver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A path to look at."""
+
+    path: str
+    write: bool = False
+    """Try whether a file can be made there."""
+    digest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be known of one node, beyond what is asked of every one."""
+
+    python: str | None = None
+    """The job's interpreter; None: python3 of the session."""
+    gpus: int | None = None
+    """GPUs that are planned; None: what there is."""
+    places: tuple[Place, ...] = ()
+    lock: str = "clusterctl-run"
+    """The name of the machine's lock."""
+    env_init: str | None = None
+    """The shell line that the job's environment needs."""
+    listeners: bool = True
+    """Which ports are taken: asked of the master, where the rendezvous needs one."""
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter as it is called."""
+        return self.python or "python3"
+
+
+def read_arguments(wanted: Wanted) -> dict[str, Any]:
+    """Return the arguments of the node's `read`."""
+    return {
+        "files": [*FILES, *(LISTENERS if wanted.listeners else ())],
+        "globs": list(GLOBS),
+        "links": list(LINKS),
+        "variables": list(VARIABLES),
+        "paths": [
+            {"path": "/dev/shm"},  # noqa: S108  (looked at, not written to)
+            *(
+                {"path": place.path, "write": place.write, "digest": place.digest}
+                for place in wanted.places
+            ),
+        ],
+        "commands": _commands(wanted),
+        "programs": ["rsync"],
+        "lock": wanted.lock,
+        "clock": CLOCK_ROUNDS,
+    }
+
+
+def _commands(wanted: Wanted) -> list[dict[str, Any]]:
+    commands: list[dict[str, Any]] = [
+        _program("addresses", ["ip", "-j", "addr"]),
+        _interpreter("python", wanted, PYTHON_SECONDS),
+    ]
+    if wanted.gpus == 0:
+        return commands
+    # Where GPUs are not planned by number, torch is asked only if there is a driver.
+    devices = {} if wanted.gpus else {"only_if": list(_DEVICES)}
+    return [
+        *commands,
+        _program("nvidia-smi", ["nvidia-smi", "-q", "-x"], GPU_SECONDS),
+        _program("amd-smi", ["amd-smi", "static", "--json"], GPU_SECONDS),
+        _program("rocm-smi", ["rocm-smi", *_ROCM_OPTIONS, "--json"], GPU_SECONDS),
+        {**_interpreter("torch", wanted, TORCH_SECONDS, "torch"), **devices},
+    ]
+
+
+def _interpreter(key: str, wanted: Wanted, limit_s: float, *args: str) -> dict[str, Any]:
+    """Run our text with the job's interpreter, in the environment that the job will have."""
+    command = {
+        **_program(key, [wanted.interpreter, "-c", *args], limit_s),
+        "source": "clusterctl.node.interpreter",
+        "source_at": 2,
+        "cwd": "/",
+    }
+    if wanted.env_init:
+        command["job"] = {"env": [], "env_init": wanted.env_init, "workdir": "/"}
+    return command
+
+
+_ROCM_OPTIONS = (
+    "--showproductname", "--showuniqueid", "--showbus", "--showmeminfo", "vram",
+    "--showdriverversion",
+)  # fmt: skip
+
+
+def _program(key: str, argv: list[str], limit_s: float = PROGRAM_SECONDS) -> dict[str, Any]:
+    return {"key": key, "argv": argv, "limit_s": limit_s}

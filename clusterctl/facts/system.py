@@ -1,0 +1,108 @@
+"""Small files of /proc and /etc as values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
+
+from clusterctl.facts.answers import Answer, Answers
+from clusterctl.facts.nodefacts import UNLIMITED, Limits, Listener
+
+_LISTENING = "0A"
+
+
+def parse_os(text: str) -> str | None:
+    """Return the name of the distribution from /etc/os-release."""
+    found = re.search(r"^PRETTY_NAME=(.*)$", text, re.MULTILINE)
+    if not found:
+        return None
+    try:
+        return " ".join(shlex.split(found[1])) or None
+    except ValueError:
+        return found[1].strip() or None
+
+
+def parse_memory(text: str) -> int | None:
+    """Return the machine's memory in bytes from /proc/meminfo."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def parse_limits(text: str) -> Limits:
+    """Read the soft limits of /proc/self/limits."""
+    return Limits(memlock=_limit(text, "Max locked memory"), nofile=_limit(text, "Max open files"))
+
+
+def _limit(text: str, name: str) -> int | None:
+    found = re.search(rf"^{name}\s+(\d+|unlimited)", text, re.MULTILINE)
+    if not found:
+        return None
+    return UNLIMITED if found[1] == "unlimited" else int(found[1])
+
+
+def parse_listeners(answers: Answers) -> tuple[Listener, ...] | None:
+    """Return the TCP sockets that listen, None where the table could not be read."""
+    table = answers.text("/proc/net/tcp")
+    if table is None:
+        return None
+    both = (table, answers.text("/proc/net/tcp6") or "")
+    return tuple(listener for text in both for listener in _listeners(text))
+
+
+def _listeners(table: str) -> Iterator[Listener]:
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        try:
+            address, port = fields[1].split(":")
+            if fields[3] == _LISTENING:
+                yield Listener(address=_address(address), port=int(port, 16), uid=int(fields[7]))
+        except (ValueError, IndexError):
+            continue
+
+
+def _address(text: str) -> str:
+    """Read an address as the kernel prints it: 32-bit words in the machine's order."""
+    raw = bytes.fromhex(text)
+    turned = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    return str(IPv6Address(turned) if len(turned) > 4 else IPv4Address(turned))  # noqa: PLR2004
+
+
+def parse_port_range(text: str) -> tuple[int, int] | None:
+    """Read the range of ephemeral ports."""
+    words = text.split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words):  # noqa: PLR2004
+        return None
+    return int(words[0]), int(words[1])
+
+
+def parse_kill_user_processes(answers: Answers) -> bool | None:
+    """Whether logind ends what a session leaves behind; None where no logind says so."""
+    main = answers.text("/etc/systemd/logind.conf")
+    parts = answers.below("/etc/systemd/logind.conf.d/")
+    if main is None and not parts:
+        return None
+    decided = None
+    vendor = answers.below("/usr/lib/systemd/logind.conf.d/")
+    for text in (*_texts(vendor), main or "", *_texts(parts)):
+        for found in re.finditer(r"^\s*KillUserProcesses\s*=\s*(\w+)", text, re.MULTILINE):
+            decided = found[1].lower() in {"yes", "true", "on", "1"}
+    # systemd's own default is yes; every distribution that we know is built with no.
+    return bool(decided)
+
+
+def _texts(parts: dict[str, Answer]) -> list[str]:
+    return [parts[name].text for name in sorted(parts)]
+
+
+def parse_nccl_conf(answers: Answers) -> tuple[tuple[str, str], ...]:
+    """Return what NCCL's own files set; the one at home wins."""
+    settings: dict[str, str] = {}
+    for key, answer in answers.by_key.items():
+        if key.startswith("file:") and key.endswith("nccl.conf") and answer.good:
+            for line in answer.text.splitlines():
+                name, found, value = line.partition("=")
+                if found and not name.lstrip().startswith("#"):
+                    settings[name.strip()] = value.strip()
+    return tuple(sorted(settings.items()))

@@ -1,0 +1,351 @@
+"""Each parser on its own source: what is there, what is unknown, and no crash on garbage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.facts import amd, nvidia
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
+from clusterctl.facts.mounts import mount_of, parse_mounts
+from clusterctl.facts.nodefacts import UNLIMITED, GpuProcess, Limits, Listener
+from clusterctl.facts.routes import parse_routes
+from clusterctl.facts.system import (
+    parse_kill_user_processes,
+    parse_limits,
+    parse_listeners,
+    parse_memory,
+    parse_nccl_conf,
+    parse_os,
+    parse_port_range,
+)
+from clusterctl.wire import Message
+
+from .answering import answers
+
+SOURCES = Path(__file__).parent / "sources"
+RECORDINGS = Path(__file__).parents[2].parent / "shared" / "recordings"
+
+
+def test_nvidia_smi_with_unknown_fields_unknown_not_zero() -> None:
+    gpus = nvidia.parse((SOURCES / "nvidia-smi-v12-two.xml").read_text())
+    well, sick = gpus.devices
+
+    assert (gpus.driver, gpus.cuda) == ("570.86.15", "12.8")
+    assert (well.name, well.memory_mib, well.used_mib) == ("NVIDIA H100 80GB HBM3", 81559, 4)
+    assert (well.mig, well.ecc_uncorrected, well.remap_pending) == (False, 0, False)
+    assert (well.recovery_action, well.processes) == ("", ())
+    assert (sick.memory_mib, sick.used_mib, sick.mig) == (None, None, None)
+    assert (sick.ecc_uncorrected, sick.remap_pending, sick.recovery_action) == (2, True, "Reset")
+    assert sick.processes == (GpuProcess(pid=4242, name="/venv/bin/python", memory_mib=70000),)
+
+
+def test_our_own_recording_of_an_h200() -> None:
+    path = Path(__file__).parents[1] / "recordings" / "nvidia-smi-q-x-h200-v13.xml"
+
+    gpus = nvidia.parse(path.read_text())
+    (gpu,) = gpus.devices
+
+    assert (gpus.tool, gpu.name, gpu.processes) == ("nvidia-smi", "NVIDIA H200", ())
+    assert gpus.driver.startswith("580.")
+    assert gpu.memory_mib is not None
+    assert 140_000 < gpu.memory_mib < 145_000
+    assert (gpu.mig, gpu.ecc_uncorrected, gpu.remap_pending) == (False, 0, False)
+    assert gpu.recovery_action == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "memory", "driver"),
+    [
+        ("a100-sxm4-v12", "NVIDIA A100-SXM4-80GB", 81920, "535.54.03"),
+        ("a10g", "NVIDIA A10G", 23028, "515.105.01"),
+        ("gtx-1070-ti", "GeForce GTX 1070 Ti", 4096, ""),
+        ("rtx-3080-v13", "NVIDIA GeForce RTX 3080", 10240, "595.58.03"),
+        ("tesla-t4", "Tesla T4", 15360, "515.105.01"),
+    ],
+)
+def test_recorded_nvidia_smi_of_three_generations(
+    name: str, model: str, memory: int, driver: str
+) -> None:
+    path = RECORDINGS / "nvidia-smi-q-x" / f"{name}.xml"
+    if not path.exists():
+        pytest.skip("the recordings are not beside this checkout")
+
+    gpus = nvidia.parse(path.read_text())
+
+    assert gpus.driver == driver
+    assert [(gpu.name, gpu.memory_mib) for gpu in gpus.devices] == [(model, memory)]
+    assert gpus.devices[0].uuid.startswith("GPU-")
+
+
+def test_nvidia_smi_that_fails_gives_its_own_words() -> None:
+    with pytest.raises(ValueError, match="driver/library version mismatch"):
+        nvidia.parse("Failed to initialize NVML: driver/library version mismatch\n")
+
+
+def test_an_entity_in_the_log_is_not_expanded() -> None:
+    with pytest.raises(ValueError, match="not XML"):
+        nvidia.parse(
+            '<!DOCTYPE x [<!ENTITY a "aaaa">]><nvidia_smi_log><gpu><uuid>&a;</uuid></gpu>'
+            "</nvidia_smi_log>"
+        )
+
+
+def test_amd_smi_old_and_new() -> None:
+    card = {
+        "gpu": 0,
+        "asic": {"market_name": "AMD Instinct MI300X", "asic_serial": "0x1"},
+        "bus": {"bdf": "0000:0c:00.0"},
+        "vram": {"size": {"value": 192, "unit": "GB"}},
+        "driver": {"version": "6.10.5"},
+    }
+    for document in ([card], {"gpu_data": [card]}):
+        gpus = amd.parse_amd_smi(json.dumps(document))
+        assert (gpus.driver, gpus.devices[0].name) == ("6.10.5", "AMD Instinct MI300X")
+        assert gpus.devices[0].memory_mib == 192 * 1024
+
+
+def test_rocm_smi() -> None:
+    document = {
+        "card1": {"Card Series": "MI250", "VRAM Total Memory (B)": "68702699520"},
+        "card0": {"Card Series": "MI250", "VRAM Total Memory (B)": "N/A", "Unique ID": "0x7"},
+        "system": {"Driver version": "6.3.6"},
+    }
+    gpus = amd.parse_rocm_smi("WARNING: no permission\n" + json.dumps(document))
+
+    assert [(gpu.uuid, gpu.memory_mib) for gpu in gpus.devices] == [("0x7", None), ("", 65520)]
+    assert gpus.driver == "6.3.6"
+
+
+def test_interfaces_from_ip_and_sys() -> None:
+    found = parse_interfaces(
+        answers(
+            {
+                "/sys/class/net/lo/flags": "0x9",
+                "/sys/class/net/wan0/flags": "0x1003",
+                "/sys/class/net/wan0/carrier": "1",
+                "/sys/class/net/wan0/speed": "25000",
+                "/sys/class/net/wan0/mtu": "9000",
+                "/sys/class/net/bare/flags": "0x1002",
+                "/sys/class/net/bare/speed": "-1",
+            },
+            {"addresses": (SOURCES / "ip-addr.json").read_text()},
+        )
+    )
+    assert found is not None
+    by_name = {interface.name: interface for interface in found}
+
+    assert by_name["wan0"].addresses == ("10.1.0.5/24", "fe80::1/64")
+    assert (by_name["wan0"].running, by_name["wan0"].speed_mbps) == (True, 25000)
+    assert by_name["lo"].loopback
+    assert (by_name["bare"].running, by_name["bare"].speed_mbps) == (False, None)
+
+
+def test_interfaces_without_the_ip_program() -> None:
+    trie = (
+        "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.0.5\n        /32 host LOCAL\n"
+        "     |-- 10.1.0.255\n        /32 link BROADCAST\n"
+        "     |-- 127.0.0.1\n        /32 host LOCAL\n"
+    )
+    routes = (
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+        "wan0\t00000000\t0100010A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        "wan0\t0000010A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    )
+    inet6 = "fe800000000000000000000000000001 02 40 20 80     wan0\n"
+    found = parse_interfaces(
+        answers(
+            {
+                "/proc/net/fib_trie": trie,
+                "/proc/net/route": routes,
+                "/proc/net/if_inet6": inet6,
+                "/sys/class/net/wan0/operstate": "up",
+            },
+            {"addresses": None},
+        )
+    )
+    assert found is not None
+    by_name = {interface.name: interface.addresses for interface in found}
+
+    assert by_name == {"lo": ("127.0.0.1/8",), "wan0": ("10.1.0.5/24", "fe80::1/64")}
+
+
+def test_interfaces_are_unknown_where_nothing_could_be_read() -> None:
+    assert parse_interfaces(answers()) is None
+
+
+def test_recorded_rdma_ports() -> None:
+    folder = RECORDINGS / "sys-class-infiniband-h100.0"
+    if not folder.exists():
+        pytest.skip("the recordings are not beside this checkout")
+    files = {
+        f"/sys/class/infiniband/{path.relative_to(folder)}": path.read_text()
+        for name in ("state", "rate", "link_layer")
+        for path in folder.glob(f"*/ports/*/{name}")
+    }
+
+    ports = parse_rdma(answers(files))
+
+    assert len(ports) == 9
+    assert all(port.active for port in ports)
+    assert [port.device for port in ports if port.link_layer == "Ethernet"] == ["mlx5_bond_0"]
+    assert {port.rate_gbps for port in ports} == {400, 200}
+
+
+def test_routes_of_both_families() -> None:
+    routes = parse_routes(
+        answers(
+            {
+                "/proc/net/route": "header\n"
+                "eth0\t0000000A\t0100A8C0\t0003\t0\t0\t5\t000000FF\t0\t0\t0\n"
+                "eth1\t0000000B\t00000000\t0201\t0\t0\t0\t000000FF\t0\t0\t0\n",
+                "/proc/net/ipv6_route": "fd000000000000000000000000000000 40 "
+                "00000000000000000000000000000000 00 00000000000000000000000000000000 "
+                "00000100 00000001 00000000 00000001     eth0\n",
+            }
+        )
+    )
+    assert routes is not None
+
+    shown = [(r.destination, r.interface, r.gateway, r.metric) for r in routes]
+    assert shown == [("10.0.0.0/8", "eth0", "192.168.0.1", 5), ("fd00::/64", "eth0", "", 256)]
+
+
+def test_mounts_with_escapes_and_bind_mounts() -> None:
+    mounts = parse_mounts(
+        "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+        "2 1 0:40 / /data rw shared:5 master:1 - nfs4 server:/export rw,vers=4.2\n"
+        "3 2 8:1 /x /data/my\\040model ro - ext4 /dev/sda1 rw\n"
+        "garbage\n"
+    )
+
+    inner = mount_of(mounts, "/data/my model/weights")
+    assert inner is not None
+    assert (inner.point, inner.read_only) == ("/data/my model", True)
+    outer = mount_of(mounts, "/data2")
+    assert outer is not None
+    assert outer.point == "/"
+
+
+def test_recorded_mounts() -> None:
+    path = RECORDINGS / "mountinfo.txt"
+    if not path.exists():
+        pytest.skip("the recordings are not beside this checkout")
+    mounts = parse_mounts(path.read_text())
+
+    assert len(mounts) == len(path.read_text().splitlines())
+    root = mount_of(mounts, "/")
+    assert root is not None
+    assert root.filesystem == "ext4"
+
+
+def test_listeners() -> None:
+    header = "  sl  local_address rem_address st tx rx tr when retrnsmt uid timeout inode\n"
+    found = parse_listeners(
+        answers(
+            {
+                "/proc/net/tcp": header
+                + "   0: 0B4D0A0A:733C 00000000:0000 0A 0:0 00:0 0 1000 0 77 1\n"
+                + "   1: 0100007F:0016 0100007F:9C40 01 0:0 00:0 0 0 0 78 1\n",
+                "/proc/net/tcp6": header
+                + "   0: 00000000000000000000000000000000:0016 0:0 0A 0:0 00:0 0 0 0 79 1\n",
+            }
+        )
+    )
+
+    assert found == (
+        Listener(address="10.10.77.11", port=29500, uid=1000),
+        Listener(address="::", port=22, uid=0),
+    )
+    assert parse_listeners(answers()) is None
+
+
+def test_limits() -> None:
+    text = (
+        "Limit                     Soft Limit           Hard Limit           Units\n"
+        "Max open files            1024                 524288               files\n"
+        "Max locked memory         unlimited            unlimited            bytes\n"
+    )
+
+    assert parse_limits(text) == Limits(memlock=UNLIMITED, nofile=1024)
+    assert parse_limits("") == Limits()
+
+
+def test_small_files() -> None:
+    assert parse_os('NAME=x\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n') == "Ubuntu 24.04.1 LTS"
+    assert parse_os("NAME=x") is None
+    assert parse_memory("MemTotal:       16384 kB\n") == 16384 * 1024
+    assert parse_port_range("32768\t60999\n") == (32768, 60999)
+    assert parse_port_range("") is None
+
+
+def test_logind_settings_in_their_order() -> None:
+    main = {"/etc/systemd/logind.conf": "[Login]\n#KillUserProcesses=yes\n"}
+    assert parse_kill_user_processes(answers()) is None
+    assert parse_kill_user_processes(answers(main)) is False
+    dropped = {**main, "/etc/systemd/logind.conf.d/9.conf": "[Login]\nKillUserProcesses=yes\n"}
+    assert parse_kill_user_processes(answers(dropped)) is True
+
+
+def test_what_nccl_reads_behind_everyones_back() -> None:
+    files = {
+        "/etc/nccl.conf": "# site\nNCCL_SOCKET_IFNAME=eth9\nNCCL_DEBUG=WARN\n",
+        "/home/ada/.nccl.conf": "NCCL_DEBUG=INFO\n",
+    }
+    assert parse_nccl_conf(answers(files)) == (
+        ("NCCL_DEBUG", "INFO"),
+        ("NCCL_SOCKET_IFNAME", "eth9"),
+    )
+
+
+FILE_NAMES = st.sampled_from(
+    ["/proc/net/route", "/proc/net/ipv6_route", "/proc/net/tcp", "/proc/net/tcp6",
+     "/proc/net/fib_trie", "/proc/net/if_inet6", "/sys/class/net/a/speed", "/sys/class/net/a/flags",
+     "/sys/class/infiniband/m/ports/1/state", "/etc/systemd/logind.conf", "/etc/nccl.conf"]
+)  # fmt: skip
+LINES = st.text(alphabet="0123456789abcdefABCDEF:. \n\tLOCAL/|-=", max_size=200)
+
+
+@given(st.dictionaries(FILE_NAMES, LINES | st.text(max_size=100)), st.text(max_size=100))
+def test_no_file_breaks_a_parser(files: dict[str, str], printed: str) -> None:
+    given_answers = answers(files, {"addresses": printed})
+    parsers: list[Callable[[Answers], object]] = [
+        parse_interfaces, parse_rdma, parse_routes, parse_listeners, parse_kill_user_processes,
+        parse_nccl_conf,
+    ]  # fmt: skip
+    for parse in parsers:
+        parse(given_answers)
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_a_parser(text: str) -> None:
+    for parse in (parse_os, parse_memory, parse_limits, parse_port_range, parse_mounts):
+        parse(text)
+    tools = (nvidia.parse, amd.parse_amd_smi, amd.parse_rocm_smi)
+    for tool in tools:
+        try:
+            tool(text)
+        except (ValueError, AttributeError, TypeError):
+            continue  # what `learn` turns into unknown
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+)
+
+
+@given(JSON)
+def test_no_json_breaks_the_answers(value: object) -> None:
+    try:
+        Answers.of(Message({"answers": value}, b"x"))
+    except ValueError:
+        return
