@@ -1,0 +1,214 @@
+"""Which address and interface each node will use, and why: by subnet and route, never by name.
+
+The data network is the fastest subnet in which every node has an address. Where the nodes share
+none but route to each other, each uses the interface that its route to the master leaves by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from typing import Literal
+
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.network.candidates import Candidate, candidates
+from clusterctl.network.ports import choose_port
+from clusterctl.network.routes import route_to
+
+Kind = Literal["subnet", "routed", "one machine", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNetwork:
+    """What one node uses of the network."""
+
+    address: str
+    interface: str
+    subnet: str
+    speed_mbps: int | None
+    candidates: tuple[Candidate, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The data network of a run; nodes for which nothing was found are absent from `nodes`."""
+
+    kind: Kind = "none"
+    nodes: Mapping[str, NodeNetwork] = field(default_factory=dict)
+    subnet: str = ""
+    master_address: str = ""
+    master_port: int = 0
+    master_port_why: str = ""
+    why: str = ""
+
+
+def choose(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
+    """Choose for the nodes that answered; the checks say what is wrong with the choice.
+
+    Args:
+        cluster: the inventory; its subnet, addresses and port win.
+        facts: by node name.
+    """
+    nodes = [
+        node
+        for node in cluster.nodes
+        if (known := facts.get(node.name)) and known.answered and known.interfaces is not None
+    ]
+    found = {n.name: candidates(facts[n.name], wanted=_wanted_subnet(cluster, n)) for n in nodes}
+    kind, subnet, why = _decide(cluster, nodes, facts, found)
+    chosen: dict[str, NodeNetwork] = {}
+    for node in nodes:
+        pick, reason = _pick(cluster, node, facts, found[node.name], kind, subnet)
+        if pick is not None:
+            chosen[node.name] = NodeNetwork(
+                address=pick.address,
+                interface=pick.interface,
+                subnet=pick.subnet,
+                speed_mbps=pick.speed_mbps,
+                candidates=found[node.name],
+                why=reason or why,
+            )
+    master = chosen.get(cluster.master.name)
+    port, port_why = choose_port(cluster.master_port, facts.get(cluster.master.name))
+    return Network(
+        kind=kind,
+        nodes=chosen,
+        subnet=subnet,
+        master_address=master.address if master else "",
+        master_port=port,
+        master_port_why=port_why,
+        why=why,
+    )
+
+
+def shared_subnets(
+    nodes: list[Node], found: Mapping[str, tuple[Candidate, ...]]
+) -> dict[str, int | None]:
+    """Return the subnets in which every node has a usable address, with their slowest speed."""
+    usable = [
+        {c.subnet: c.speed_mbps for c in found[node.name] if not c.excluded} for node in nodes
+    ]
+    if not usable:
+        return {}
+    common = set(usable[0]).intersection(*usable[1:])
+    slowest: dict[str, int | None] = {}
+    for subnet in common:
+        speeds = [one[subnet] for one in usable]
+        known = [speed for speed in speeds if speed is not None]
+        slowest[subnet] = min(known) if len(known) == len(speeds) else None
+    return slowest
+
+
+def _decide(
+    cluster: Cluster,
+    nodes: list[Node],
+    facts: Mapping[str, NodeFacts],
+    found: Mapping[str, tuple[Candidate, ...]],
+) -> tuple[Kind, str, str]:
+    if cluster.subnet:
+        return "subnet", str(ip_network(cluster.subnet, strict=False)), "set in the inventory"
+    if len(nodes) > 1 and _one_machine(nodes, facts):
+        return "one machine", "127.0.0.0/8", "all nodes are one machine"
+    common = shared_subnets(nodes, found)
+    if common:
+        hosts = _host_addresses(nodes)
+        best = min(common, key=lambda subnet: _rank(subnet, common[subnet], hosts))
+        whose = f"all {len(nodes)} nodes share" if len(nodes) > 1 else "the node is in"
+        reason = f"the only subnet that {whose}"
+        if len(common) > 1:
+            reason = f"the fastest of the {len(common)} subnets that {whose}"
+        return "subnet", best, reason
+    if nodes and all(_toward_master(cluster, node, facts, found) for node in nodes):
+        return "routed", "", "no common subnet; each node's route to the master decides"
+    counted = Counter(
+        c for name in found for c in {x.subnet for x in found[name] if not x.excluded}
+    )
+    most, count = counted.most_common(1)[0] if counted else ("", 0)
+    if count > 1:
+        return "subnet", most, f"{count} of {len(nodes)} nodes share it"
+    why = "no subnet is common to all nodes" if nodes else "no node has said which it is in"
+    return "none", "", why
+
+
+def _rank(subnet: str, speed: int | None, hosts: list[str]) -> tuple[int, int, int, str]:
+    """Order subnets: fastest, IPv4, the one in which the nodes answer to SSH, then by number."""
+    network = ip_network(subnet)
+    inside = all(ip_address(host) in network for host in hosts) if hosts else False
+    return (-(speed or 0), network.version, 0 if inside else 1, subnet)
+
+
+def _pick(
+    cluster: Cluster,
+    node: Node,
+    facts: Mapping[str, NodeFacts],
+    found: tuple[Candidate, ...],
+    kind: Kind,
+    subnet: str,
+) -> tuple[Candidate | None, str]:
+    """Return the node's candidate, and the reason where it is the node's own."""
+    if node.address:
+        wanted = ip_address(node.address)
+        own = next((c for c in found if ip_address(c.address) == wanted), None)
+        return own, "set in the inventory"
+    if kind in {"subnet", "one machine"}:
+        within = ip_network(subnet)
+        inside = [c for c in found if ip_address(c.address) in within]
+        usable = [c for c in inside if not c.excluded]
+        forced = bool(cluster.subnet) or kind == "one machine"
+        return next(iter(usable or (inside if forced else [])), None), ""
+    if kind == "routed":
+        return _toward_master(cluster, node, facts, {node.name: found}), ""
+    return None, ""
+
+
+def _toward_master(
+    cluster: Cluster,
+    node: Node,
+    facts: Mapping[str, NodeFacts],
+    found: Mapping[str, tuple[Candidate, ...]],
+) -> Candidate | None:
+    """Return the candidate by which the node's packets to the master leave."""
+    usable = [c for c in found[node.name] if not c.excluded]
+    if node.name == cluster.master.name:
+        default = route_to(facts[node.name].routes or (), "192.0.2.1")
+        via = [c for c in usable if default is not None and c.interface == default.interface]
+        return next(iter(via), None)
+    master = facts.get(cluster.master.name)
+    if master is None or not master.answered:
+        return None
+    for interface in master.interfaces or ():
+        for written in interface.addresses:
+            address = written.split("/")[0]
+            if interface.loopback or ip_address(address).is_link_local:
+                continue
+            route = route_to(facts[node.name].routes or (), address)
+            for candidate in usable:
+                if route is not None and candidate.interface == route.interface:
+                    return candidate
+    return None
+
+
+def _one_machine(nodes: list[Node], facts: Mapping[str, NodeFacts]) -> bool:
+    """All nodes are one machine and one network namespace, as in the loopback sandbox."""
+    homes = {(facts[n.name].boot_id, facts[n.name].netns) for n in nodes}
+    return len(homes) == 1 and None not in next(iter(homes))
+
+
+def _host_addresses(nodes: list[Node]) -> list[str]:
+    """Return the inventory's hosts, where every one is written as an address."""
+    hosts = []
+    for node in nodes:
+        try:
+            hosts.append(str(ip_address(node.host)))
+        except ValueError:
+            return []
+    return hosts
+
+
+def _wanted_subnet(cluster: Cluster, node: Node) -> str | None:
+    """Return what the inventory says, as a network: it lifts the exclusions by name."""
+    return node.address or cluster.subnet

@@ -1,0 +1,101 @@
+"""What NCCL, Gloo and TensorPipe would make of a value of their interface variable on a node.
+
+NCCL's rules are those of its `findInterfaces` (2.30): a leading `^` excludes, an `=` after it
+wants whole names, both for the whole list; nothing is trimmed; a value of one character is as
+good as none; a token ends at `:`. Only running interfaces with an address count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_interface
+
+from clusterctl.facts.nodefacts import Interface
+
+MAX_INTERFACES = 16
+"""NCCL takes no more."""
+
+_AUTOMATIC = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
+"""What NCCL tries in turn when nothing is set; `br-*`, `veth*`, `tailscale0` are not excluded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """What a library takes: the first is the one that ranks find each other by."""
+
+    interfaces: tuple[str, ...] = ()
+    problem: str = ""
+    """Why the library aborts or takes something unwanted."""
+
+
+def nccl_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
+    """Return NCCL's choice for a value of NCCL_SOCKET_IFNAME; empty: nothing is set."""
+    usable = [i for i in interfaces if i.running is not False and _addressed(i)]
+    if len(value) > 1:
+        matched = _matching(value, usable)
+        return Pick(interfaces=matched, problem="" if matched else _why_none(value))
+    for attempt in _AUTOMATIC:
+        matched = _matching(attempt, usable)
+        if matched:
+            ignored = f"a value of one character ({value!r}) is ignored" if value else ""
+            return Pick(interfaces=matched, problem=ignored)
+    return Pick(problem="no running interface has an address")
+
+
+def gloo_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
+    """Return Gloo's choice: whole names only, and it aborts on anything else."""
+    names = {i.name for i in interfaces if i.running is not False and i.addresses}
+    tokens = value.split(",")
+    for token in tokens:
+        if token not in names:
+            return Pick(problem=f"Gloo aborts: it takes whole names, and there is no {token!r}")
+    return Pick(interfaces=tuple(tokens))
+
+
+def tensorpipe_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
+    """Return TensorPipe's choice: one whole name, else it falls back to loopback in silence."""
+    if value in {i.name for i in interfaces if i.running is not False and i.addresses}:
+        return Pick(interfaces=(value,))
+    return Pick(problem=f"TensorPipe falls back to 127.0.0.1: there is no {value!r}")
+
+
+def surprises(value: str, interfaces: Iterable[Interface]) -> tuple[str, ...]:
+    """Return the names that a token of NCCL's list takes beside the one it names, as a prefix."""
+    if value.startswith(("^", "=")) or len(value) < 2:  # noqa: PLR2004  (ignored by NCCL)
+        return ()
+    names = [i.name for i in interfaces if _addressed(i)]
+    tokens = [token.split(":")[0] for token in value.split(",")]
+    return tuple(
+        name
+        for name in names
+        if name not in tokens and any(t in names and name.startswith(t) for t in tokens)
+    )
+
+
+def _matching(value: str, interfaces: list[Interface]) -> tuple[str, ...]:
+    exclude = value.startswith("^")
+    rest = value[1:] if exclude else value
+    exact = rest.startswith("=")
+    tokens = [token.split(":")[0] for token in (rest[1:] if exact else rest).split(",")]
+
+    def named(name: str) -> bool:
+        return any(name == t if exact else bool(t) and name.startswith(t) for t in tokens)
+
+    return tuple(i.name for i in interfaces if named(i.name) != exclude)[:MAX_INTERFACES]
+
+
+def _why_none(value: str) -> str:
+    if " " in value:
+        return "NCCL does not trim spaces"
+    if any(token.startswith(("^", "=")) for token in value.lstrip("^=").split(",")):
+        return "`^` and `=` stand once, before the whole list"
+    return "no running interface of this node matches"
+
+
+def _addressed(interface: Interface) -> bool:
+    """It has an address that NCCL takes: any of IPv4, of IPv6 all but ::1."""
+    return any(
+        parsed.version == 4 or not parsed.is_loopback  # noqa: PLR2004  (the Internet Protocol's)
+        for parsed in map(ip_interface, interface.addresses)
+    )

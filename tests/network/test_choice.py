@@ -1,0 +1,206 @@
+"""Which network is chosen, and why: subnets and routes decide, names never."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusterctl.facts.nodefacts import Interface, Listener, NodeFacts, RdmaPort, Route
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.network.choice import choose
+from clusterctl.network.environment import environment
+from clusterctl.network.routes import route_to
+
+
+def interface(
+    name: str, *addresses: str, speed: int | None = 1000, running: bool = True
+) -> Interface:
+    return Interface(name=name, addresses=addresses, speed_mbps=speed, running=running)
+
+
+def cluster(*hosts: str, **fields: object) -> Cluster:
+    nodes = tuple(Node(host=host, name=host, ssh=Ssh()) for host in hosts)
+    return replace(Cluster(name="lab", nodes=nodes), **fields)  # type: ignore[arg-type]
+
+
+def facts(node: str, *interfaces: Interface, **fields: object) -> NodeFacts:
+    return replace(NodeFacts(node=node, interfaces=interfaces), **fields)  # type: ignore[arg-type]
+
+
+def learned(*nodes: NodeFacts) -> dict[str, NodeFacts]:
+    return {node.node: node for node in nodes}
+
+
+def test_the_fastest_common_subnet_wins_whatever_the_interfaces_are_called() -> None:
+    known = learned(
+        facts("a", interface("eth0", "10.0.0.1/24"), interface("ib0", "10.9.0.1/16", speed=200000)),
+        facts("b", interface("wan", "10.0.0.2/24"), interface("hsn1", "10.9.0.2/16", speed=200000)),
+    )
+
+    network = choose(cluster("a", "b"), known)
+
+    assert network.subnet == "10.9.0.0/16"
+    assert {n: own.interface for n, own in network.nodes.items()} == {"a": "ib0", "b": "hsn1"}
+    assert network.master_address == "10.9.0.1"
+    assert network.why == "the fastest of the 2 subnets that all 2 nodes share"
+
+
+def test_a_subnet_is_as_fast_as_its_slowest_node() -> None:
+    known = learned(
+        facts("a", interface("e0", "10.0.0.1/24"), interface("e1", "10.1.0.1/24", speed=100000)),
+        facts("b", interface("e0", "10.0.0.2/24"), interface("e1", "10.1.0.2/24", speed=100)),
+    )
+
+    assert choose(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+
+
+def test_of_equal_subnets_the_one_that_ssh_uses_wins() -> None:
+    known = learned(
+        facts("10.2.0.1", interface("e0", "10.1.0.1/24"), interface("e1", "10.2.0.1/24")),
+        facts("10.2.0.2", interface("e0", "10.1.0.2/24"), interface("e1", "10.2.0.2/24")),
+    )
+
+    assert choose(cluster("10.2.0.1", "10.2.0.2"), known).subnet == "10.2.0.0/24"
+
+
+def test_containers_overlays_and_dead_links_are_left_out_with_the_reason() -> None:
+    known = learned(
+        facts("a", interface("docker0", "172.17.0.1/16"), interface("e0", "10.0.0.1/24")),
+        facts(
+            "b",
+            interface("docker0", "172.17.0.1/16"),
+            interface("e0", "10.0.0.2/24"),
+            interface("e1", "10.5.0.2/24", running=False),
+            interface("lo", "127.0.0.1/8"),
+            interface("e2", "169.254.3.4/16"),
+        ),
+    )
+
+    network = choose(cluster("a", "b"), known)
+
+    assert network.subnet == "10.0.0.0/24"
+    reasons = {c.interface: c.excluded for c in network.nodes["b"].candidates}
+    assert reasons == {
+        "e0": "",
+        "docker0": "made by a container engine, tunnel or overlay",
+        "e1": "it is down or has no carrier",
+        "lo": "loopback: reaches this machine only",
+        "e2": "link-local address: reaches one cable only",
+    }
+
+
+def test_the_subnet_of_the_inventory_wins_even_over_an_exclusion() -> None:
+    known = learned(
+        facts("a", interface("wg0", "10.7.0.1/24"), interface("e0", "10.0.0.1/24")),
+        facts("b", interface("wg0", "10.7.0.2/24"), interface("e0", "10.0.0.2/24")),
+    )
+
+    network = choose(cluster("a", "b", subnet="10.7.0.0/24"), known)
+
+    assert [own.interface for own in network.nodes.values()] == ["wg0", "wg0"]
+
+
+def test_the_address_of_a_node_wins() -> None:
+    nodes = (
+        Node(host="a", name="a", ssh=Ssh(), address="10.5.0.1"),
+        Node(host="b", name="b", ssh=Ssh()),
+    )
+    known = learned(
+        facts("a", interface("e0", "10.0.0.1/24"), interface("e1", "10.5.0.1/24")),
+        facts("b", interface("e0", "10.0.0.2/24")),
+    )
+
+    assert choose(Cluster(name="lab", nodes=nodes), known).master_address == "10.5.0.1"
+
+
+def test_without_a_common_subnet_the_route_to_the_master_decides() -> None:
+    default = Route(destination="0.0.0.0/0", interface="ens5", gateway="10.1.0.1")
+    known = learned(
+        facts("a", interface("eth0", "10.0.0.1/24"), routes=(replace(default, interface="eth0"),)),
+        facts(
+            "b",
+            interface("ens5", "10.1.0.2/24"),
+            interface("ens6", "10.6.0.2/24", speed=100000),
+            routes=(default,),
+        ),
+    )
+
+    network = choose(cluster("a", "b"), known)
+
+    assert (network.kind, network.nodes["b"].interface) == ("routed", "ens5")
+
+
+def test_all_entries_on_one_machine_meet_on_loopback() -> None:
+    home = {"boot_id": "x", "netns": "net:[1]"}
+    known = learned(
+        facts("a", interface("lo", "127.0.0.1/8"), interface("e0", "10.0.0.1/24"), **home),
+        facts("b", interface("lo", "127.0.0.1/8"), interface("e0", "10.0.0.1/24"), **home),
+    )
+
+    network = choose(cluster("a", "b", same_machine=True), known)
+
+    assert (network.kind, network.master_address) == ("one machine", "127.0.0.1")
+
+
+def test_ipv6_is_taken_where_there_is_nothing_else() -> None:
+    known = learned(
+        facts("a", interface("e0", "fd00::1/64", "fe80::1/64")),
+        facts("b", interface("e0", "fd00::2/64", "fe80::2/64")),
+    )
+
+    assert choose(cluster("a", "b"), known).master_address == "fd00::1"
+
+
+def test_dead_and_unknown_nodes_do_not_decide() -> None:
+    known = learned(facts("a", interface("e0", "10.0.0.1/24")), NodeFacts(node="b"))
+
+    network = choose(cluster("a", "b"), known)
+
+    assert list(network.nodes) == ["a"]
+
+
+def test_the_port_is_the_inventorys_else_the_first_free_one() -> None:
+    busy = tuple(Listener(address="::", port=port) for port in (29500, 29501))
+    known = learned(facts("a", interface("e0", "10.0.0.1/24"), listeners=busy))
+
+    assert choose(cluster("a", master_port=29500), known).master_port == 29500
+    found = choose(cluster("a"), known)
+    assert (found.master_port, found.master_port_why) == (29502, "the first free one from 29500")
+
+
+def test_each_library_gets_the_interface_in_its_own_syntax() -> None:
+    known = facts(
+        "a",
+        interface("eth0", "10.0.0.1/24"),
+        rdma=(
+            RdmaPort(device="mlx5_1", port=1, state="ACTIVE", link_layer="InfiniBand"),
+            RdmaPort(device="mlx5_0", port=1, state="DOWN", link_layer="InfiniBand"),
+            RdmaPort(device="mlx5_bond_0", port=1, state="ACTIVE", link_layer="Ethernet"),
+        ),
+    )
+    own = choose(cluster("a"), {"a": known}).nodes["a"]
+
+    values = {v.name: v.value for v in environment(own, known, user={})}
+
+    assert values == {
+        "NCCL_SOCKET_IFNAME": "=eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "TP_SOCKET_IFNAME": "eth0",
+        "NCCL_IB_HCA": "=mlx5_1",
+    }
+    left = environment(own, known, user={"NCCL_SOCKET_IFNAME": "ens"})
+    assert "NCCL_SOCKET_IFNAME" not in {v.name for v in left}
+
+
+def test_the_longest_prefix_then_the_least_metric_is_the_route() -> None:
+    routes = [
+        Route(destination="0.0.0.0/0", interface="a"),
+        Route(destination="10.0.0.0/24", interface="b", metric=200),
+        Route(destination="10.0.0.0/24", interface="c", metric=100),
+        Route(destination="::/0", interface="d"),
+    ]
+
+    assert [getattr(route_to(routes, to), "interface", None) for to in ("10.0.0.9", "8.8.8.8")] == [
+        "c",
+        "a",
+    ]
+    assert route_to(routes[1:3], "8.8.8.8") is None
