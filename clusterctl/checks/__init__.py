@@ -1,0 +1,1 @@
+"""Pure rules over facts, a file an area, one registry."""

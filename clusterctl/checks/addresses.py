@@ -1,0 +1,237 @@
+"""Whether the nodes have a network in common, and each node's packets take it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+from clusterctl.checks.finding import Finding, Status
+from clusterctl.checks.registry import Facts, check
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.candidates import Candidate, candidates
+from clusterctl.network.choice import Network, NodeNetwork
+from clusterctl.network.routes import route_to
+
+SUBNET = "network.subnet"
+ROUTE = "network.route"
+DUPLICATE = "network.duplicate-address"
+
+
+@check(
+    SUBNET,
+    title="all nodes share a network",
+    why="Every rank connects to ranks of every other node, on an address of this network.",
+    needs=("interfaces",),
+)
+def subnet(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Name the nodes that have no address on the network of the others."""
+    for node in facts.values():
+        if node.answered and node.interfaces is not None and node.node not in network.nodes:
+            yield _without(node, network, cluster)
+    if network.kind == "routed":
+        yield from _routed(network)
+
+
+def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
+    own = cluster.node(node.node).address
+    inside = [c for c in candidates(node) if network.subnet and _within(c, network.subnet)]
+    remedy = "give it an address there, or write another `network: {subnet: …}`"
+    if own:
+        message = f"it does not have the address {own}"
+        remedy = "correct its `address:` in the inventory"
+    elif inside:
+        message = f"its interface on {network.subnet} cannot be used: {inside[0].excluded}"
+        remedy = f"sudo ip link set {inside[0].interface} up, and look at its cable"
+    elif network.subnet:
+        message = f"it has no address in {network.subnet}"
+    else:
+        message = "it has no network in common with the other nodes"
+    return Finding(
+        check=SUBNET,
+        status="fail",
+        nodes=(node.node,),
+        message=message,
+        wanted=own or network.subnet or "a subnet in which every node has an address",
+        found=_listed(candidates(node)),
+        remedy=remedy,
+    )
+
+
+def _routed(network: Network) -> Iterator[Finding]:
+    """Warn of the nodes outside the subnet of the most."""
+    subnets = Counter(node.subnet for node in network.nodes.values())
+    usual = subnets.most_common(1)[0][0]
+    for name, node in network.nodes.items():
+        if node.subnet != usual:
+            yield Finding(
+                check=SUBNET,
+                status="warn",
+                nodes=(name,),
+                message=f"it is not in {usual} but behind a router",
+                wanted="one subnet for all nodes",
+                found=f"{node.address} on {node.interface}",
+                remedy="fine if meant so; else give it an address there: network: {subnet: …}",
+            )
+
+
+def _within(candidate: Candidate, subnet: str) -> bool:
+    return ip_address(candidate.address) in ip_network(subnet, strict=False)
+
+
+def _listed(found: tuple[Candidate, ...]) -> str:
+    shown = [
+        f"{c.address} on {c.interface}" + (f" ({c.excluded})" if c.excluded else "")
+        for c in found
+        if not c.excluded.startswith("loopback")
+    ]
+    return "; ".join(shown) or "no address"
+
+
+@check(
+    DUPLICATE,
+    title="no address is used twice",
+    why="Packets for one node reach the other, now and then.",
+    after=("node.same-machine",),
+)
+def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Compare the chosen addresses."""
+    if network.kind == "one machine":
+        return
+    owners: dict[str, list[str]] = defaultdict(list)
+    for name, node in network.nodes.items():
+        owners[node.address].append(name)
+    for address, names in owners.items():
+        if len(names) > 1:
+            yield Finding(
+                check=DUPLICATE,
+                status="fail",
+                nodes=tuple(names),
+                message="these nodes have the same address on the data network",
+                wanted="an address each",
+                found=address,
+                remedy="give all but one another address, or choose another `network: {subnet: …}`",
+            )
+
+
+@check(
+    ROUTE,
+    title="each node's packets leave by the chosen interface",
+    why="Outgoing connections are not bound to an interface: the routing table decides.",
+    after=(SUBNET, DUPLICATE, "node.same-machine"),
+)
+def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge by the routing table, and by the source of the connections that were tried."""
+    if network.kind == "one machine":
+        return
+    for name, node in network.nodes.items():
+        peer = next((p.address for other, p in network.nodes.items() if other != name), "")
+        if name != cluster.master.name and network.master_address:
+            peer = network.master_address
+        if peer:
+            yield from _route(facts[name], node, peer)
+
+
+def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str) -> Iterator[Finding]:
+    leaves = route_to(facts.routes or (), peer)
+    made = facts.between.connected if facts.between else ()
+    sources = {c.source for c in made if c.key == "pair"} - {"", chosen.address}
+    astray = leaves is not None and leaves.interface != chosen.interface
+    second = next(
+        (
+            c
+            for c in chosen.candidates
+            if c.subnet == chosen.subnet and c.interface != chosen.interface and not c.excluded
+        ),
+        None,
+    )
+    if not astray and not sources and second is None:
+        return
+    status: Status = "fail" if astray or sources else "warn"
+    if second is not None:
+        message = f"two interfaces are in {chosen.subnet}: {chosen.interface}, {second.interface}"
+        written = f"{second.address}/{second.subnet.split('/')[1]}"
+        remedy = f"sudo ip addr del {written} dev {second.interface}"
+    elif leaves is not None and astray:
+        message = f"packets to {peer} leave by {leaves.interface}"
+        remedy = f"sudo ip route del {leaves.destination} dev {leaves.interface}"
+    else:
+        message = f"connections to the other nodes come from {', '.join(sorted(sources))}"
+        remedy = "look for policy routes: ip rule (on the node)"
+    yield Finding(
+        check=ROUTE,
+        status=status,
+        nodes=(facts.node,),
+        message=message,
+        wanted=f"only {chosen.interface} ({chosen.address}) in {chosen.subnet}"
+        if second is not None
+        else f"packets leave by {chosen.interface}, from {chosen.address}",
+        found=f"{leaves.destination} by {leaves.interface}" if leaves is not None else "no route",
+        remedy=remedy,
+    )
+
+
+@check(
+    "network.interfaces",
+    title="each node's interface follows from the network",
+    why="Names differ between nodes, and a node may have interfaces that the others cannot reach:"
+    " left alone, NCCL takes the first that it finds.",
+    after=(SUBNET,),
+    blocks=False,
+)
+def interfaces(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Note which usable interfaces are left aside."""
+    if network.kind == "one machine":
+        return
+    for name, node in network.nodes.items():
+        aside = [
+            f"{c.interface} ({c.address} in {c.subnet})"
+            for c in node.candidates
+            if not c.excluded and c.subnet != node.subnet and ip_address(c.address).version == 4  # noqa: PLR2004  (the Internet Protocol's)
+        ]
+        if aside:
+            yield Finding(
+                check="network.interfaces",
+                status="pass",
+                nodes=(name,),
+                message=f"a second interface is left aside: {', '.join(aside)}",
+                wanted=f"the network of all nodes, {node.subnet}",
+                found=f"{node.interface} ({node.address}) is set for NCCL, Gloo and TensorPipe",
+                remedy="nothing to do; to use the other network: network: {subnet: …}",
+            )
+
+
+@check(
+    "network.link",
+    title="the links of the data network are alike",
+    why="The slowest link sets the pace of all; frames that are too large for one are lost.",
+    after=(SUBNET,),
+    blocks=False,
+)
+def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Compare speed and MTU of the chosen interfaces with what most nodes have."""
+    speeds: dict[str, int | None] = {n: c.speed_mbps for n, c in network.nodes.items()}
+    mtus: dict[str, int | None] = {}
+    for name, chosen in network.nodes.items():
+        interface = facts[name].interface(chosen.interface)
+        mtus[name] = interface.mtu if interface else None
+    for what, unit, values in (("speed", " Mb/s", speeds), ("MTU", "", mtus)):
+        known = {name: value for name, value in values.items() if value is not None}
+        if len(set(known.values())) < 2:  # noqa: PLR2004  (one is as it should be)
+            continue
+        usual = max(Counter(known.values()).items(), key=lambda item: (item[1], item[0]))[0]
+        for name, value in known.items():
+            if value < usual or (what == "MTU" and value != usual):
+                device = network.nodes[name].interface
+                yield Finding(
+                    check="network.link",
+                    status="warn",
+                    nodes=(name,),
+                    message=f"its data link has another {what}",
+                    wanted=f"{usual}{unit}",
+                    found=f"{value}{unit} on {device}",
+                    remedy=f"sudo ip link set {device} mtu {usual}"
+                    if what == "MTU"
+                    else f"look at cable and switch: ethtool {device}",
+                )

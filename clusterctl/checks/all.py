@@ -1,0 +1,38 @@
+"""Every check there is, in the order in which they are judged: a cause before its effects."""
+
+from __future__ import annotations
+
+from clusterctl.checks import (
+    accelerators,
+    addresses,
+    collectives,
+    connections,
+    machines,
+    software,
+    ssh,
+    storage,
+    variables,
+)
+from clusterctl.checks.registry import CHECKS, Check
+
+AREAS = (
+    ssh,
+    machines,
+    storage,
+    addresses,
+    variables,
+    connections,
+    accelerators,
+    software,
+    collectives,
+)
+
+
+def every_check() -> tuple[Check, ...]:
+    """Return the checks of all areas; importing these has registered them."""
+    return tuple(
+        check
+        for area in AREAS
+        for check in CHECKS.values()
+        if check.judge.__module__ == area.__name__
+    )

@@ -1,0 +1,194 @@
+"""Whether the nodes reach each other, judged by connections that were really made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from clusterctl.checks.addresses import DUPLICATE, SUBNET
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.registry import Facts, check
+from clusterctl.facts.nodefacts import Bound, Connected, NodeFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+from clusterctl.network.ports import choose_port
+
+PAIRS = "network.pairs"
+PORT = "network.master-port"
+REACH = "network.master-reach"
+
+_CAUSE = {
+    "timeout": "packets are dropped: a firewall, or a wrong route",
+    "refused": "refused though our listener is there: a firewall rejects",
+    "unreachable": "no route",
+    "foreign": "another program answers at that address and port",
+}
+_SRC_WEIGHT = 0.9
+"""A firewall mostly stops what comes in: in doubt the target is named."""
+
+
+def _failures(facts: Facts, key: str) -> dict[tuple[str, str], Connected]:
+    """Return the connections that failed, by (from, to)."""
+    return {
+        (node.node, made.target): made
+        for node in facts.values()
+        for made in (node.between.connected if node.between else ())
+        if made.key == key and made.state != "ok"
+    }
+
+
+@check(
+    PAIRS,
+    title="every node reaches every other on ephemeral ports",
+    why="NCCL and Gloo listen on ports that the kernel chooses: an open master port is not enough.",
+    between=True,
+    after=(SUBNET, DUPLICATE),
+)
+def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Name the fewest nodes that explain the failed connections."""
+    for node in facts.values():
+        if node.between and node.between.problem:
+            yield Finding(
+                check=PAIRS,
+                status="unknown",
+                nodes=(node.node,),
+                message="it took no part in the connections",
+                wanted="connections to and from every node",
+                found=node.between.problem,
+                remedy="clusterctl check",
+            )
+    left = _failures(facts, "pair")
+    while left:
+        name = _most_involved(left, cluster)
+        mine = {pair: made for pair, made in left.items() if name in pair}
+        left = {pair: made for pair, made in left.items() if name not in pair}
+        yield _blame(name, mine, network)
+
+
+def _most_involved(left: dict[tuple[str, str], Connected], cluster: Cluster) -> str:
+    weight: dict[str, float] = defaultdict(float)
+    for source, target in left:
+        weight[target] += 1.0
+        weight[source] += _SRC_WEIGHT
+    # Of two that are as likely, a worker: the fault of a master shows with every worker.
+    order = {node.name: index for index, node in enumerate(cluster.nodes)}
+    return max(weight, key=lambda name: (weight[name], order.get(name, 0)))
+
+
+def _blame(name: str, mine: dict[tuple[str, str], Connected], network: Network) -> Finding:
+    into = sorted(source for source, target in mine if target == name)
+    out = sorted(target for source, target in mine if source == name)
+    made = next(iter(mine.values()))
+    if into and out:
+        message = "no TCP between it and " + _names(into, out)
+    elif into:
+        message = "TCP to it fails from " + _names(into)
+    else:
+        message = "TCP from it fails to " + _names(out)
+    return Finding(
+        check=PAIRS,
+        status="fail",
+        nodes=(name,),
+        message=message,
+        wanted="connections on any port of the data network",
+        found=_CAUSE.get(made.state, made.words) + f" ({made.address} port {made.port})",
+        remedy=f"sudo ufw allow from {network.subnet or made.address} (on {name})",
+    )
+
+
+def _names(*lists: list[str]) -> str:
+    return ", ".join(sorted({name for names in lists for name in names}))
+
+
+@check(
+    PORT,
+    title="the master port is free",
+    why="A rendezvous on a port that is taken fails with EADDRINUSE, or hangs with a stranger.",
+    between=True,
+    after=(SUBNET,),
+)
+def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge by binding it as PyTorch does; name who has it."""
+    bound = _master_bound(facts.get(cluster.master.name))
+    if bound is None or bound.port is not None:
+        return
+    free, _ = choose_port(None, facts.get(cluster.master.name))
+    if free == network.master_port:
+        free += 1
+    yield Finding(
+        check=PORT,
+        status="fail",
+        nodes=(cluster.master.name,),
+        message=f"the master port {network.master_port} cannot be used",
+        wanted=f"port {network.master_port} free ({network.master_port_why})",
+        found=f"{bound.error}: held by {bound.holder}" if bound.holder else bound.error,
+        remedy=f"end it, or choose another port: network: {{master_port: {free}}}",
+    )
+
+
+def _master_bound(master: NodeFacts | None) -> Bound | None:
+    bound = master.between.bound if master is not None and master.between else ()
+    return next((b for b in bound if b.key == "master"), None)
+
+
+@check(
+    REACH,
+    title="every node reaches the master port",
+    why="The ranks meet there; whoever cannot reach it waits until the rendezvous gives up.",
+    between=True,
+    after=(SUBNET, DUPLICATE, PORT),
+)
+def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Where all workers fail the cause is at the master; what fails on any port, above, is left."""
+    blocked = _failures(facts, "pair")
+    failed = {p: made for p, made in _failures(facts, "master").items() if p not in blocked}
+    tried = [
+        node.node
+        for node in facts.values()
+        if node.between and any(made.key == "master" for made in node.between.connected)
+    ]
+    workers = sorted(source for source, _ in failed)
+    master, port = cluster.master.name, network.master_port
+    at_master = len(workers) > 1 and len(workers) == len(tried)
+    for (source, _), made in failed.items():
+        yield Finding(
+            check=REACH,
+            status="fail",
+            nodes=(master,) if at_master else (source,),
+            message=f"no node reaches its port {port}"
+            if at_master
+            else f"it cannot reach the master port {port} of {master}",
+            wanted=f"a connection to {network.master_address} port {port}",
+            found=_port_cause(made),
+            remedy=f"ss -ltnp 'sport = :{port}' (on {master}) shows who listens"
+            if made.state == "foreign"
+            else f"sudo ufw allow from {network.subnet or 'any'} to any port {port} proto tcp"
+            f" (on {master if at_master else f'{master} and {source}'})",
+        )
+    yield from _translated(facts, network)
+
+
+def _port_cause(made: Connected) -> str:
+    """Say why this very port fails, where other ports of the same node answer."""
+    if made.state in {"unreachable", "refused"}:
+        return f"a firewall rejects it ({made.words}); other ports answer"
+    if made.state == "timeout":
+        return "a firewall drops it without a word; other ports answer"
+    return _CAUSE.get(made.state, made.words)
+
+
+def _translated(facts: Facts, network: Network) -> Iterator[Finding]:
+    """Find nodes whose address the master sees as another."""
+    for node in facts.values():
+        chosen = network.nodes.get(node.node)
+        for made in node.between.connected if node.between else ():
+            if made.key == "master" and made.seen_as and chosen and made.seen_as != chosen.address:
+                yield Finding(
+                    check=REACH,
+                    status="fail",
+                    nodes=(node.node,),
+                    message="its address is translated on the way (NAT): nobody can call back",
+                    wanted=f"the master sees {chosen.address}",
+                    found=f"it sees {made.seen_as}",
+                    remedy="choose a network without NAT: network: {subnet: …}",
+                )

@@ -1,0 +1,243 @@
+"""Whether each node is a machine of its own, free, on time, and lets a run live."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from ipaddress import ip_address
+from statistics import median
+
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.planned import planned_gpus
+from clusterctl.checks.registry import Facts, check
+from clusterctl.facts.nodefacts import UNLIMITED, NodeFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+
+SKEW_WARN_S = 1.0
+SKEW_FAIL_S = 15.0
+"""torchrun's dynamic rendezvous drops peers whose heartbeat is older than 3 x 5 s by its clock."""
+
+GIB = 1024**3
+SHM_FAIL = GIB
+SHM_WARN = 8 * GIB
+MEMLOCK_WANTED = 16 * GIB
+
+
+@check(
+    "node.same-machine",
+    title="no two entries are one machine",
+    why="Two ranks would share the GPUs of one machine, or wait for each other's ports.",
+    needs=("boot_id",),
+)
+def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare boot ids, which every boot of every machine makes anew."""
+    if cluster.same_machine:
+        return
+    machines: dict[str, list[NodeFacts]] = defaultdict(list)
+    for node in facts.values():
+        if node.boot_id:
+            machines[node.boot_id].append(node)
+    for boot_id, nodes in machines.items():
+        if len(nodes) < 2:  # noqa: PLR2004  (one is as it should be)
+            continue
+        apart = len({node.netns for node in nodes}) == len(nodes)
+        yield Finding(
+            check="node.same-machine",
+            status="warn" if apart else "fail",
+            nodes=tuple(node.node for node in nodes),
+            message="these are containers of one machine"
+            if apart
+            else "these are one and the same machine",
+            wanted="a machine each",
+            found=f"boot id {boot_id} on all of them",
+            remedy="take all but one out of the inventory, or write `same_machine: allow` in it",
+        )
+
+
+@check(
+    "node.hostname",
+    title="host names tell the nodes apart",
+    why="NCCL takes nodes with equal name and boot id for one machine; Gloo binds to what the"
+    " node's own name resolves to unless GLOO_SOCKET_IFNAME is set, as clusterctl does.",
+    after=("node.same-machine",),
+)
+def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Find equal names on one machine, and names that lead Gloo to loopback."""
+    named: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in facts.values():
+        if node.hostname and node.boot_id and not cluster.same_machine:
+            named[node.hostname, node.boot_id].append(node.node)
+    for (name, _), nodes in named.items():
+        if len(nodes) > 1:
+            yield Finding(
+                check="node.hostname",
+                status="fail",
+                nodes=tuple(nodes),
+                message="containers of one machine have the same host name",
+                wanted="names that differ",
+                found=name,
+                remedy="give each container its own --hostname, or set NCCL_HOSTID per node",
+            )
+    env = dict(cluster.job.env)
+    if env.get("GLOO_SOCKET_IFNAME", "set by us"):
+        return
+    for node in facts.values():
+        bad = [a for a in node.hostname_addresses or () if ip_address(a.split("%")[0]).is_loopback]
+        if bad and len(bad) == len(node.hostname_addresses or ()):
+            yield Finding(
+                check="node.hostname",
+                status="fail",
+                nodes=(node.node,),
+                message="its own name resolves to loopback, and the job empties GLOO_SOCKET_IFNAME",
+                wanted="an address that the others can reach",
+                found=f"{node.hostname} is {', '.join(bad)}",
+                remedy="take GLOO_SOCKET_IFNAME out of job.env, or correct the node's /etc/hosts",
+            )
+
+
+@check(
+    "node.busy",
+    title="no other run holds a node",
+    why="Two runs on one node fight for its GPUs, memory and ports.",
+    needs=("lock",),
+)
+def busy(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Name the run that holds the node's lock."""
+    for node in facts.values():
+        lock = node.lock
+        if lock is None or not lock.run:
+            continue
+        since = f" since {lock.since}" if lock.since else ""
+        yield Finding(
+            check="node.busy",
+            status="fail",
+            nodes=(node.node,),
+            message="another run holds the node",
+            wanted="a free node",
+            found=f"run {lock.run} of {lock.user or 'somebody'}{since}",
+            remedy=f"clusterctl stop {lock.run}",
+        )
+
+
+@check(
+    "node.clock",
+    title="the clocks agree",
+    why="Rendezvous by heartbeat drops a peer whose clock is 15 s off; logs of several nodes and"
+    " the first cause of a failure are put in order by time.",
+    blocks=False,
+    needs=("clock",),
+)
+def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Compare each clock with the middle of all, the controller's among them."""
+    clocks = {node.node: node.clock for node in facts.values() if node.clock is not None}
+    middle = median([*(clock.offset_s for clock in clocks.values()), 0.0])
+    for name, clock in clocks.items():
+        off = clock.offset_s - middle
+        if abs(off) - clock.error_s <= SKEW_WARN_S:
+            continue
+        yield Finding(
+            check="node.clock",
+            status="fail" if abs(off) - clock.error_s > SKEW_FAIL_S else "warn",
+            nodes=(name,),
+            message=f"its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}",
+            wanted=f"within {SKEW_WARN_S:.0f} s of the other machines",
+            found=f"{off:+.3f} s, known to {clock.error_s:.3f} s",
+            remedy="sudo timedatectl set-ntp true",
+        )
+
+
+@check(
+    "node.arch",
+    title="all nodes have one processor architecture",
+    why="Code and packages that were built for one do not run on the other.",
+    needs=("arch",),
+)
+def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare with the master."""
+    master = facts.get(cluster.master.name)
+    if master is None or master.arch is None:
+        return
+    for node in facts.values():
+        if node.arch not in {None, master.arch}:
+            yield Finding(
+                check="node.arch",
+                status="fail",
+                nodes=(node.node,),
+                message="its processor is of another architecture than the master's",
+                wanted=master.arch,
+                found=str(node.arch),
+                remedy=f"leave it out: --exclude {node.node}",
+            )
+
+
+@check(
+    "node.shm",
+    title="shared memory (/dev/shm) is large enough",
+    why="NCCL between GPUs of one node, and data loaders, pass data through it; containers get"
+    " 64 MiB by default.",
+    needs=("shm_bytes",),
+    applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
+)
+def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Look where GPUs are planned."""
+    for node in facts.values():
+        if not planned_gpus(cluster, node) or node.shm_bytes is None:
+            continue
+        if node.shm_bytes < SHM_WARN:
+            yield Finding(
+                check="node.shm",
+                status="fail" if node.shm_bytes < SHM_FAIL else "warn",
+                nodes=(node.node,),
+                message="shared memory (/dev/shm) is small",
+                wanted="8 GiB or more",
+                found=f"{node.shm_bytes / GIB:.2f} GiB",
+                remedy="sudo mount -o remount,size=64G /dev/shm (a container: --shm-size=64g)",
+            )
+
+
+@check(
+    "node.memlock",
+    title="RDMA may lock memory",
+    why="InfiniBand and RoCE register memory with the card; under a small limit NCCL ends with"
+    " `ibv_reg_mr failed`.",
+    blocks=False,
+    applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
+)
+def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Look where an RDMA port is active."""
+    for node in facts.values():
+        limit = node.limits.memlock if node.limits else None
+        if limit is None or not any(port.active for port in node.rdma or ()):
+            continue
+        if limit != UNLIMITED and limit < MEMLOCK_WANTED:
+            yield Finding(
+                check="node.memlock",
+                status="warn",
+                nodes=(node.node,),
+                message="little memory may be locked, and there is an RDMA card",
+                wanted="unlimited",
+                found=f"{limit / 1024:.0f} KiB",
+                remedy="write `* - memlock unlimited` into /etc/security/limits.conf and log in"
+                " anew (a container: --ulimit memlock=-1)",
+            )
+
+
+@check(
+    "node.session",
+    title="a run outlives the SSH session",
+    why="With KillUserProcesses=yes logind ends everything of a user whose last session closes.",
+)
+def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Root is never touched, nor who lingers."""
+    for node in facts.values():
+        if node.kill_user_processes and node.uid != 0 and not node.linger:
+            yield Finding(
+                check="node.session",
+                status="fail",
+                nodes=(node.node,),
+                message="logind would end the run when the SSH session closes",
+                wanted="KillUserProcesses=no, or linger for this user",
+                found="KillUserProcesses=yes",
+                remedy=f"sudo loginctl enable-linger {node.user or '$USER'}",
+            )

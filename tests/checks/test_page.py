@@ -1,0 +1,16 @@
+"""The reference page of the checks is what the checks say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_is_what_the_registry_says() -> None:
+    rendered = runpy.run_path(str(DOCS / "make_checks.py"))["render"]()
+
+    assert (DOCS / "reference" / "checks.md").read_text() == rendered, (
+        "run: PYTHONPATH=. python docs/make_checks.py"
+    )

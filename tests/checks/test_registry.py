@@ -1,0 +1,83 @@
+"""How a verdict comes from rules: causes hide effects, unknown is no pass, equal findings fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterctl.checks.finding import Finding, Status, fold
+from clusterctl.checks.registry import SSH, Check, Facts, exit_code, judge_all
+from clusterctl.facts.nodefacts import NodeFacts, Reach
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.network.choice import Network
+
+NAMES = ("a", "b", "c")
+CLUSTER = Cluster(name="lab", nodes=tuple(Node(host=n, name=n, ssh=Ssh()) for n in NAMES))
+FACTS = {name: NodeFacts(node=name) for name in NAMES}
+
+
+def says(identity: str, status: Status, *nodes: str, after: tuple[str, ...] = ()) -> Check:
+    def judge(_facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+        for node in nodes:
+            yield Finding(check=identity, status=status, nodes=(node,), message="m")
+
+    return Check(id=identity, title=identity, why="", judge=judge, after=after)
+
+
+def judged(*rules: Check, facts: Facts = FACTS) -> set[tuple[str, str, tuple[str, ...]]]:
+    found = judge_all(rules, facts, Network(), CLUSTER)
+    return {(finding.check, finding.status, finding.nodes) for finding in found}
+
+
+def test_equal_findings_fold_and_the_worst_comes_first() -> None:
+    one = Finding(check="x", status="warn", nodes=("a",), message="m")
+    two = Finding(check="x", status="warn", nodes=("b",), message="m")
+    bad = Finding(check="y", status="fail", nodes=("a",), message="m")
+
+    assert [(f.check, f.nodes) for f in fold([one, two, bad])] == [("y", ("a",)), ("x", ("a", "b"))]
+
+
+def test_an_effect_is_not_said_where_its_cause_was() -> None:
+    cause = says("cause", "fail", "a")
+    effect = says("effect", "fail", "a", "b", after=("cause",))
+
+    assert judged(cause, effect) == {
+        ("cause", "fail", ("a",)),
+        ("cause", "pass", ("b", "c")),
+        ("effect", "fail", ("b",)),
+        ("effect", "pass", ("c",)),
+    }
+
+
+def test_the_effect_of_an_effect_is_not_said_either() -> None:
+    rules = (
+        says("one", "fail", "a"),
+        says("two", "fail", "a", after=("one",)),
+        says("three", "fail", "a", after=("two",)),
+    )
+
+    assert {check for check, status, _ in judged(*rules) if status == "fail"} == {"one"}
+
+
+def test_a_warning_hides_nothing() -> None:
+    found = judged(says("cause", "warn", "a"), says("effect", "fail", "a", after=("cause",)))
+
+    assert ("effect", "fail", ("a",)) in found
+
+
+def test_a_dead_node_is_said_once_and_the_others_are_judged() -> None:
+    facts = {**FACTS, "c": NodeFacts(node="c", reach=Reach(state="timeout"))}
+    found = judged(says(SSH, "fail", "c"), says("other", "fail", "a", "c"), facts=facts)
+
+    assert found == {
+        (SSH, "fail", ("c",)),
+        (SSH, "pass", ("a", "b")),
+        ("other", "fail", ("a",)),
+        ("other", "pass", ("b",)),
+    }
+
+
+def test_the_exit_code_follows_the_worst_status() -> None:
+    assert exit_code(["pass", "skip", "warn"]) == 0
+    assert exit_code(["pass", "warn"], strict=True) == 1
+    assert exit_code(["unknown", "warn"]) == 3
+    assert exit_code(["unknown", "fail"]) == 1

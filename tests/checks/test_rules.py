@@ -1,0 +1,67 @@
+"""Every rule by its fixtures: `tests/checks/<id>/<case>.json` holds facts and what is to be said.
+
+A fixture is `about`, an `inventory` as in hosts.yaml, `facts` (fields that are left out are
+unknown), and `findings` in the order in which they are said; passes and skips need no message.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.checks.all import every_check
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.registry import CHECKS, judge_all
+from clusterctl.facts.document import from_document
+from clusterctl.inventory import load
+from clusterctl.network.choice import choose
+from clusterctl.wire import plain
+
+FOLDER = Path(__file__).parent
+CASES = sorted(FOLDER.glob("*/*.json"))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_a_rule_says_what_its_fixture_expects(path: Path, tmp_path: Path) -> None:
+    case = json.loads(path.read_text())
+    inventory = tmp_path / "hosts.yaml"
+    inventory.write_text(json.dumps(case["inventory"]))
+    cluster = load(inventory)
+    facts = from_document({"nodes": case["facts"]})
+
+    rule = CHECKS[path.parent.name]
+    said = judge_all([rule], facts, choose(cluster, facts), cluster)
+
+    assert [_shown(finding) for finding in said] == case["findings"]
+
+
+def _shown(finding: Finding) -> dict[str, Any]:
+    shown: dict[str, Any] = plain(finding)
+    if finding.status in {"pass", "skip"} and not finding.found:
+        return {"status": finding.status, "nodes": shown["nodes"]}
+    del shown["check"]
+    return shown
+
+
+@pytest.mark.parametrize("identity", [check.id for check in every_check()])
+def test_every_rule_has_a_case_that_is_well_and_one_that_is_not(identity: str) -> None:
+    cases = [json.loads(path.read_text()) for path in (FOLDER / identity).glob("*.json")]
+    statuses = [{finding["status"] for finding in case["findings"]} for case in cases]
+
+    assert any(found <= {"pass", "skip"} for found in statuses)
+    if identity != "network.interfaces":  # it notes, and finds nothing wrong
+        assert any(found & {"fail", "warn"} for found in statuses)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_whatever_is_wrong_has_a_remedy(path: Path) -> None:
+    for finding in json.loads(path.read_text())["findings"]:
+        if finding["status"] in {"fail", "warn", "unknown"}:
+            assert all(finding[key] for key in ("message", "wanted", "found", "remedy", "nodes"))
+
+
+def test_the_folders_are_checks() -> None:
+    assert {path.parent.name for path in CASES} == {check.id for check in every_check()}
