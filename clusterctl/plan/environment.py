@@ -1,0 +1,102 @@
+"""The environment of a node's ranks, put together with the origin of each value."""
+
+from __future__ import annotations
+
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Job
+from clusterctl.network.choice import NodeNetwork
+from clusterctl.network.environment import environment as network_environment
+from clusterctl.plan.options import Options
+from clusterctl.plan.plan import Layer, Variable
+
+_STRENGTH: tuple[Layer, ...] = ("built-in", "chosen", "asked", "launcher")
+
+DEBUG = (
+    ("NCCL_DEBUG", "INFO"),
+    ("NCCL_DEBUG_SUBSYS", "INIT,NET"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+)
+
+
+def compose(
+    *,
+    run: str,
+    node: str,
+    folder: str,
+    procs: int,
+    device: str,
+    job: Job,
+    options: Options,
+    network: NodeNetwork,
+    facts: NodeFacts,
+    launcher: tuple[tuple[str, str | None], ...],
+) -> tuple[Variable, ...]:
+    """Return a node's variables: of each name the strongest, weak ones first.
+
+    Args:
+        run: the run's id.
+        node: the node's name.
+        folder: of the run's part on the node.
+        procs: ranks on the node.
+        device: `cuda` or `cpu`.
+        job: of the inventory.
+        options: of the command line.
+        network: what the node uses.
+        facts: of the node.
+        launcher: what the launcher needs the ranks to have.
+    """
+    asked = {**dict(job.env), **dict(options.env)}
+    found = [
+        _built_in("PYTHONUNBUFFERED", "1", "a line is in the log when it is printed"),
+        *_threads(procs),
+        _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
+        _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
+        *_no_gpus(device),
+        *(
+            _chosen(variable.name, variable.value, variable.why)
+            for variable in network_environment(network, facts, user=asked)
+        ),
+        *(_asked(name, value, "job.env") for name, value in job.env),
+        *_debug(folder, options),
+        *(_asked(name, value, options.origin("env")) for name, value in options.env),
+        *(_asked(name, None, "env_from: read when it is launched") for name in job.env_from),
+        *(
+            Variable(name=name, value=value, layer="launcher", origin="the launcher's own")
+            for name, value in launcher
+        ),
+    ]
+    ordered = sorted(found, key=lambda variable: _STRENGTH.index(variable.layer))
+    return tuple({variable.name: variable for variable in ordered}.values())
+
+
+def _built_in(name: str, value: str, why: str) -> Variable:
+    return Variable(name=name, value=value, layer="built-in", origin=f"built-in: {why}")
+
+
+def _chosen(name: str, value: str, why: str) -> Variable:
+    return Variable(name=name, value=value, layer="chosen", origin=f"chosen: {why}")
+
+
+def _asked(name: str, value: str | None, origin: str) -> Variable:
+    return Variable(name=name, value=value, layer="asked", origin=origin)
+
+
+def _threads(procs: int) -> list[Variable]:
+    if procs == 1:
+        return []
+    why = f"as torchrun does, so that {procs} ranks do not fight for the cores"
+    return [_built_in("OMP_NUM_THREADS", "1", why)]
+
+
+def _no_gpus(device: str) -> list[Variable]:
+    if device == "cuda":
+        return []
+    return [_chosen("CUDA_VISIBLE_DEVICES", "", "CPU processes, whatever the machine has")]
+
+
+def _debug(folder: str, options: Options) -> list[Variable]:
+    if not options.debug:
+        return []
+    origin = options.origin("debug")
+    file = ("NCCL_DEBUG_FILE", f"{folder}/nccl/%h.%p.log")
+    return [_asked(name, value, origin) for name, value in (*DEBUG, file)]

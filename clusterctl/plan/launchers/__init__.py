@@ -1,0 +1,31 @@
+"""One file a launcher: how an engine that exists is started on each node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import UsageError
+from clusterctl.plan.launchers import direct, torchrun
+
+if TYPE_CHECKING:
+    from clusterctl.plan.launchers.interface import Launcher
+
+LAUNCHERS: dict[str, Launcher] = {
+    "direct": direct.DIRECT,
+    "torchrun": torchrun.TORCHRUN,
+}
+
+
+def find(name: str) -> Launcher:
+    """Return a launcher.
+
+    Raises:
+        UsageError: it is not one that can be launched with.
+    """
+    try:
+        return LAUNCHERS[name]
+    except KeyError:
+        raise UsageError(
+            f"launcher: wanted one of {', '.join(LAUNCHERS)}, found {name}",
+            hint="clusterctl launch --launcher torchrun",
+        ) from None

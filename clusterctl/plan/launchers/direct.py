@@ -1,0 +1,42 @@
+"""direct: no engine; the supervisor starts the ranks itself with the variables that torch reads.
+
+Saves an agent and its import of torch on every node. What would say that an elastic agent is
+there (`TORCHELASTIC_…`) is not set, for there is none.
+"""
+
+from __future__ import annotations
+
+from clusterctl.plan.launchers.interface import Launcher, Place
+
+
+def argv(place: Place) -> tuple[str, ...]:
+    """Return nothing: the ranks' own command is all."""
+    del place
+    return ()
+
+
+def environment(place: Place) -> tuple[tuple[str, str | None], ...]:
+    """Return what `init_process_group` with `env://` reads, and what else torchrun would set."""
+    return (
+        ("MASTER_ADDR", place.master_address),
+        ("MASTER_PORT", str(place.master_port)),
+        ("WORLD_SIZE", str(place.world_size)),
+        ("LOCAL_WORLD_SIZE", str(place.procs)),
+        ("GROUP_RANK", str(place.node_rank)),
+        ("GROUP_WORLD_SIZE", str(place.nnodes)),
+        ("NODE_RANK", str(place.node_rank)),
+        ("ROLE_NAME", "default"),
+        ("ROLE_WORLD_SIZE", str(place.world_size)),
+        ("RANK", None),
+        ("LOCAL_RANK", None),
+        ("ROLE_RANK", None),
+    )
+
+
+def restarts(args: tuple[str, ...]) -> bool:
+    """Tell that it never starts a rank again."""
+    del args
+    return False
+
+
+DIRECT = Launcher(argv=argv, environment=environment, restarts=restarts, limit_restarts=None)

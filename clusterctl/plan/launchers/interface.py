@@ -1,0 +1,37 @@
+"""What a launcher is to a plan: how it is called on a node, and what it sets for the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One node of a run, as its launcher must know it."""
+
+    python: str
+    node_rank: int
+    nnodes: int
+    first_rank: int
+    procs: int
+    world_size: int
+    address: str
+    master_address: str
+    master_port: int
+    args: tuple[str, ...]
+    """The person's own arguments for the launcher."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """How one engine starts the ranks of a node."""
+
+    argv: Callable[[Place], tuple[str, ...]]
+    """What stands before a rank's command; empty: the supervisor starts the ranks."""
+    environment: Callable[[Place], tuple[tuple[str, str | None], ...]]
+    """What the ranks need to find each other; None: it differs from rank to rank."""
+    restarts: Callable[[tuple[str, ...]], bool]
+    """Whether it starts ranks again by itself, from the person's arguments."""
+    limit_restarts: Callable[[int], tuple[str, ...]] | None
+    """Its own argument for `--max-restarts`; None: it has none."""

@@ -1,0 +1,34 @@
+"""What the command line adds to an inventory's job, and where each of it was said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from clusterctl.inventory.cluster import LauncherName
+
+START_TIMEOUT = 600.0
+LOST_AFTER = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The choices of one launch; None: nothing was said, so the inventory or we decide."""
+
+    launcher: LauncherName | None = None
+    command: tuple[str, ...] = ()
+    """After `--`; empty: the job's."""
+    env: tuple[tuple[str, str], ...] = ()
+    master_port: int | None = None
+    gpus: int | None = None
+    """Of every node, at most."""
+    max_restarts: int | None = None
+    start_timeout: float | None = None
+    lost_after: float | None = None
+    debug: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Field → where its value was said, as `--gpus` or `CLUSTERCTL_GPUS`."""
+
+    def origin(self, name: str) -> str:
+        """Return where the value of a field was said."""
+        return self.origins.get(name, "--" + name.replace("_", "-"))

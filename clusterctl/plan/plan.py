@@ -1,0 +1,117 @@
+"""The plan of a run: what will be started on each node, with the origin of every value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clusterctl.inventory.cluster import LauncherName, Stop
+from clusterctl.wire import SCHEMA
+
+Layer = Literal["built-in", "chosen", "asked", "launcher"]
+"""Who sets a variable, weak to strong: where two set the same one, the stronger wins.
+
+A built-in value gives way to the node's own; `env_init` comes between chosen and asked; what the
+launcher needs to work nobody overrides.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A choice that holds for the whole run."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """An environment variable of a node's ranks."""
+
+    name: str
+    value: str | None
+    """None: known only when it is launched (a secret, the rank's own number)."""
+    layer: Layer
+    origin: str
+    """A flag, `CLUSTERCTL_…`, `job.env`, `env_from`, or why it was chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """What is started on one node."""
+
+    node: str
+    host: str
+    node_rank: int
+    address: str
+    interface: str
+    first_rank: int
+    procs: int
+    procs_origin: str
+    device: Literal["cuda", "cpu"]
+    workdir: str
+    state: str
+    """The folder of the run's part on this node."""
+    lock: str
+    launcher_argv: tuple[str, ...]
+    """What starts the ranks; empty: we do."""
+    argv: tuple[str, ...]
+    """What each rank runs."""
+    path_first: str | None
+    """The interpreter's folder, first on PATH."""
+    env: tuple[Variable, ...]
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node."""
+        return range(self.first_rank, self.first_rank + self.procs)
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """What is run on this node, as a person would type it."""
+        return self.launcher_argv + self.argv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is started on all nodes."""
+
+    schema: int = SCHEMA
+    run: str
+    cluster: str
+    launcher: LauncherName
+    nodes: tuple[NodePlan, ...]
+    """The master first; the index is the node rank."""
+    world_size: int
+    master_address: str
+    master_port: int
+    env_init: str | None
+    env_from: tuple[str, ...]
+    stop: Stop
+    start_timeout: float
+    lost_after: float
+    launcher_decides: bool
+    """The launcher restarts ranks, so that the end of one is not the end of the run."""
+    settings: tuple[Setting, ...]
+
+    @property
+    def master(self) -> NodePlan:
+        """The node of rank 0."""
+        return self.nodes[0]
+
+    @property
+    def workers(self) -> tuple[NodePlan, ...]:
+        """The nodes that are started once the master's process is up."""
+        return self.nodes[1:]
+
+    def node(self, name: str) -> NodePlan:
+        """Return the plan of the node of this name.
+
+        Raises:
+            KeyError: it takes no part.
+        """
+        for node in self.nodes:
+            if node.node == name:
+                return node
+        raise KeyError(name)

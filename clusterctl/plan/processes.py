@@ -1,0 +1,44 @@
+"""How many ranks a node gets, on which device, and who said so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clusterctl.errors import LaunchRefused
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Node
+from clusterctl.plan.options import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """The ranks of a node."""
+
+    procs: int
+    device: Literal["cuda", "cpu"]
+    origin: str
+
+
+def count_processes(node: Node, facts: NodeFacts, options: Options) -> Processes:
+    """Return the ranks of a node: one a GPU, or CPU processes where it has or wants none.
+
+    Raises:
+        LaunchRefused: the inventory leaves it to what is found, and that is not known.
+    """
+    if node.gpus is not None:
+        gpus, origin = node.gpus, "the inventory's gpus"
+    elif facts.gpus is not None:
+        gpus, origin = len(facts.gpus.devices), "the GPUs found"
+    else:
+        raise LaunchRefused(
+            f"{node.name}: how many GPUs it has is unknown ({facts.why_unknown('gpus')})",
+            hint="write `gpus: N` for this node into the inventory",
+        )
+    if options.gpus is not None and options.gpus < gpus:
+        gpus, origin = options.gpus, options.origin("gpus")
+    if gpus:
+        return Processes(procs=gpus, device="cuda", origin=origin)
+    if node.procs is not None:
+        return Processes(procs=node.procs, device="cpu", origin="the inventory's procs")
+    return Processes(procs=1, device="cpu", origin=f"built-in, without GPUs ({origin})")

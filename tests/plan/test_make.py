@@ -1,0 +1,202 @@
+"""The plan: who gets which ranks, what is run where, and who said so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.inventory.cluster import LAUNCHABLE, Job, Ssh
+from clusterctl.plan.launchers import LAUNCHERS
+from clusterctl.plan.options import Options
+from clusterctl.plan.plan import NodePlan, Variable
+from clusterctl.wire import plain
+
+from .conftest import Planner, facts, infiniband, node
+
+
+def variable(planned: NodePlan, name: str) -> Variable:
+    return next(each for each in planned.env if each.name == name)
+
+
+def values(planned: NodePlan) -> dict[str, str | None]:
+    return {each.name: each.value for each in planned.env}
+
+
+def test_ranks_go_on_from_node_to_node_whatever_each_has(plan: Planner) -> None:
+    made = plan()
+    assert [list(each.ranks) for each in made.nodes] == [
+        [*range(8)], [8, 9, 10, 11], [*range(12, 20)],
+    ]  # fmt: skip
+    assert made.world_size == 20
+    assert [each.node_rank for each in made.nodes] == [0, 1, 2]
+    assert made.master.node == "n0"
+    assert [each.node for each in made.workers] == ["n1", "n2"]
+
+
+def test_torchrun_is_called_by_address_on_every_node(plan: Planner) -> None:
+    assert plan().node("n1").command_line == (
+        "/venv/bin/python", "-m", "torch.distributed.run",
+        "--nnodes=3", "--node-rank=1", "--nproc-per-node=4",
+        "--master-addr=10.0.0.0", "--master-port=29500", "--local-addr=10.0.0.1",
+        "--no-python", "/venv/bin/python", "-m", "train", "--lr", "1e-4",
+    )  # fmt: skip
+
+
+def test_launcher_args_pass_through_and_restarts_let_the_launcher_decide(plan: Planner) -> None:
+    job = Job(command=("train.py",), launcher_args=("--max-restarts=2", "--tee", "3"))
+    made = plan(job=job)
+    assert made.launcher_decides
+    assert made.master.launcher_argv[-4:] == ("--max-restarts=2", "--tee", "3", "--no-python")
+    limited = plan(options=Options(max_restarts=1))
+    assert limited.launcher_decides
+    assert "--max-restarts=1" in limited.master.launcher_argv
+    for harmless in ((), ("--max-restarts=0",), ("--max_restarts", "0")):
+        assert not plan(job=Job(command=("x.py",), launcher_args=harmless)).launcher_decides
+    assert plan(job=Job(command=("x.py",), launcher_args=("--max_restarts", "3"))).launcher_decides
+
+
+def test_direct_has_no_engine_and_sets_what_torch_reads(plan: Planner) -> None:
+    job = Job(command=("train.py",), launcher_args=("--tee=3",))
+    made = plan(job=job, options=Options(launcher="direct"))
+    assert made.node("n1").command_line == ("/venv/bin/python", "train.py")
+    env = values(made.node("n1"))
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.0", "29500")
+    assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["NODE_RANK"]) == ("20", "4", "1")
+    assert env["RANK"] is None
+    assert "MASTER_ADDR" not in values(plan().node("n1"))
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        (("-m", "train"), ("/venv/bin/python", "-m", "train")),
+        (("-c", "pass"), ("/venv/bin/python", "-c", "pass")),
+        (("a b/train.py", "x"), ("/venv/bin/python", "a b/train.py", "x")),
+        (("nsys", "profile", "python"), ("nsys", "profile", "python")),
+        (("./train.sh",), ("./train.sh",)),
+    ],
+)
+def test_a_module_an_option_or_a_py_file_is_the_interpreters(
+    plan: Planner, command: tuple[str, ...], argv: tuple[str, ...]
+) -> None:
+    assert plan(options=Options(command=command)).master.argv == argv
+
+
+def test_the_interpreter_is_the_inventorys_else_the_one_found(plan: Planner) -> None:
+    nodes = (node(0, python=None), node(1, python="python3"), node(2))
+    made = plan(nodes=nodes)
+    assert [each.argv[0] for each in made.nodes] == [
+        "/usr/bin/python3.11", "python3", "/venv/bin/python",
+    ]  # fmt: skip
+    assert [each.path_first for each in made.nodes] == ["/usr/bin", None, "/venv/bin"]
+
+
+def test_each_node_has_its_own_network_variables_with_the_reason(plan: Planner) -> None:
+    known = {f"n{n}": facts(n, 1, rdma=infiniband()) for n in range(3)}
+    planned = plan(known=known).node("n2")
+    env = values(planned)
+    assert (env["NCCL_SOCKET_IFNAME"], env["GLOO_SOCKET_IFNAME"]) == ("=eth2", "eth2")
+    assert env["NCCL_IB_HCA"] == "=mlx5_0"
+    chosen = variable(planned, "NCCL_SOCKET_IFNAME")
+    assert chosen.layer == "chosen"
+    assert "the only subnet that all 3 nodes share" in chosen.origin
+
+
+def test_what_the_person_sets_wins_and_the_flag_over_the_file(plan: Planner) -> None:
+    job = Job(
+        command=("x.py",),
+        env=(("NCCL_SOCKET_IFNAME", "bond0"), ("A", "job"), ("OMP_NUM_THREADS", "9")),
+        env_from=("HF_TOKEN",),
+    )
+    options = Options(
+        env=(("A", "flag"), ("NCCL_DEBUG", "WARN")), debug=True, origins={"env": "--env"}
+    )
+    planned = plan(job=job, options=options).master
+    env = values(planned)
+    assert (env["NCCL_SOCKET_IFNAME"], env["A"], env["OMP_NUM_THREADS"]) == ("bond0", "flag", "9")
+    assert env["NCCL_DEBUG"] == "WARN"
+    assert (variable(planned, "A").origin, variable(planned, "OMP_NUM_THREADS").origin) == (
+        "--env", "job.env",
+    )  # fmt: skip
+    secret = variable(planned, "HF_TOKEN")
+    assert (secret.value, secret.origin) == (None, "env_from: read when it is launched")
+    assert len({each.name for each in planned.env}) == len(planned.env)
+
+
+def test_debug_makes_nccl_talk_into_the_runs_own_folder(plan: Planner) -> None:
+    planned = plan(options=Options(debug=True)).node("n1")
+    env = values(planned)
+    assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
+    assert env["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
+    folder = "/var/tmp/clusterctl-1000/lab/lab-1/n1"
+    assert env["NCCL_DEBUG_FILE"] == f"{folder}/nccl/%h.%p.log"
+    assert planned.state == folder
+    assert variable(planned, "NCCL_DEBUG").origin == "--debug"
+    assert "NCCL_DEBUG" not in values(plan().master)
+
+
+def test_without_gpus_there_are_cpu_processes(plan: Planner) -> None:
+    nodes = (node(0, gpus=0, procs=3), node(1, gpus=0), node(2))
+    known = {"n0": facts(0, 8), "n1": facts(1, 0), "n2": facts(2, 0)}
+    made = plan(nodes=nodes, known=known)
+    assert [(each.procs, each.device) for each in made.nodes] == [
+        (3, "cpu"), (1, "cpu"), (1, "cpu"),
+    ]  # fmt: skip
+    assert made.nodes[0].procs_origin == "the inventory's procs"
+    assert values(made.nodes[0])["CUDA_VISIBLE_DEVICES"] == ""
+    assert values(made.nodes[0])["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in values(made.nodes[1])
+
+
+def test_fewer_gpus_can_be_asked_for_and_never_more_than_there_are(plan: Planner) -> None:
+    options = Options(gpus=6, origins={"gpus": "CLUSTERCTL_GPUS"})
+    made = plan(options=options)
+    assert [each.procs for each in made.nodes] == [6, 4, 6]
+    assert [each.procs_origin for each in made.nodes] == [
+        "CLUSTERCTL_GPUS", "the GPUs found", "CLUSTERCTL_GPUS",
+    ]  # fmt: skip
+
+
+def test_the_port_and_where_it_came_from(plan: Planner) -> None:
+    settings = {each.name: each for each in plan().settings}
+    assert (settings["master_port"].value, settings["master_port"].origin) == (
+        "29500", "PyTorch's default",
+    )  # fmt: skip
+    made = plan(options=Options(master_port=4000))
+    settings = {each.name: each for each in made.settings}
+    assert (made.master_port, settings["master_port"].origin) == (4000, "--master-port")
+    assert "--master-port=4000" in made.node("n2").launcher_argv
+
+
+def test_what_cannot_be_planned_is_refused(plan: Planner) -> None:
+    with pytest.raises(UsageError, match="no command"):
+        plan(job=Job())
+    with pytest.raises(UsageError, match="wanted one of direct, torchrun, found ray"):
+        plan(options=Options(launcher="ray"))
+    with pytest.raises(UsageError, match="direct does not restart"):
+        plan(options=Options(launcher="direct", max_restarts=1))
+    unknown = {f"n{n}": replace(facts(n, 1), gpus=None) for n in range(3)}
+    with pytest.raises(LaunchRefused, match="n0: how many GPUs"):
+        plan(known=unknown)
+
+
+def test_nodes_on_one_machine_have_a_lock_each(plan: Planner) -> None:
+    assert {each.lock for each in plan().nodes} == {"clusterctl-run"}
+    nodes = (node(0, ssh=Ssh(port=2201)), node(1, ssh=Ssh(port=2202)), node(2))
+    made = plan(nodes=nodes, same_machine=True)
+    assert [each.lock for each in made.nodes] == [
+        "clusterctl-run-2201", "clusterctl-run-2202", "clusterctl-run-n2",
+    ]  # fmt: skip
+
+
+def test_a_plan_is_json(plan: Planner) -> None:
+    document = json.loads(json.dumps(plain(plan())))
+    assert document["schema"] == 1
+    assert document["nodes"][1]["first_rank"] == 8
+
+
+def test_what_the_inventory_calls_launchable_is() -> None:
+    assert set(LAUNCHERS) == set(LAUNCHABLE)
