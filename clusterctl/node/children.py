@@ -1,0 +1,173 @@
+"""Work in child processes, each with a limit: what hangs in the kernel is left behind.
+
+A stat on a dead mount or a call into a wedged driver cannot be interrupted, not even by SIGKILL.
+So everything that may hang runs in a child; past its limit the child is killed and not waited
+for. A child gets none of our descriptors, so that it cannot hold the channel open either.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Optional, Sequence
+
+OUTPUT_LIMIT = 8 * 1024 * 1024
+_WORDS_LIMIT = 4096
+_EXEC_FAILED = b"\0exec:"
+"""What a child writes on stderr, with errno, where its program could not be started."""
+_REAP_SECONDS = 0.005
+_SIGKILL = 9
+"""A number, since the module `signal` takes long to import."""
+
+
+class Child:
+    """One child process: its output so far, and how it ended."""
+
+    def __init__(self, key: str, pid: int, output: int, errors: int, limit_s: float) -> None:
+        self.key = key
+        self.pid = pid
+        self.state = "running"
+        self.exit_code: Optional[int] = None
+        self.output = b""
+        self.words = b""
+        self.began = time.monotonic()
+        self.deadline = self.began + limit_s
+        self.seconds = 0.0
+        self.open = {output: "output", errors: "words"}
+
+    def take(self, descriptor: int) -> None:
+        """Read what is there from one of the two pipes."""
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            os.close(descriptor)
+            del self.open[descriptor]
+        elif self.open[descriptor] == "output":
+            self.output += data
+        else:
+            self.words = (self.words + data)[-_WORDS_LIMIT:]
+        if len(self.output) > OUTPUT_LIMIT:
+            self.abandon("too-long")
+
+    def reap(self) -> bool:
+        """Learn how the process ended; False while it runs."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return False
+        self.seconds = time.monotonic() - self.began
+        self.exit_code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        self.state = "ok"
+        if self.words.startswith(_EXEC_FAILED):
+            number = int(self.words[len(_EXEC_FAILED) :])
+            self.state = "absent" if number == 2 else "error"  # noqa: PLR2004  (ENOENT)
+            self.words = os.strerror(number).encode()
+        return True
+
+    def abandon(self, state: str) -> None:
+        """Kill the child's whole group and do not wait: it may be beyond any signal."""
+        self.state = state
+        self.seconds = time.monotonic() - self.began
+        for descriptor in self.open:
+            os.close(descriptor)
+        self.open.clear()
+        try:
+            os.killpg(self.pid, _SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # It ended just now, or runs as somebody else (setuid): its own limit remains.
+            self.exit_code = None
+
+
+def run_function(
+    key: str, function: Callable[[Callable[[bytes], None]], None], limit_s: float
+) -> Child:
+    """Run a function in a child; what it hands to its argument is the child's output."""
+
+    def body(output: int) -> None:
+        def write(data: bytes) -> None:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(output, view) :]
+
+        function(write)
+
+    return _fork(key, body, limit_s)
+
+
+def run_program(
+    key: str,
+    argv: Sequence[str],
+    limit_s: float,
+    *,
+    cwd: Optional[str] = None,
+    environment: Optional[Callable[[], Dict[bytes, bytes]]] = None,
+) -> Child:
+    """Run a program in a child, found on PATH; no shell has a part in it."""
+
+    def body(_output: int) -> None:
+        # Here and not before the fork: the folder or the program may lie on a dead mount.
+        try:
+            if cwd is not None:
+                os.chdir(cwd)
+            given = dict(os.environb) if environment is None else environment()
+            os.execvpe(argv[0], list(argv), given)  # noqa: S606
+        except OSError as error:
+            os.write(2, _EXEC_FAILED + str(error.errno).encode())
+
+    return _fork(key, body, limit_s)
+
+
+def gather(children: Sequence[Child]) -> None:
+    """Read all children until each has ended or reached its limit."""
+    running = [child for child in children if child.state == "running"]
+    ready = select.poll()
+    owners = {descriptor: child for child in running for descriptor in child.open}
+    for descriptor in owners:
+        ready.register(descriptor, select.POLLIN)
+    while running:
+        ending = any(not child.open for child in running)
+        left = min(child.deadline for child in running) - time.monotonic()
+        for descriptor, _ in ready.poll(1000 * (_REAP_SECONDS if ending else max(left, 0.0))):
+            if descriptor in owners[descriptor].open:
+                owners[descriptor].take(descriptor)
+        for child in running:
+            ended = not child.open and child.state == "running" and child.reap()
+            if not ended and child.state == "running" and time.monotonic() >= child.deadline:
+                child.abandon("timeout")
+        running = [child for child in running if child.state == "running"]
+        for descriptor in [d for d, child in owners.items() if d not in child.open]:
+            ready.unregister(descriptor)
+            del owners[descriptor]
+
+
+def _fork(key: str, body: Callable[[int], None], limit_s: float) -> Child:
+    output, output_end = os.pipe()
+    errors, errors_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(output_end, 1)
+            os.dup2(errors_end, 2)
+            for name in os.listdir("/proc/self/fd"):
+                if int(name) > 2:  # noqa: PLR2004  (the three standard ones)
+                    _close(int(name))
+            body(1)
+        except BaseException as error:  # noqa: BLE001  (a child must never return to our stack)
+            os.write(2, repr(error).encode()[-_WORDS_LIMIT:])
+            os._exit(126)
+        os._exit(0)
+    os.close(output_end)
+    os.close(errors_end)
+    return Child(key, pid, output, errors, limit_s)
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        return  # the descriptor of the listing itself

@@ -1,0 +1,98 @@
+"""A sync's first question: does the folder hold the tree?
+
+Mostly it does, and then no more than this module is needed: it imports little, for every import
+is compiled on every node.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional
+
+from clusterctl.node.link import Link, OperationError
+from clusterctl.node.manifest import FOLDER, Manifest
+from clusterctl.node.trees import Listing, decode, text, tree_hash
+from clusterctl.wire import Message
+
+SHOWN = 20
+"""Paths that an answer names at most."""
+
+
+def tree(args: Dict[str, Any], body: bytes, link: Link) -> Message:
+    """Say whether the folder holds the tree; where it does not, leave a token for `seen`.
+
+    Args:
+        args: `workdir`, `tree` (the wanted hash), `token`; `fresh` (true: read every file).
+        body: the wanted listing; empty: the one that was placed last, if its hash is the wanted.
+        link: not used.
+    """
+    del link
+    root = folder(args)
+    manifest = Manifest(root)
+    listing = decode(body) if body else _placed(manifest, args["tree"])
+    if args.get("fresh"):
+        manifest.records = {}
+    different = None if listing is None else differences(manifest, listing)
+    if different == []:
+        return Message({"equal": True})
+    head: Dict[str, Any] = {"equal": False}
+    if different is not None:
+        head["different"] = [text(path) for path in different[:SHOWN]]
+    if args.get("token"):
+        _leave_token(root, args["token"])
+    return Message(head)
+
+
+def folder(args: Dict[str, Any]) -> bytes:
+    """Return the mirrored folder of a request.
+
+    Raises:
+        OperationError: it is not a folder to mirror into.
+    """
+    path = os.path.expanduser(os.fsencode(str(args["workdir"])))
+    if not os.path.isabs(path) or os.path.realpath(path) == b"/":
+        message = "workdir must be an absolute path and not /: %s" % args["workdir"]
+        raise OperationError("workdir", message)
+    return path
+
+
+def differences(manifest: Manifest, listing: Listing) -> List[bytes]:
+    """Return the paths at which the folder is not as listed."""
+    return [path for path, entry in sorted(listing.items()) if manifest.current(path) != entry]
+
+
+def token_path(root: bytes, token: str) -> bytes:
+    """Return where a token lies that `seen` looks for."""
+    return os.path.join(root, FOLDER, b"seen", os.fsencode(token))
+
+
+def _leave_token(root: bytes, token: str) -> None:
+    make_folder(root)
+    path = token_path(root, token)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w"):
+        pass
+
+
+def make_folder(root: bytes) -> None:
+    """Make our folder within the mirrored one.
+
+    Raises:
+        OperationError: it cannot be made.
+    """
+    try:
+        os.makedirs(os.path.join(root, FOLDER), exist_ok=True)
+    except OSError as error:
+        message = "%s cannot be written: %s" % (text(root), error.strerror)
+        raise OperationError("workdir", message) from error
+
+
+def _placed(manifest: Manifest, tree: str) -> Optional[Listing]:
+    """Return what was placed last, as far as names and kinds go; None: it is another tree."""
+    if manifest.tree != tree:
+        return None
+    try:
+        listing = manifest.listing()
+    except OSError:
+        return None
+    return listing if tree_hash(listing) == tree else None

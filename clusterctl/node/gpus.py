@@ -1,0 +1,68 @@
+"""Whether processes that are gone still hold memory of a GPU, as a driver in trouble lets them."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, Optional, Set
+
+ASK_SECONDS = 10.0
+
+QUERY = ("nvidia-smi", "--query-compute-apps=pid,used_gpu_memory,gpu_bus_id")
+FORMAT = "--format=csv,noheader"
+
+KFD = "/sys/class/kfd/kfd/proc"
+"""Where AMD's driver lists the processes that use it, a folder each."""
+
+
+def ghosts(pids: Set[int]) -> Optional[Dict[int, str]]:
+    """Return what of these holds GPU memory and is no process any more; None: nobody could look.
+
+    One that is a process again has been given the number since, and is somebody else's.
+    """
+    held = held_by(pids)
+    if held is None:
+        return None
+    return {pid: what for pid, what in held.items() if not os.path.exists("/proc/%d" % pid)}
+
+
+def held_by(pids: Set[int]) -> Optional[Dict[int, str]]:
+    """Return what these processes hold, by pid; None where no driver answers."""
+    nvidia = _nvidia()
+    if nvidia is None and not os.path.isdir(KFD):
+        return None
+    amd = {int(name): "queues" for name in _folders(KFD) if name.isdigit()}
+    return {pid: what for pid, what in {**amd, **(nvidia or {})}.items() if pid in pids}
+
+
+def _nvidia() -> Optional[Dict[int, str]]:
+    import subprocess  # noqa: PLC0415  (start-up counts)
+
+    try:
+        done = subprocess.run(
+            [*QUERY, FORMAT],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse(done.stdout.decode("utf-8", "replace"))
+
+
+def parse(text: str) -> Dict[int, str]:
+    """Read nvidia-smi's list: `4711, 71234 MiB, 00000000:18:00.0`, a line each."""
+    found = {}
+    for line in text.splitlines():
+        pid, memory, bus = [*(part.strip() for part in line.split(",")), "", ""][:3]
+        if pid.isdigit():
+            found[int(pid)] = "%s of GPU %s" % (memory, bus)
+    return found
+
+
+def _folders(parent: str) -> Set[str]:
+    try:
+        return set(os.listdir(parent))
+    except OSError:
+        return set()

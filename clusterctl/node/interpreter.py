@@ -1,0 +1,94 @@
+"""What the job's own interpreter is and has; its text is run by that interpreter with `-c`.
+
+Not part of the agent's process: the job's Python may be another one, with other packages. Few
+imports, since every node pays for them at every check: `importlib.metadata` alone takes four times
+as long as all of this, so the names of the packages' metadata folders are read, as it would.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+PACKAGES = (
+    "torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "safetensors",
+    "numpy", "bitsandbytes", "flash-attn", "deepspeed", "triton", "ray",
+)  # fmt: skip
+
+
+def describe() -> List[str]:
+    """Return executable, version, what torch was built for, then names and versions in turn."""
+    words = [sys.executable, "%d.%d.%d" % sys.version_info[:3], torch_build()]
+    for name, version in installed().items():
+        words += [name, version]
+    return words
+
+
+def installed() -> Dict[str, str]:
+    """Return the versions of the packages that matter, from the first place that has each."""
+    found: Dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in entries:
+            stem, _, kind = entry.rpartition(".")
+            if kind not in {"dist-info", "egg-info"}:
+                continue
+            project, _, version = stem.partition("-")
+            name = project.lower().replace("_", "-").replace(".", "-")
+            if name in PACKAGES and version:
+                # An egg's folder goes on with the Python that it is for.
+                found.setdefault(name, version.split("-py")[0])
+    return found
+
+
+def torch_build() -> str:
+    """Return what torch was built for, from its version file; empty for no torch."""
+    for folder in sys.path:
+        try:
+            with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            continue
+        for wanted, prefix in (("cuda", ""), ("hip", "rocm"), ("xpu", "xpu")):
+            for line in lines:
+                name, _, value = line.partition("=")
+                value = value.strip().strip("'\"")
+                if name.split(":")[0].strip() == wanted and value not in {"", "None"}:
+                    return prefix + value
+        return "cpu"
+    return ""
+
+
+def ask_torch() -> Dict[str, Any]:
+    """Import torch and ask it for its devices; only where it was built for any."""
+    told: Dict[str, Any] = {"cuda_available": False, "device_count": 0, "nccl": "", "error": ""}
+    if torch_build() in {"", "cpu"}:
+        return told
+    try:
+        import torch  # noqa: PLC0415
+
+        told["cuda_available"] = torch.cuda.is_available()
+        told["device_count"] = torch.cuda.device_count()
+        if told["cuda_available"]:
+            torch.zeros(1, device="cuda")
+            nccl: Any = torch.cuda.nccl
+            told["nccl"] = ".".join(map(str, nccl.version()))
+    except Exception as error:  # noqa: BLE001  (whatever torch says is the answer)
+        told["error"] = str(error)
+    return told
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["torch"]:
+        import json
+
+        json.dump(ask_torch(), sys.stdout)
+    else:
+        sys.stdout.write("\0".join(describe()))

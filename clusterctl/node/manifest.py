@@ -1,0 +1,98 @@
+"""What was mirrored into a folder: the record that says which files are ours to replace or delete.
+
+It lies in the folder itself, so that every node of a shared filesystem and every controller knows
+the same. It is written before files change and again after, so a sync that was cut short knows
+its own files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Dict, List, NamedTuple, Optional
+
+from clusterctl.node.trees import Entry, Listing, digest_of, kind_of, raw, text
+
+SCHEMA = 1
+FOLDER = b".clusterctl"
+"""Our folder within the mirrored one; never part of a tree."""
+
+TICK_NS = 20_000_000
+"""Within this time of the manifest a file may have changed without its times showing it."""
+
+
+class Record(NamedTuple):
+    """What is known of one path."""
+
+    digests: List[str]
+    """Contents that came from us; two while a change is under way."""
+    ours: bool
+    """We put it there; otherwise it was found there, equal."""
+    stamp: List[int]
+    """Size, times and inode when it was last hashed; empty: never."""
+
+
+class Manifest:
+    """The record of one folder."""
+
+    def __init__(self, root: bytes) -> None:
+        """Read it; one that is missing or unreadable is empty, and then nothing there is ours."""
+        self.path = os.path.join(root, FOLDER, b"manifest.json")
+        self.tree: Optional[str] = None
+        self.records: Dict[bytes, Record] = {}
+        self._written = 0
+        self._root = root
+        try:
+            with open(self.path, "rb") as file:
+                document = json.load(file)
+                self._written = os.fstat(file.fileno()).st_mtime_ns
+            self.tree = document["tree"]
+            self.records = {raw(path): Record(*item) for path, item in document["files"].items()}
+        except (OSError, ValueError, KeyError, TypeError):
+            self.records = {}
+
+    def current(self, path: bytes) -> Optional[Entry]:
+        """Return what is at a path now; None: nothing, a folder or a special file.
+
+        A file that was hashed before and whose size, times and inode are the same is not read.
+        """
+        full = os.path.join(self._root, path)
+        try:
+            status = os.lstat(full)
+            kind = kind_of(status)
+            if kind is None:
+                return None
+            record = self.records.get(path)
+            if record and record.stamp == stamp(status) and self._is_settled(status):
+                return Entry(kind, record.digests[-1])
+            return Entry(kind, digest_of(full, kind))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, tree: Optional[str], records: Dict[bytes, Record]) -> None:
+        """Replace the record, whole; `tree` None: a change is under way."""
+        self.tree, self.records = tree, records
+        files = {text(path): list(record) for path, record in sorted(records.items())}
+        document = {"schema": SCHEMA, "tree": tree, "files": files}
+        temporary = self.path + b".new"
+        with open(temporary, "w") as file:
+            json.dump(document, file, separators=(",", ":"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    def listing(self) -> Listing:
+        """Return the tree that was mirrored last; kinds are those of now."""
+        found = {}
+        for path, record in self.records.items():
+            status = os.lstat(os.path.join(self._root, path))
+            found[path] = Entry(kind_of(status) or "", record.digests[-1])
+        return found
+
+    def _is_settled(self, status: os.stat_result) -> bool:
+        return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - TICK_NS
+
+
+def stamp(status: os.stat_result) -> List[int]:
+    """Return what changes when a file does."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -1,0 +1,150 @@
+"""The master's side of the link: hears every worker, and tells the others."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import time
+from typing import Any, Dict, Optional, Set
+
+from clusterctl.node.channel import Channel, Tls, server_context
+from clusterctl.node.peertalk import Message, Said, beat_seconds
+from clusterctl.node.reactor import Reactor
+
+HELLO_SECONDS = 10.0
+"""A connection that has not said who it is by then is closed."""
+
+
+class Master:
+    """The master's side: hears every worker, and tells the others."""
+
+    def __init__(
+        self, reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: Said
+    ) -> None:
+        """Listen on the data network.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        link = job["link"]
+        self._reactor, self._said = reactor, said
+        self._token, self._lost_after = secrets["token"], link["lost_after"]
+        self._context = server_context(link["certificate"], secrets["key"])
+        self._channels: Dict[str, Channel] = {}
+        self._last: Dict[str, float] = {}
+        self._words: Dict[str, str] = {}
+        self._ending: Optional[Message] = None
+        self.missing: Set[str] = set(job["workers"])
+        """Workers that have never been there."""
+        self._expected = set(job["workers"])
+        self._finished: Set[str] = set()
+        family = socket.AF_INET6 if ":" in link["address"] else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind((link["address"], link["port"]))
+        self._listener.listen(1024)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        reactor.watch(self._listener.fileno(), self._accept)
+        reactor.every(beat_seconds(self._lost_after), self._judge)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more is to be said or heard: every worker that was there has ended."""
+        return not (set(self._last) - self._finished)
+
+    @property
+    def all_over(self) -> bool:
+        """Every worker of the run has ended."""
+        return self._expected <= self._finished
+
+    def give_up_on_missing(self) -> None:
+        """Expect those no longer that have never been there."""
+        self._finished |= self.missing
+
+    def tell_ending(self, message: Message) -> None:
+        """Tell every worker, also one that comes later, that the run ends."""
+        if self._ending is None:
+            self._ending = message
+        for channel in self._channels.values():
+            channel.send({"ending": message})
+
+    def tell_bye(self, state: str) -> None:
+        """Nobody needs to know that the master's part is over."""
+
+    def close(self) -> None:
+        """Leave."""
+        if self._listener.fileno() >= 0:
+            self._reactor.forget(self._listener.fileno())
+            self._listener.close()
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        channel = Channel(
+            self._reactor,
+            connection,
+            Tls(self._context, server_side=True),
+            on_message=self._heard,
+            on_over=self._over,
+        )
+
+        def cut_off() -> None:
+            if not channel.name:
+                channel.close()
+
+        self._reactor.after(HELLO_SECONDS, cut_off)
+
+    def _heard(self, channel: Channel, message: Message) -> None:
+        if not channel.name:
+            self._greet(channel, message.get("hello"))
+            return
+        self._last[channel.name] = channel.heard
+        if "ping" in message:
+            channel.send({"pong": message["ping"], "at": time.time()})
+        elif "ending" in message:
+            self.tell_ending(message["ending"])
+            self._said.ending(message["ending"])
+        elif "bye" in message:
+            self._finished.add(channel.name)
+            channel.send({"bye": True})
+
+    def _greet(self, channel: Channel, hello: object) -> None:
+        """Take a worker in: one that was told this run's secret and is expected."""
+        told = hello if isinstance(hello, dict) else {}
+        name, token = str(told.get("node")), str(told.get("token"))
+        known = hmac.compare_digest(
+            token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
+        )
+        if not known or name not in self._expected:
+            channel.close()
+            return
+        channel.name = name
+        if name in self._channels:
+            self._channels.pop(name).close()
+        self._channels[name] = channel
+        self._last[name] = channel.heard
+        channel.send({"welcome": True})
+        if self._ending is not None:
+            channel.send({"ending": self._ending})
+        if name in self.missing:
+            self.missing.remove(name)
+            self._said.joined(name)
+
+    def _over(self, channel: Channel, why: str) -> None:
+        if self._channels.get(channel.name) is channel:
+            del self._channels[channel.name]
+            self._words[channel.name] = why
+
+    def _judge(self) -> None:
+        now = time.monotonic()
+        for name, channel in self._channels.items():
+            self._last[name] = max(self._last[name], channel.heard)
+        for name, last in list(self._last.items()):
+            if name not in self._finished and now - last > self._lost_after:
+                self._finished.add(name)
+                self._said.lost(name, self._words.get(name, "connected, but silent"))

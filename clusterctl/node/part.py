@@ -1,0 +1,103 @@
+"""One node's part of a run, as one who must end it finds it: supervisor alive or dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Dict, List, NamedTuple
+
+from clusterctl.node import lock, processes
+from clusterctl.node.ending import AFTER_TERM, KILL_LIMIT, send_all
+from clusterctl.node.paths import NOWHERE, NodePaths
+from clusterctl.node.processes import Process
+from clusterctl.node.record import read_json, write_whole
+from clusterctl.node.spawn import stamps
+from clusterctl.node.status import is_alive, recorded
+from clusterctl.node.stopfile import remove_left_by
+
+POLL_SECONDS = 0.05
+LOOKS = 2
+"""How often nothing must have been seen for it to be proven."""
+
+
+class Part(NamedTuple):
+    """What is known of a part without asking anyone."""
+
+    paths: NodePaths
+    run: str
+    node: str
+    lock: str
+    job: Dict[str, Any]
+    """What was started; empty where the folder is gone or not this user's."""
+
+    @classmethod
+    def find(cls, args: Dict[str, Any]) -> Part:
+        """Take what the folder says, or where it is gone what the controller knows."""
+        paths = NodePaths.of(args)
+        if paths.distrust():
+            paths = NOWHERE
+        job = read_json(paths.job) or {}
+        name = job.get("lock") or args.get("lock") or lock.NAME
+        return cls(paths, args["run"], args["node"], name, job)
+
+    def holds_lock(self) -> bool:
+        """Tell whether this part's supervisor holds the machine."""
+        holder = lock.ask(self.lock, {"ask": "who"}) or {}
+        ours = holder.get("uid") in (os.getuid(), 0)
+        return ours and (holder.get("run"), holder.get("node")) == (self.run, self.node)
+
+    def ask(self, order: Dict[str, Any]) -> bool:
+        """Tell the supervisor to end it; False: there is none that answers."""
+        if not self.holds_lock():
+            return False
+        wanted: Dict[str, Any] = {
+            name: order[name] for name in ("grace", "signal", "file", "reason") if name in order
+        }
+        return lock.ask(self.lock, {**wanted, "ask": "stop"}) is not None
+
+    def wait(self, until: float) -> None:
+        """Wait until the supervisor has ended everything and itself, at most until then."""
+        while time.monotonic() < until and (self.holds_lock() or self.find_all()):
+            time.sleep(POLL_SECONDS)
+
+    def find_all(self) -> List[Process]:
+        """Return everything of the run that lives here, its supervisor too."""
+        saved = read_json(self.paths.supervisor) or {}
+        marks = recorded(self.paths)
+        if is_alive(saved):
+            marks.append((saved["pid"], saved["start"]))
+        return processes.of_run(
+            stamps=stamps(self.run, self.node), recorded=marks, cgroup=saved.get("cgroup", "")
+        )
+
+    def kill(self) -> List[Process]:
+        """KILL until nothing is left, twice: a process within its exec shows no stamp.
+
+        Returns:
+            What cannot be ended.
+        """
+        until = time.monotonic() + AFTER_TERM + KILL_LIMIT
+        left = self.find_all()
+        unseen = 0
+        while unseen < LOOKS and time.monotonic() < until:
+            send_all(left, signal.SIGKILL)
+            time.sleep(POLL_SECONDS)
+            left = self.find_all()
+            unseen = 0 if left else unseen + 1
+        return left
+
+    def close_the_books(self, reason: str) -> None:
+        """Do what the supervisor could not: remove its stop file, write the end."""
+        if not self.job or os.path.exists(self.paths.end):
+            return
+        remove_left_by(self.paths)
+        ranks = (read_json(self.paths.supervisor) or {}).get("ranks", [])
+        for rank in ranks:
+            rank["state"] = "ended"
+        end = {"state": "stopped", "by": "stop", "exit_code": None, "time": time.time()}
+        reason = "%s; its supervisor had died" % reason
+        try:
+            write_whole(self.paths.end, {"schema": 1, **end, "reason": reason, "ranks": ranks})
+        except OSError:
+            return

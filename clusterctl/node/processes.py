@@ -1,0 +1,206 @@
+"""What /proc tells of processes, and how those of one run are found and ended.
+
+A run's processes are its supervisor's descendants, what carries the run's stamp in its
+environment, what was recorded while it lived, its cgroup where it has one of its own, and all
+descendants of these. Titles and environments can be wiped, so none of the marks is enough alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+Mark = Tuple[int, int]
+"""A process for certain: pid and start time in ticks since boot. A pid alone is used again."""
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat."""
+
+    pid: int
+    parent: int
+    start: int
+    state: str
+    threads: int
+    exit_status: int
+    """As `waitpid` gives it; meaningful for a zombie only."""
+
+    @property
+    def mark(self) -> Mark:
+        """Return what tells this process from a later one with its pid."""
+        return self.pid, self.start
+
+    @property
+    def gone(self) -> bool:
+        """It runs no more: a zombie holds nothing but its number.
+
+        A leader that ended before its threads shows as a zombie while they run on.
+        """
+        return self.state in "ZXx" and self.threads <= 1
+
+    @property
+    def stuck(self) -> bool:
+        """It waits in the kernel and cannot be ended before that is over."""
+        return self.state == "D"
+
+
+def read(pid: int) -> Optional[Process]:
+    """Return a process, or None where there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            line = file.read()
+    except OSError:
+        return None
+    # The name, in brackets, may hold anything, brackets and newlines too.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        start=int(fields[19]),
+        state=fields[0].decode(),
+        threads=int(fields[17]),
+        exit_status=int(fields[49]),
+    )
+
+
+def everything() -> Dict[int, Process]:
+    """Return all processes by pid."""
+    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def mark_of(pid: int) -> Mark:
+    """Return the mark of a process that is known to be there."""
+    process = read(pid)
+    return pid, process.start if process is not None else 0
+
+
+def alive(mark: Mark) -> bool:
+    """Tell whether this very process still runs."""
+    process = read(mark[0])
+    return process is not None and process.start == mark[1] and not process.gone
+
+
+def descendants(roots: Iterable[int], table: Dict[int, Process]) -> Set[int]:
+    """Return the pids below `roots`, without the roots themselves."""
+    children: Dict[int, List[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: Set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def stamped(stamps: Iterable[bytes], table: Dict[int, Process]) -> Set[int]:
+    """Return the pids whose environment has all of these `NAME=value` entries."""
+    wanted = set(stamps)
+    found = set()
+    for process in table.values():
+        # To read the environment of a process stuck in the kernel can hang the reader too.
+        if process.gone or process.stuck:
+            continue
+        try:
+            with open("/proc/%d/environ" % process.pid, "rb") as file:
+                entries = file.read().split(b"\0")
+        except OSError:
+            continue  # gone meanwhile, or another user's
+        if wanted <= set(entries):
+            found.add(process.pid)
+    return found
+
+
+def of_run(*, stamps: Iterable[bytes], recorded: Iterable[Mark], cgroup: str) -> List[Process]:
+    """Return the living processes of a run on this node, but never the one that asks.
+
+    Nor those that it descends from, pid 1 the last of them: whatever the marks say, they are not
+    the run's to be ended.
+
+    Args:
+        stamps: environment entries that mark the run.
+        recorded: processes that were seen to be the run's, its supervisor among them.
+        cgroup: the run's own cgroup, empty for none.
+    """
+    table = everything()
+    own = {p for p, start in recorded if p in table and table[p].start == start}
+    own |= stamped(stamps, table)
+    own |= in_cgroup(cgroup)
+    own |= descendants(own - ancestors(table), table)
+    own -= ancestors(table)
+    return [table[pid] for pid in sorted(own) if pid in table and not table[pid].gone]
+
+
+def ancestors(table: Dict[int, Process]) -> Set[int]:
+    """Return this process and all that it descends from."""
+    found = {1}
+    pid = os.getpid()
+    while pid in table and pid not in found:
+        found.add(pid)
+        pid = table[pid].parent
+    return found
+
+
+def in_cgroup(cgroup: str) -> Set[int]:
+    """Return the pids of a cgroup (version 2), none where it is gone or none was made."""
+    if not cgroup:
+        return set()
+    try:
+        with open("/sys/fs/cgroup" + cgroup + "/cgroup.procs") as file:
+            return {int(line) for line in file}
+    except OSError:
+        return set()
+
+
+def send(mark: Mark, number: int) -> str:
+    """Send a signal to this very process; return why it could not be, empty for done.
+
+    A process that is gone counts as done.
+    """
+    try:
+        if hasattr(os, "pidfd_open"):
+            return _send_through_pidfd(mark, number)
+        if alive(mark):
+            os.kill(mark[0], number)
+    except ProcessLookupError:
+        return ""
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def _send_through_pidfd(mark: Mark, number: int) -> str:
+    try:
+        pidfd = os.pidfd_open(mark[0])  # type: ignore[attr-defined,unused-ignore]
+    except OSError as error:
+        if not isinstance(error, ProcessLookupError) and alive(mark):
+            os.kill(mark[0], number)  # a kernel older than the Python
+        return ""
+    try:
+        # The descriptor holds the process: what is true of it now stays true.
+        if alive(mark):
+            signal.pidfd_send_signal(pidfd, number)  # type: ignore[attr-defined,unused-ignore]
+    finally:
+        os.close(pidfd)
+    return ""
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line for a person, or its name where it has none."""
+    process = read(pid)
+    if process is None:
+        return ""
+    try:
+        if not process.stuck:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                words = file.read(4096).rstrip(b"\0").split(b"\0")
+            if words != [b""]:
+                return b" ".join(words).decode("utf-8", "backslashreplace")
+        with open("/proc/%d/comm" % pid, "rb") as file:
+            return "[" + file.read().strip().decode("utf-8", "backslashreplace") + "]"
+    except OSError:
+        return ""

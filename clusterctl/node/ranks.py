@@ -1,0 +1,306 @@
+"""The ranks of one node: started, watched, and known how they ended, under any launcher."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from clusterctl.node import joined, processes
+from clusterctl.node.deaths import Deaths, Status, code_and_signal
+from clusterctl.node.ending import Cause, signal_number
+from clusterctl.node.processes import Mark
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.record import Record
+from clusterctl.node.spawn import Spawner
+
+JOIN_SECONDS = (0.25, 5.0)
+"""How often to look who has joined: at first, and after a while."""
+LEARN_SECONDS = 0.1
+LEARN_TRIES = 20
+"""How often to look for an end in the launcher's log: it takes a moment to notice it too."""
+LOG_TAIL = 65536
+
+
+class Rank:
+    """One rank: expected, then running, then ended; and again after a launcher's restart."""
+
+    def __init__(self, rank: int, local_rank: int) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.state = "starting"
+        self.pid: Optional[int] = None
+        self.start = 0
+        self.exit_code: Optional[int] = None
+        self.signal: Optional[int] = None
+        self.began: Optional[float] = None
+        self.ended: Optional[float] = None
+        self.joined = False
+
+    @property
+    def mark(self) -> Mark:
+        """Return its process for certain."""
+        return self.pid or 0, self.start
+
+    @property
+    def running(self) -> bool:
+        """It has reported and not ended."""
+        return self.state == "running"
+
+    def has_started(self, mark: Mark) -> None:
+        """Note that its process reported."""
+        self.state, (self.pid, self.start) = "running", mark
+        self.began, self.ended = time.time(), None
+        self.exit_code = self.signal = None
+
+    def has_ended(self, status: Optional[int]) -> None:
+        """Note that its process ended; None: how is not known yet."""
+        self.state, self.ended = "ended", time.time()
+        if status is not None:
+            self.exit_code, self.signal = code_and_signal(status)
+
+    def account(self) -> Dict[str, Any]:
+        """Return it as the controller sees it."""
+        return {name: value for name, value in vars(self).items() if name != "start"}
+
+    def words(self) -> str:
+        """Say how it ended."""
+        if self.signal is not None:
+            return "rank %d was killed by signal %d" % (self.rank, self.signal)
+        return "rank %d ended with exit code %s" % (self.rank, self.exit_code)
+
+
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
+
+
+def failures_in(log: str) -> Dict[int, Tuple[int, Optional[int]]]:
+    """Return pid → exit code (128+n for signal n) and signal, as torchrun's log names them."""
+    found = {int(pid): int(code) for code, pid in _FAILED.findall(log)}
+    return {pid: (code, None) if code >= 0 else (128 - code, -code) for pid, code in found.items()}
+
+
+class Ranks:
+    """All ranks of this node, and their launcher where they have one."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        job: Dict[str, Any],
+        spawner: Spawner,
+        record: Record,
+        *,
+        on_failure: Callable[[str, int, Optional[int]], None],
+        on_success: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Expect the job's ranks.
+
+        Args:
+            reactor: to live in.
+            job: what to run.
+            spawner: starts them.
+            record: hears of everything.
+            on_failure: by `rank` or `launcher`, the exit code, and the rank if it was one.
+            on_success: all have ended well.
+            on_end: any has ended, once it is recorded.
+        """
+        self._reactor, self._job, self._spawner, self._record = reactor, job, spawner, record
+        self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
+        self._deaths = Deaths(reactor)
+        first = job["first_rank"]
+        self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
+        self._look_for_joined = JOIN_SECONDS[0]
+        self._launcher: Optional[Mark] = None
+        self.launcher_joined: Optional[bool] = None
+        """The launcher has reached the rendezvous; None where there is none."""
+        self._unknown: Dict[int, bool] = {}
+        """Ranks that ended we do not know how, and whether we had ordered it."""
+        self.ordered = False
+        """We are ending them: no end says anything of the job any more."""
+
+    def start(self) -> None:
+        """Start the launcher or the ranks.
+
+        Raises:
+            OSError: they cannot be started.
+        """
+        if self._job["launcher_argv"]:
+            pid = self._spawner.launcher()
+            self._launcher = processes.mark_of(pid)
+            self.launcher_joined = False
+            self._deaths.of_child(pid, self._launcher_ended)
+        else:
+            for rank in self._ranks.values():
+                self._start_rank(rank)
+        self._reactor.after(self._look_for_joined, self._see_who_joined)
+
+    @property
+    def all_started(self) -> bool:
+        """Every expected rank has been there."""
+        return all(rank.state != "starting" for rank in self._ranks.values())
+
+    def accounts(self) -> List[Dict[str, Any]]:
+        """Return the ranks as the controller sees them."""
+        return [self._ranks[number].account() for number in sorted(self._ranks)]
+
+    def words(self, number: int) -> str:
+        """Say how a rank ended."""
+        return self._ranks[number].words()
+
+    def ask(self, cause: Cause) -> bool:
+        """Ask those that run to end by themselves; False: there is nobody to be asked.
+
+        After a failure a launcher ends its ranks itself, and its log then says why: the one whose
+        rank failed has seen that, the others are told.
+        """
+        asked = [rank.mark for rank in self._ranks.values() if rank.running]
+        if self._launcher is not None and cause.by != "stop":
+            asked = [] if cause.by in ("rank", "launcher") else [self._launcher]
+        for mark in asked:
+            if cause.signal is not None:
+                processes.send(mark, signal_number(cause.signal))
+            processes.send(mark, signal.SIGCONT)  # one that was stopped would never hear it
+        return bool(asked) or (self._launcher is not None and cause.by != "stop")
+
+    def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
+        """Take a rank's own report, from the shim just before it becomes the rank."""
+        if self.ordered:
+            return {"ending": True}
+        number, local_rank = int(request["rank"]), int(request["local_rank"])
+        rank = self._ranks.setdefault(number, Rank(number, local_rank))
+        rank.local_rank = local_rank
+        mark = processes.mark_of(pid)
+        if self._job["launcher_argv"]:
+            self._deaths.of_other(mark, lambda status: self._rank_ended(rank, status))
+        rank.has_started(mark)
+        self._record.event("rank-started", rank=number, pid=pid, restarts=request["restarts"])
+        if self._job["launcher_argv"]:
+            self._has_joined(rank)  # a launcher starts ranks after its rendezvous
+        self._record.processes([mark])
+        return {}
+
+    def settle(self) -> None:
+        """Account for every end: no process is left, so no news will come by itself."""
+        self._deaths.reap()
+        self._learn_codes(0)
+
+    def _start_rank(self, rank: Rank) -> None:
+        pid = self._spawner.rank(rank.local_rank)
+        self._deaths.of_child(pid, lambda status: self._rank_ended(rank, status))
+
+    def _rank_ended(self, rank: Rank, status: Status) -> None:
+        rank.has_ended(status)
+        ordered = self.ordered
+        if rank.exit_code is None:
+            self._unknown[rank.rank] = ordered
+            self._learn_codes(LEARN_TRIES)
+        else:
+            self._judge(rank, ordered=ordered)
+
+    def _judge(self, rank: Rank, *, ordered: bool) -> None:
+        """Act on an end whose code is known, or will never be."""
+        if rank.exit_code and not self.ordered and not self._job["launcher_decides"]:
+            self._on_failure("rank", rank.exit_code, rank.rank)
+        self._record.event(
+            "rank-ended",
+            time=rank.ended,
+            rank=rank.rank,
+            pid=rank.pid,
+            exit_code=rank.exit_code,
+            signal=rank.signal,
+            ordered=ordered,
+        )
+        if not self.ordered and self._all_ended and not self._job["launcher_argv"]:
+            self._on_success()
+        self._on_end()
+
+    @property
+    def _all_ended(self) -> bool:
+        return all(rank.state == "ended" for rank in self._ranks.values())
+
+    def _learn_codes(self, tries: int) -> None:
+        """Learn from the launcher's log the ends that it saw before us, as long as it may tell."""
+        failures = failures_in(_tail(self._record.paths.launcher_log))
+        last = not tries or self._launcher is None
+        for rank in [self._ranks[number] for number in self._unknown]:
+            if rank.exit_code is None:
+                rank.exit_code, rank.signal = failures.get(rank.pid or 0, (None, None))
+            if last or rank.exit_code is not None:
+                self._judge(rank, ordered=self._unknown.pop(rank.rank))
+        if self._unknown:
+            self._reactor.after(LEARN_SECONDS, lambda: self._learn_codes(tries - 1))
+
+    def _launcher_ended(self, status: Status) -> None:
+        code, number = code_and_signal(status or 0)
+        ordered = self.ordered
+        self._launcher = None
+        if code == 0:
+            for rank in self._ranks.values():
+                rank.exit_code = rank.exit_code or 0
+        self._learn_codes(0)
+        if not self.ordered:
+            self._blame(code)
+        self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
+        self._on_end()
+
+    def _blame(self, code: int) -> None:
+        """Find out what the launcher's end means: the ranks' end, or its own."""
+        if code == 0:
+            self._on_success()
+            return
+        failed = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
+        if failed:
+            first = min(failed, key=lambda rank: rank.ended or 0)
+            self._on_failure("rank", first.exit_code or code, first.rank)
+        else:
+            self._on_failure("launcher", code, None)
+
+    def stuck(self) -> str:
+        """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""
+        where = "%s:%d" % (self._job["master"]["address"], self._job["master"]["port"])
+        if self._launcher is not None:
+            waits = "waits at %s for another" if self.launcher_joined else "does not reach %s"
+            return "" if self.all_started else "its launcher " + waits % where
+        waiting = self._not_joined()
+        numbers = sorted(waiting[p].rank for p in joined.trying(waiting, self._port))
+        return (
+            "rank %s does not reach %s" % (", ".join(map(str, numbers)), where) if numbers else ""
+        )
+
+    @property
+    def _port(self) -> int:
+        return int(self._job["master"]["port"])
+
+    def _not_joined(self) -> Dict[int, Rank]:
+        return {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
+
+    def _see_who_joined(self) -> None:
+        if self._launcher is not None:
+            self.launcher_joined = bool(joined.joined([self._launcher[0]], self._port))
+            if self.launcher_joined:
+                self._record.event("launcher-joined")
+                return
+        else:
+            waiting = self._not_joined()
+            for pid in joined.joined(waiting, self._port):
+                self._has_joined(waiting[pid])
+            if all(rank.joined for rank in self._ranks.values()):
+                return
+        self._look_for_joined = min(self._look_for_joined * 1.2, JOIN_SECONDS[1])
+        self._reactor.after(self._look_for_joined, self._see_who_joined)
+
+    def _has_joined(self, rank: Rank) -> None:
+        rank.joined = True
+        self._record.event("rank-joined", rank=rank.rank)
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - LOG_TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

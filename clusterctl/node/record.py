@@ -1,0 +1,175 @@
+"""The files that a supervisor keeps of its run: whole or not at all, and never in its way.
+
+A full disk or a folder deleted under a run must not end it: what cannot be written is kept and
+tried again, and room for the end is reserved at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+from clusterctl.node.paths import NodePaths, times_of
+from clusterctl.node.processes import Mark
+
+RESERVE = 65536
+MOST_WAITING = 10000
+"""Events that are kept for a disk that has no room."""
+
+
+def boot_time() -> float:
+    """Return seconds since boot, sleep included: no one sets this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Return what tells this boot from others: pids of an earlier one mean nothing."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def write_whole(path: str, value: Dict[str, Any]) -> None:
+    """Write a JSON file so that it is there whole or as before.
+
+    Without fsync: on a disk that is busy with a checkpoint that can take longer than a run has
+    time to react.
+
+    Raises:
+        OSError: it could not be written; nothing has changed.
+    """
+    new = path + ".new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+    os.replace(new, path)
+
+
+def read_json(path: str) -> Optional[Dict[str, Any]]:
+    """Return a JSON file's object, None where there is none (yet)."""
+    try:
+        with open(path) as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class Record:
+    """The writing side, of the one supervisor."""
+
+    def __init__(self, paths: NodePaths) -> None:
+        self.paths = paths
+        self._events: List[Dict[str, Any]] = []
+        self._account: Optional[Dict[str, Any]] = None
+        self._marks: List[Mark] = []
+        self._known: Dict[Mark, bool] = {}
+        self._sizes: Dict[str, int] = {}
+
+    def reserve(self) -> None:
+        """Set room aside for the end.
+
+        Raises:
+            OSError: there is none even now.
+        """
+        with open(self.paths.reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE)
+
+    def event(self, kind: str, **details: object) -> None:
+        """Note that something happened, now."""
+        if len(self._events) < MOST_WAITING:
+            self._events.append({"time": time.time(), "kind": kind, **details})
+        self.flush()
+
+    def account(self, value: Dict[str, Any]) -> None:
+        """Replace supervisor.json."""
+        self._account = value
+        self.flush()
+
+    def processes(self, marks: List[Mark]) -> None:
+        """Remember processes as the run's, for whoever must end it after us."""
+        new = [mark for mark in marks if mark not in self._known]
+        self._known.update(dict.fromkeys(new, True))
+        self._marks += new
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; what cannot be written goes on waiting."""
+        try:
+            if self._events:
+                lines = b"".join(json.dumps(e).encode() + b"\n" for e in self._events)
+                _append(self.paths.events, lines)
+                self._events = []
+            if self._marks:
+                _append(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in self._marks))
+                self._marks = []
+            if self._account is not None:
+                write_whole(self.paths.supervisor, self._account)
+                self._account = None
+        except OSError:
+            return
+
+    def beat(self) -> None:
+        """Say that the supervisor lives, in room that the file already has."""
+        try:
+            descriptor = os.open(self.paths.beat, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(descriptor, b"%020.3f\n" % boot_time(), 0)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return
+
+    def log_times(self) -> None:
+        """Note when the logs had grown how far: `unix time, size` lines beside each log."""
+        now = time.time()
+        for log in self.paths.logs():
+            path = os.path.join(self.paths.folder, log)
+            try:
+                size = os.stat(path).st_size
+                if size != self._sizes.get(log, 0):
+                    _append(times_of(path), b"%.3f %d\n" % (now, size))
+                    self._sizes[log] = size
+            except OSError:
+                continue
+
+    def end(self, value: Dict[str, Any]) -> bool:
+        """Write end.json, into the reserved room if there is no other; False: not even that.
+
+        A folder that was deleted takes nothing any more, and needs nothing.
+        """
+        self.flush()
+        if not os.path.isdir(self.paths.folder):
+            return True
+        for _ in range(2):
+            try:
+                write_whole(self.paths.end, value)
+            except OSError:
+                _remove(self.paths.reserve)
+                continue
+            _remove(self.paths.reserve)
+            self.flush()
+            return True
+        return False
+
+
+def _append(path: str, data: bytes) -> None:
+    """Append all of it or nothing: a line cut by a full disk would spoil the next."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        written = os.write(descriptor, data)
+        if written != len(data):
+            os.ftruncate(descriptor, size)
+            raise OSError("no room")
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

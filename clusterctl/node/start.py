@@ -1,0 +1,196 @@
+"""The operation `start`: makes the run's folder, and leaves a supervisor behind in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+from typing import Any, Dict, List
+
+from clusterctl.node import loader, lock
+from clusterctl.node.detach import wrapper
+from clusterctl.node.environ import Environment, decode, encode, original_environment
+from clusterctl.node.environment import compose
+from clusterctl.node.handover import agent_argv
+from clusterctl.node.link import Link, OperationError
+from clusterctl.node.paths import MAKE_ROOM, NodePaths
+from clusterctl.node.rank import which
+from clusterctl.node.record import boot_id, write_whole
+from clusterctl.node.spawn import stamps
+from clusterctl.node.stopfile import remove_leftovers
+from clusterctl.wire import Message
+
+UP_SECONDS = 60.0
+LAST_LINES = 20
+
+
+def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
+    """Start a node's part of a run, detached, and answer once its processes are there.
+
+    Args:
+        args: `job`: what to start; it is kept in the run's folder, so it holds no secret.
+        body: JSON: `env` (secret values), `token`, and on the master `key`.
+        link: unused: there is one answer.
+    """
+    del link
+    workdir = os.path.expanduser(args["job"]["workdir"])
+    own = {"user": lock.user_name(), "workdir": workdir, "boot_id": boot_id()}
+    job = {**args["job"], **own}
+    secrets = json.loads(body or b"{}")
+    holder = lock.ask(job["lock"], {"ask": "who"})
+    if holder is not None:
+        raise lock.busy(holder)
+    must_be_enterable(job["workdir"])
+    environment = compose(job, secrets.pop("env", {}))
+    for argv in (job["launcher_argv"], job["argv"]):
+        if argv:
+            must_be_found(argv[0], environment, job["workdir"])
+    remove_leftovers(job)
+    unit = "clusterctl-%s-%s" % (job["run"], job["node"])
+    outliving = wrapper(unit)
+    paths = NodePaths.of(job)
+    paths.make()
+    write_files(paths, job)
+    env = {decode(name): decode(value) for name, value in environment.items()}
+    told = {"job": job, "env": env, "secrets": secrets}
+    marks = stamps(job["run"], job["node"])
+    try:
+        argv = [*outliving, *supervisor_argv(paths, unit)]
+        return Message(leave_behind(paths, argv, marks, told))
+    except OperationError:
+        shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
+        raise
+
+
+def must_be_enterable(workdir: str) -> None:
+    """Refuse a working folder that is not one.
+
+    Raises:
+        OperationError: `workdir`.
+    """
+    if os.path.isdir(workdir) and os.access(workdir, os.X_OK):
+        return
+    what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
+    hint = "clusterctl sync, or set `workdir:` in the inventory"
+    raise OperationError("workdir", "workdir %s %s" % (workdir, what), workdir=workdir, hint=hint)
+
+
+def must_be_found(word: str, environment: Environment, workdir: str) -> None:
+    """Refuse a command that this node does not have, before anything is started.
+
+    Raises:
+        OperationError: `exec`; `path` is where it was looked for.
+    """
+    path = environment.get(b"PATH", os.fsencode(os.defpath))
+    name = encode(word)
+    if b"/" in name:
+        name = os.path.join(encode(workdir), name)
+    found = which(name, path)
+    shown = path.decode("utf-8", "backslashreplace")
+    if found is None:
+        where = "" if "/" in word else " (PATH is %s)" % shown
+        message = "command not found: %s%s" % (word, where)
+    elif not os.access(found, os.X_OK) or os.path.isdir(found):
+        message = "%s is not a program that this user may run" % word
+    else:
+        return
+    hint = "write its full path, or set `python:` or `env_init:` in the inventory"
+    raise OperationError("exec", message, command=word, path=shown, hint=hint)
+
+
+def write_files(paths: NodePaths, job: Dict[str, Any]) -> None:
+    """Write what the run's folder has from the beginning: its own agent, and what was started.
+
+    Raises:
+        OperationError: `state-folder`: there is no room, or another reason not to write.
+    """
+    try:
+        with open(os.open(paths.agent, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(loader.program())
+        write_whole(paths.job, job)
+        os.mkdir(paths.nccl, 0o700)
+    except OSError as error:
+        message = "cannot write to %s: %s" % (paths.folder, error.strerror)
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        raise OperationError("state-folder", message, hint=MAKE_ROOM) from error
+
+
+def supervisor_argv(paths: NodePaths, unit: str) -> List[str]:
+    """Return the supervisor's command, all but its last word."""
+    return agent_argv(paths, "clusterctl.node.supervise:main", paths.folder, unit)
+
+
+def leave_behind(
+    paths: NodePaths, argv: List[str], marks: List[bytes], told: Dict[str, Any]
+) -> Dict[str, Any]:
+    """Start the supervisor in a session of its own, and return its first answer.
+
+    Raises:
+        OperationError: what it says, or `died`.
+    """
+    reader, writer = os.pipe()
+    log = os.open(paths.launcher_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        process = subprocess.Popen(
+            [*argv, str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={**original_environment(), **dict(stamp.split(b"=", 1) for stamp in marks)},
+            start_new_session=True,
+            pass_fds=(writer,),
+        )
+    except OSError as problem:
+        os.close(reader)
+        message = "cannot start the supervisor by %s: %s" % (argv[0], problem.strerror)
+        raise OperationError("died", message) from problem
+    finally:
+        os.close(writer)
+        os.close(log)
+    try:
+        process.communicate(json.dumps(told).encode(), timeout=UP_SECONDS)
+        said = first_line(reader)
+    except subprocess.TimeoutExpired:
+        said = b""
+    finally:
+        os.close(reader)
+    if not said:
+        end_group(process.pid)  # it may be slow only: it must not come up after all
+        last = last_lines(paths.launcher_log)
+        message = "\n".join(["the supervisor ended before it was up", *last])
+        raise OperationError("died", message, output=last)
+    answer: Dict[str, Any] = json.loads(said)
+    if "error" in answer:
+        error = answer.pop("error")
+        raise OperationError(error.pop("kind"), error.pop("message"), **error)
+    return answer
+
+
+def end_group(leader: int) -> None:
+    """Kill a process and what it started, as far as any of it is there."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def first_line(reader: int) -> bytes:
+    """Read up to a newline; what came before, where the other side ends or is too slow."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([reader], [], [], UP_SECONDS)
+        part = os.read(reader, 65536) if ready else b""
+        if not part:
+            return b""
+        line += part
+    return line
+
+
+def last_lines(path: str) -> List[str]:
+    """Return the end of a log."""
+    with open(path, "rb") as file:
+        return file.read()[-16384:].decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]

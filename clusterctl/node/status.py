@@ -1,0 +1,130 @@
+"""The operations `status` and `runs`: a node's part of a run, from its supervisor or its files."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional
+
+from clusterctl.node import lock, processes
+from clusterctl.node.handover import to_runs_own
+from clusterctl.node.link import Link, OperationError
+from clusterctl.node.paths import NodePaths, default_root, runs
+from clusterctl.node.record import boot_id, boot_time, read_json
+from clusterctl.wire import Message
+
+OVER = ("finished", "failed", "stopped", "lost")
+
+
+def status(args: Dict[str, Any], body: bytes, link: Link) -> Message:
+    """Answer with this node's part of a run: `cluster`, `run`, `node` and perhaps `state`."""
+    del body
+    paths = find(args)
+    to_runs_own("status", args, link, paths)
+    return Message({"node": node_run(paths)})
+
+
+def runs_here(args: Dict[str, Any], body: bytes, link: Link) -> Message:
+    """Answer with the parts of all runs of a cluster that are kept here: `cluster`, `node`."""
+    del body, link
+    root = args.get("state") or default_root()
+    wanted = args.get("node")
+    found = [p for p in runs(root, args["cluster"]) if wanted in (None, os.path.basename(p.folder))]
+    return Message({"runs": [node_run(paths) for paths in found if read_json(paths.job)]})
+
+
+def find(args: Dict[str, Any]) -> NodePaths:
+    """Return the folder of a run's part on this node.
+
+    Raises:
+        OperationError: `no-run`: there is none, or it is not this user's.
+    """
+    paths = NodePaths.of(args)
+    problem = paths.distrust()
+    if problem or read_json(paths.job) is None:
+        message = "run %s has no part here (%s)" % (args["run"], problem or paths.folder)
+        raise OperationError("no-run", message, folder=paths.folder)
+    return paths
+
+
+def node_run(paths: NodePaths) -> Dict[str, Any]:
+    """Return what is known of a part of a run: its supervisor's word, else the files'."""
+    # The end is read first: a supervisor that has left since would otherwise seem to be lost.
+    end = read_json(paths.end)
+    job = read_json(paths.job) or {}
+    saved = read_json(paths.supervisor) or {}
+    alive = end is None and is_alive(saved)
+    live = ask_supervisor(job, saved["pid"]) if alive else None
+    if end is None and not alive:
+        end = read_json(paths.end)  # written while we looked
+    account = live or saved
+    ranks = [dict(rank) for rank in account.get("ranks", [])]
+    if end is not None:
+        state, ranks = end["state"], end.get("ranks", ranks)
+    elif alive:
+        state = account.get("state", "starting")
+    else:
+        state = "lost"
+        for rank in ranks:
+            if rank["state"] != "ended" and not (rank["pid"] and processes.read(rank["pid"])):
+                rank["state"] = "ended"
+    shown = end or account.get("end")
+    return {
+        "schema": 1,
+        **{name: job.get(name) for name in ("run", "cluster", "node", "workdir", "master")},
+        "rank0": job.get("first_rank"),
+        "command": job.get("argv"),
+        "launcher": job.get("launcher"),
+        "launcher_joined": account.get("launcher_joined"),
+        "world_size": job.get("world_size"),
+        "state": state,
+        "ranks": ranks,
+        "supervisor": {
+            "pid": saved.get("pid"),
+            "alive": alive,
+            "beat_age_s": 0.0 if live else beat_age(paths),
+            "rebooted": bool(saved) and saved.get("boot_id") != boot_id(),
+        },
+        "end": {name: shown.get(name) for name in ("state", "reason", "exit_code", "by", "time")}
+        if shown
+        else None,
+        "began": account.get("began"),
+    }
+
+
+def is_alive(saved: Dict[str, Any]) -> bool:
+    """Tell whether the supervisor of that account still runs; pids of another boot say nothing."""
+    if not saved or saved.get("boot_id") != boot_id():
+        return False
+    return processes.alive((saved["pid"], saved["start"]))
+
+
+def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
+    """Return the living supervisor's own account; None where it does not answer."""
+    answer = lock.ask(job["lock"], {"ask": "state"}) or {}
+    account: Optional[Dict[str, Any]] = answer.get("account")
+    return account if answer.get("pid") == pid else None
+
+
+def beat_age(paths: NodePaths) -> Optional[float]:
+    """Return seconds since the supervisor was last known alive, None where that is not known."""
+    try:
+        with open(paths.beat) as file:
+            return round(max(0.0, boot_time() - float(file.read())), 1)
+    except (OSError, ValueError):
+        return None
+
+
+def recorded(paths: NodePaths) -> List[processes.Mark]:
+    """Return the processes that the supervisor saw to be the run's; of this boot, or none.
+
+    After a reboot the same numbers, start times too, are other people's processes.
+    """
+    if (read_json(paths.job) or {}).get("boot_id") != boot_id():
+        return []
+    try:
+        with open(paths.processes) as file:
+            words = file.read().split()
+    except OSError:
+        return []
+    numbers = [int(word) for word in words]
+    return list(zip(numbers[::2], numbers[1::2]))

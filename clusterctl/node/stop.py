@@ -1,0 +1,77 @@
+"""The operation `stop`: ends a node's part of a run, whoever is left to do it, and proves it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict
+
+from clusterctl.node import processes, proof
+from clusterctl.node.handover import to_runs_own
+from clusterctl.node.link import Gone, Link, OperationError
+from clusterctl.node.part import Part
+from clusterctl.node.paths import NodePaths
+from clusterctl.node.processes import Process
+from clusterctl.node.status import recorded
+from clusterctl.wire import Message
+
+PATIENCE = 8.0
+"""Seconds beyond the grace that a living supervisor gets to end everything itself."""
+
+
+def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
+    """End a node's part of a run: ask, TERM, KILL the whole tree; then prove that it is gone.
+
+    Works when the supervisor is dead, when the run's folder was deleted, and again later.
+
+    Args:
+        args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `signal`,
+            `file`: as the job's `stop`; `bars`: it may still be about to begin, and must not.
+        body: unused.
+        link: gets `{"stage": …}` as it goes.
+
+    Returns:
+        `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
+        `port_holder`; `gpu_free`. What nobody could look at is null.
+    """
+    del body
+    if args.get("bars") and is_barred(args):
+        return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
+    part = Part.find(args)
+    to_runs_own("stop", args, link, part.paths)
+    say(link, {"stage": "asking"})
+    if part.ask(args):
+        part.wait(time.monotonic() + float(args.get("grace", 0)) + PATIENCE)
+    there = part.find_all()
+    say(link, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
+    left = [why_left(process) for process in part.kill()]
+    gpu_free, ghosts = proof.memory(part.job, {pid for pid, _ in recorded(part.paths)})
+    port_free, port_holder = proof.port(part.job)
+    if not left:
+        part.close_the_books(str(args.get("reason") or "stopped"))
+    left += ghosts
+    proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": gpu_free}
+    return Message({"gone": not left, "left": left, **proven})
+
+
+def is_barred(args: Dict[str, Any]) -> bool:
+    """Take the folder's place, so that a start under way cannot; False: the part has begun."""
+    try:
+        NodePaths.of(args).make()
+    except OperationError:
+        return False
+    return True
+
+
+def say(link: Link, head: Dict[str, Any]) -> None:
+    """Say how far it is; a stop is completed whether or not anyone listens."""
+    try:
+        link.send(Message(head))
+    except Gone:
+        return
+
+
+def why_left(process: Process) -> Dict[str, Any]:
+    """Say of a process that could not be ended which it is, and why."""
+    why = "stuck in the kernel (state D)" if process.stuck else ""
+    why = why or processes.send(process.mark, 0) or "it was started again and again"
+    return {"pid": process.pid, "cmd": processes.command_of(process.pid), "why": why}

@@ -1,0 +1,289 @@
+"""Looks after one node's part of a run: starts it, watches it, ends it, says how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Dict, List, Optional
+
+from clusterctl.node import processes, stopfile
+from clusterctl.node.ending import (
+    AFTER_SUCCESS,
+    KILL_LIMIT,
+    NOBODY_TO_ASK,
+    Cause,
+    Ending,
+    send_all,
+)
+from clusterctl.node.lock import Peer
+from clusterctl.node.peers import connect
+from clusterctl.node.peertalk import Said
+from clusterctl.node.processes import Process
+from clusterctl.node.ranks import Ranks
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.record import Record, boot_id
+from clusterctl.node.spawn import Spawner
+
+BEAT_SECONDS = 1.0
+TIMES_SECONDS = 0.5
+SCAN_SECONDS = 2.0
+SETTLE_POLL = 0.05
+WAITERS_SECONDS = 2.0
+RELAY_SECONDS = 5.0
+"""How long a bad end waits for the other nodes to have heard of it."""
+RECORD_SECONDS = 60.0
+"""How long an end that no disk takes is kept and answered from memory."""
+
+
+class Supervisor:
+    """One node's part of a run. Everything happens in its reactor's one thread."""
+
+    def __init__(
+        self, job: Dict[str, Any], secrets: Dict[str, str], spawner: Spawner, record: Record
+    ) -> None:
+        """Take the job over.
+
+        Raises:
+            OSError: the link's address cannot be listened on.
+        """
+        self.reactor = Reactor()
+        self.over = False
+        self._job, self._record = job, record
+        self._began = time.time()
+        self._mark = processes.mark_of(os.getpid())
+        self._ranks = Ranks(
+            self.reactor,
+            job,
+            spawner,
+            record,
+            on_failure=self._failed,
+            on_success=self._succeeded,
+            on_end=self._look,
+        )
+        self._ending: Optional[Ending] = None
+        self._end: Optional[Dict[str, Any]] = None
+        self._stop_file = ""
+        said = Said(
+            ending=self._peer_is_ending,
+            lost=self._peer_is_lost,
+            joined=lambda node: record.event("peer-joined", peer=node),
+            clock=lambda offset, error: record.event(
+                "clock", offset_s=round(offset, 6), error_s=round(error, 6)
+            ),
+        )
+        self._peers = connect(self.reactor, job, secrets, said)
+
+    @property
+    def link_port(self) -> int:
+        """Where the master's supervisor listens for the others; 0 on the others."""
+        return self._peers.port
+
+    def start(self) -> None:
+        """Start the launcher or the ranks.
+
+        Raises:
+            OSError: they cannot be started.
+        """
+        self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port)
+        self._ranks.start()
+        self.reactor.on_signal(signal.SIGTERM, self._told_to_end)
+        self.reactor.every(BEAT_SECONDS, self._beat)
+        self.reactor.every(TIMES_SECONDS, self._record.log_times)
+        self.reactor.every(SCAN_SECONDS, self._remember_processes)
+        if self._job.get("start_timeout"):
+            self.reactor.after(self._job["start_timeout"], self._judge_start)
+
+    def account(self) -> Dict[str, Any]:
+        """Return what is known, as it is kept in supervisor.json and answered to `status`."""
+        pid, start = self._mark
+        return {
+            "schema": 1,
+            "pid": pid,
+            "start": start,
+            "boot_id": boot_id(),
+            "lock": self._job["lock"],
+            "cgroup": self._job.get("cgroup", ""),
+            "link_port": self.link_port,
+            "stop_file": self._stop_file,
+            "state": self._state(),
+            "began": self._began,
+            "ranks": self._ranks.accounts(),
+            "launcher_joined": self._ranks.launcher_joined,
+            "end": self._end,
+        }
+
+    def asked(self, request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+        """Answer what comes through the lock's door."""
+        ask = request.get("ask")
+        if ask == "rank":
+            answer = self._ranks.report(request, peer.pid)
+            self._record.account(self.account())
+            return answer
+        if ask == "state":
+            return {"account": self.account()}
+        if ask == "stop":
+            self.stop(request)
+            return {}
+        return {"error": "no such question: %s" % ask}
+
+    def stop(self, order: Dict[str, Any]) -> None:
+        """Stop because a person or the system wants it: ask, wait, then end it, everywhere."""
+        reason = str(order.get("reason") or "stopped")
+        told = {**self._job["stop"], **order, "reason": reason}
+        self._end_everywhere(Cause.read({**told, "by": "stop", "node": self._job["node"]}))
+
+    # Causes of an end.
+
+    def _succeeded(self) -> None:
+        """Every rank ended well; what they left behind gets a moment, then the same end."""
+        self._ranks.ordered = True
+        self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
+        self._ending = Ending(self.reactor, self._left, AFTER_SUCCESS, self._all_gone)
+
+    def _failed(self, by: str, code: int, rank: Optional[int]) -> None:
+        ended = "the launcher ended with exit code %d" % code
+        reason = ended if rank is None else self._ranks.words(rank)
+        node = self._job["node"]
+        self._end_everywhere(Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank))
+
+    def _told_to_end(self) -> None:
+        self.stop({"reason": "the supervisor was told to end (SIGTERM)"})
+
+    def _judge_start(self) -> None:
+        missing = sorted(self._peers.missing)
+        self._peers.give_up_on_missing()
+        if missing:
+            self._end_start("not there: " + ", ".join(missing))
+        elif self._ranks.launcher_joined:
+            # It waits for another: let that one say first what keeps it.
+            self.reactor.after(WAITERS_SECONDS, lambda: self._end_start(self._ranks.stuck()))
+        else:
+            self._end_start(self._ranks.stuck())
+
+    def _end_start(self, why: str) -> None:
+        if why and self._ending is None:
+            node = self._job["node"]
+            reason = "not gathered within %g s: %s" % (self._job["start_timeout"], why)
+            self._end_everywhere(Cause(by="start-timeout", reason=reason, node=node))
+
+    def _peer_is_lost(self, node: str, words: str) -> None:
+        seconds = self._job["link"]["lost_after"]
+        reason = "node %s has been silent for %g s (%s)" % (node, seconds, words)
+        self._end_everywhere(Cause(by="lost", reason=reason, node=self._job["node"]))
+        since = time.time() - seconds
+        self._record.event("peer-lost", peer=node, message=words, since=since)
+
+    def _peer_is_ending(self, message: Dict[str, Any]) -> None:
+        cause = Cause.read(message)
+        if cause.by == "stop" or self._ending is not None:
+            self._end_here(cause)
+        else:
+            reason = "node %s: %s" % (cause.node, cause.reason)
+            self._end_here(Cause(by="peer", reason=reason, node=cause.node))
+            self._record.event("peer-bad-end", peer=cause.node, message=cause.reason)
+
+    # The end.
+
+    def _end_everywhere(self, cause: Cause) -> None:
+        self._peers.tell_ending(cause._asdict())
+        self._end_here(cause)
+
+    def _end_here(self, cause: Cause) -> None:
+        """Bring this part to its end; act first, write later: a disk may be slow."""
+        if self._ending is not None:
+            self._ending.hasten(cause.phases)
+            return
+        self._ranks.ordered = True
+        asked = self._ranks.ask(cause)
+        problem = self._make_file(cause.file)
+        phases = cause.phases if asked else NOBODY_TO_ASK
+        self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
+        self._ending = Ending(self.reactor, self._left, phases, self._all_gone)
+        if cause.by == "stop":
+            self._record.event("stop-ordered", message=cause.reason, problem=problem)
+        self._record.account(self.account())
+
+    def _make_file(self, name: Optional[str]) -> str:
+        """Make the file by which the ranks are asked to end; return why it cannot be made."""
+        try:
+            self._stop_file = stopfile.make(self._job["workdir"], name)
+        except OSError as error:
+            return "cannot make %s: %s" % (name, error.strerror)
+        return ""
+
+    def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
+        end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
+        self._end = {**end, "time": time.time()}
+
+    def _look(self) -> None:
+        if self._ending is not None:
+            self._ending.look()
+        self._record.account(self.account())
+
+    def _left(self) -> List[Process]:
+        table = processes.everything()
+        below = processes.descendants([os.getpid()], table)
+        return [table[pid] for pid in below if not table[pid].gone]
+
+    def _all_gone(self, left: List[Process]) -> None:
+        """Nothing of this part runs any more: settle with the others, then leave."""
+        assert self._end is not None
+        self._ranks.settle()
+        self._end["left"] = [process.pid for process in left]
+        stopfile.remove(self._stop_file)  # left there it would stop the next run
+        self._peers.tell_bye(self._end["state"])
+        self._settle(time.monotonic() + RELAY_SECONDS)
+
+    def _settle(self, until: float) -> None:
+        """Stay until the others need no word of ours: all of them ended, or were told."""
+        assert self._end is not None
+        if self._end["state"] == "finished":
+            done = self._peers.all_over
+        else:
+            done = self._peers.settled or time.monotonic() > until
+        if done:
+            self._record.event("end", **self._end)
+            self._write_end(time.monotonic() + RECORD_SECONDS)
+        else:
+            self.reactor.after(SETTLE_POLL, lambda: self._settle(until))
+
+    def _write_end(self, until: float) -> None:
+        assert self._end is not None
+        value = {"schema": 1, **self._end, "ranks": self._ranks.accounts()}
+        self._record.account(self.account())
+        if self._record.end(value) or time.monotonic() > until:
+            self._peers.close()
+            self.over = True
+        else:
+            self.reactor.after(BEAT_SECONDS, lambda: self._write_end(until))
+
+    def give_up(self, reason: str) -> None:
+        """End everything at once and say why: this supervisor cannot go on."""
+        self._ranks.ordered = True
+        self._set_end("failed", "supervisor", reason, None)
+        assert self._end is not None
+        until = time.monotonic() + KILL_LIMIT
+        left = self._left()
+        while left and time.monotonic() < until:
+            send_all(left, signal.SIGKILL)
+            time.sleep(SETTLE_POLL)
+            left = self._left()
+        self._end["left"] = [process.pid for process in left]
+        stopfile.remove(self._stop_file)
+        self._record.event("end", **self._end)
+        self._record.end({"schema": 1, **self._end, "ranks": self._ranks.accounts()})
+
+    # Housekeeping.
+
+    def _state(self) -> str:
+        if self._end is not None:
+            return "running" if self._end["state"] == "finished" else "stopping"
+        return "running" if self._ranks.all_started else "starting"
+
+    def _beat(self) -> None:
+        self._record.beat()
+        self._record.flush()
+
+    def _remember_processes(self) -> None:
+        self._record.processes([process.mark for process in self._left()])

@@ -1,0 +1,227 @@
+"""Real runs on this machine: real agents, supervisors, ranks; nodes are loopback addresses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.facts.nodefacts import Gpus, NodeFacts, Python
+from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
+from clusterctl.network.choice import Network, NodeNetwork
+from clusterctl.node import processes
+from clusterctl.node.paths import NodePaths
+from clusterctl.node.spawn import stamps
+from clusterctl.plan.certificate import make_identity
+from clusterctl.plan.make import make_plan
+from clusterctl.plan.nodejob import node_job, node_secrets
+from clusterctl.plan.options import Options
+from clusterctl.transport.interface import Request, Timeouts
+from clusterctl.transport.local import LocalConnection
+from clusterctl.wire import Message
+
+Head = dict[str, Any]
+
+
+class Run:
+    """One run over some loopback nodes, driven as a controller drives it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        *,
+        nodes: int = 1,
+        procs: int | tuple[int, ...] = 1,
+        launcher: LauncherName = "direct",
+        job: Job | None = None,
+        lost_after: float = 15.0,
+        start_timeout: float = 60.0,
+        state: Path | None = None,
+    ) -> None:
+        self.folder = folder
+        self.workdir = folder / "work"
+        self.workdir.mkdir(exist_ok=True)
+        self.cluster = Cluster(
+            name="test",
+            same_machine=True,
+            job=job or Job(stop=Stop(grace=5)),
+            nodes=tuple(
+                Node(
+                    ssh=Ssh(),
+                    host=f"127.0.0.{n + 1}",
+                    name=f"n{n}-{uuid.uuid4().hex[:8]}",
+                    gpus=0,
+                    procs=procs if isinstance(procs, int) else procs[n],
+                    python=sys.executable,
+                    workdir=str(self.workdir),
+                    state=str(state or folder / "state"),
+                )
+                for n in range(nodes)
+            ),
+        )
+        self.names = [node.name for node in self.cluster.nodes]
+        python = Python(asked="", found=True, executable=sys.executable)
+        self.plan = make_plan(
+            self.cluster,
+            {n: NodeFacts(node=n, uid=os.getuid(), gpus=Gpus(), python=python) for n in self.names},
+            _network(self.cluster),
+            Options(
+                launcher=launcher,
+                command=tuple(command),
+                lost_after=lost_after,
+                start_timeout=start_timeout,
+            ),
+            run=f"test-{uuid.uuid4().hex[:12]}",
+        )
+        self.identity = make_identity(self.plan.run)
+        self.secrets: dict[str, str] = {}
+        self.link_port = 0
+        self.change: Head = {}
+        """What to change of the job that is sent."""
+
+    def paths(self, n: int = 0) -> NodePaths:
+        return NodePaths(self.plan.nodes[n].state)
+
+    def call(self, n: int, op: str, args: Head, body: bytes = b"") -> list[Message]:
+        """Run an operation of the agent on a node and return all its answers."""
+        connection = LocalConnection(self.cluster.nodes[n], timeouts=Timeouts())
+        call = connection.call(Request(op=op, args=args, body=body), timeout=60)
+        try:
+            messages = list(call.messages())
+            reply = call.reply()
+            assert reply.ok, reply.words
+            return messages
+        finally:
+            call.close()
+
+    def where(self, n: int = 0) -> Head:
+        name = self.names[n]
+        state = self.cluster.nodes[n].state
+        return {"cluster": "test", "run": self.plan.run, "node": name, "state": state}
+
+    def start_node(self, n: int) -> Head:
+        plan = self.plan.nodes[n]
+        state = self.cluster.nodes[n].state
+        job = node_job(self.plan, plan, self.identity, state=state, link_port=self.link_port)
+        plan_ = replace(self.plan, env_from=tuple(self.secrets))
+        body = node_secrets(plan_, plan, self.identity, self.secrets)
+        return self.call(n, "start", {"job": {**job, **self.change}}, body)[-1].head
+
+    def start(self) -> Run:
+        """Start all nodes, the master first."""
+        for n in range(len(self.names)):
+            head = self.start_node(n)
+            assert "error" not in head, head
+            self.link_port = self.link_port or head["link_port"]
+        return self
+
+    def status(self, n: int = 0) -> Head:
+        node: Head = self.call(n, "status", self.where(n))[-1].head["node"]
+        return node
+
+    def stop(self, n: int = 0, **order: object) -> Head:
+        return self.call(n, "stop", {**self.where(n), **order})[-1].head
+
+    def tail(
+        self, n: int = 0, *, since: Mapping[str, int] | None = None, **args: object
+    ) -> list[Message]:
+        return self.call(n, "tail", {**self.where(n), "from": dict(since or {}), **args})
+
+    def ended(self, n: int = 0) -> Head:
+        """Follow a node until its part is over, and return its status then."""
+        node: Head = self.tail(n, follow=True)[-1].head["node"]
+        return node
+
+    def events(self, n: int = 0) -> list[Head]:
+        return [m.head["event"] for m in self.tail(n) if "event" in m.head]
+
+    def log(self, rank: int, n: int = 0) -> bytes:
+        return Path(self.paths(n).rank_log(rank)).read_bytes()
+
+    def wait_for_log(self, rank: int, text: bytes, n: int = 0, seconds: float = 20.0) -> None:
+        path = Path(self.paths(n).rank_log(rank))
+        wait_until(lambda: path.exists() and text in path.read_bytes(), seconds)
+
+    def pid_of_supervisor(self, n: int = 0) -> int:
+        pid: int = self.status(n)["supervisor"]["pid"]
+        return pid
+
+    def left(self) -> list[processes.Process]:
+        """Return what still lives of the run on any of its nodes, supervisors on their way out."""
+        until = time.monotonic() + 2
+        while (living := self._living()) and time.monotonic() < until:
+            time.sleep(0.02)
+        return living
+
+    def _living(self) -> list[processes.Process]:
+        table = processes.everything()
+        found = [processes.stamped(stamps(self.plan.run, name), table) for name in self.names]
+        return [table[pid] for pid in set().union(*found)]
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        for n in range(len(self.names)):
+            self.stop(n, grace=0)
+        for process in self._living():
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _network(cluster: Cluster) -> Network:
+    def chosen(node: Node) -> NodeNetwork:
+        return NodeNetwork(
+            address=node.host, interface="lo", subnet="127.0.0.0/8", speed_mbps=None,
+            candidates=(), why="a test",
+        )  # fmt: skip
+
+    return Network(
+        kind="one machine",
+        nodes={node.name: chosen(node) for node in cluster.nodes},
+        master_address=cluster.master.host,
+        master_port=free_port(),
+        master_port_why="a test",
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Make runs whose ranks are Python text; every one is ended after the test."""
+    runs: list[Run] = []
+
+    def make(text: str, *args: str, **options: Any) -> Run:
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        runs.append(Run(folder, [sys.executable, "-u", "-c", text, *args], **options))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.end()
+
+
+def environment_of(pid: int) -> Mapping[bytes, bytes]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)

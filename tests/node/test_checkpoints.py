@@ -1,0 +1,291 @@
+"""A checkpoint is complete only when each byte that must be there is there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.node import checkpoints as checkpoints_module
+from clusterctl.node.checkpoints import checkpoints
+from clusterctl.node.link import Link, OperationError
+
+LINK = Link(io.BytesIO(), -1)
+
+
+def ask(workdir: Path, **args: Any) -> list[dict[str, Any]]:
+    answer = checkpoints({"workdir": str(workdir), **args}, b"", LINK)
+    found: list[dict[str, Any]] = answer.head["candidates"]
+    return found
+
+
+def judged(path: Path, **args: Any) -> dict[str, Any]:
+    (one,) = ask(path.parent, which=path.name, **{"verify": True, **args})
+    return one
+
+
+def flip_a_bit(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def torch_file(path: Path, payload: bytes = b"weights" * 100) -> Path:
+    """Write the kind of zip that torch.save writes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+        archive.writestr("archive/data/0", payload)
+    return path
+
+
+def safetensors(path: Path, size: int = 64) -> Path:
+    header = {"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(range(size)))
+    return path
+
+
+def ours(path: Path, step: int = 120) -> Path:
+    path.mkdir(parents=True)
+    (path / "__0_0.distcp").write_bytes(b"shard 0" * 50)
+    (path / "__1_0.distcp").write_bytes(b"shard 1" * 50)
+    (path / "state.json").write_text(json.dumps({"step": step}))
+    files = {
+        file.name: {
+            "size": file.stat().st_size,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
+        for file in path.iterdir()
+    }
+    manifest = path / "MANIFEST.json"
+    manifest.write_text(json.dumps({"schema": 1, "files": files}))
+    (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest() + "\n")
+    return path
+
+
+def trainer(path: Path, step: int = 20) -> Path:
+    path.mkdir(parents=True)
+    safetensors(path / "model-00001-of-00002.safetensors")
+    safetensors(path / "model-00002-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    index["weight_map"]["b"] = "model-00002-of-00002.safetensors"
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    torch_file(path / "optimizer.pt")
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return path
+
+
+def rank_files(path: Path, ranks: range, *, world_size: int | None = 4) -> Path:
+    path.mkdir(parents=True)
+    for rank in ranks:
+        torch_file(path / f"model_state_rank{rank}.pt", b"%d" % rank * 500)
+    if 0 in ranks:
+        metadata = {"step": 20} | ({"world_size": world_size} if world_size else {})
+        (path / "metadata.json").write_text(json.dumps(metadata))
+    return path
+
+
+def test_ours_whole(tmp_path: Path) -> None:
+    found = judged(ours(tmp_path / "step-000120"))
+    assert (found["complete"], found["format"], found["step"]) == (True, "clusterctl", 120)
+    assert found["why"] == ""
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", "state.json"])
+def test_ours_with_any_flipped_bit_is_refused(tmp_path: Path, name: str) -> None:
+    path = ours(tmp_path / "step-1")
+    flip_a_bit(path / name, 5)
+    found = judged(path)
+    assert not found["complete"]
+    assert f"{name} is changed" in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("__1_0.distcp", "__1_0.distcp is missing"),
+        ("MANIFEST.json", "MANIFEST.json is missing"),
+        ("COMPLETE", "COMPLETE is missing"),
+    ],
+)
+def test_ours_with_a_missing_file_is_refused_without_reading_content(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    path = ours(tmp_path / "step-1")
+    (path / name).unlink()
+    found = judged(path, verify=False)
+    assert not found["complete"]
+    assert why in found["why"]
+
+
+def test_ours_with_a_changed_manifest_is_refused(tmp_path: Path) -> None:
+    path = ours(tmp_path / "step-1")
+    flip_a_bit(path / "MANIFEST.json", 30)
+    assert "not the one that COMPLETE was written for" in judged(path)["why"]
+
+
+def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
+    path = ours(tmp_path / "step-1")
+    manifest = path / "MANIFEST.json"
+    manifest.write_text(json.dumps({"files": {"../../etc/passwd": {"size": 1, "sha256": "x"}}}))
+    (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest())
+    assert "broken entry" in judged(path)["why"]
+
+
+def test_trainer(tmp_path: Path) -> None:
+    found = judged(trainer(tmp_path / "checkpoint-20"))
+    assert (found["complete"], found["format"], found["step"]) == (True, "trainer", 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("model-00002-of-00002.safetensors", "model-00002-of-00002.safetensors is missing"),
+        ("trainer_state.json", "trainer_state.json, which is written last, is missing"),
+        ("model.safetensors.index.json", "it holds no weights"),
+    ],
+)
+def test_trainer_with_a_missing_file_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    path = trainer(tmp_path / "checkpoint-20")
+    (path / name).unlink()
+    assert why in judged(path, verify=False)["why"]
+
+
+def test_cut_files_are_refused(tmp_path: Path) -> None:
+    path = trainer(tmp_path / "checkpoint-20")
+    shard = path / "model-00001-of-00002.safetensors"
+    os.truncate(shard, shard.stat().st_size - 1)
+    assert "its header says" in judged(path, verify=False)["why"]
+    other = trainer(tmp_path / "checkpoint-40")
+    os.truncate(other / "optimizer.pt", 500)
+    assert "optimizer.pt is cut" in judged(other, verify=False)["why"]
+
+
+def test_a_flipped_bit_in_a_torch_file_is_found_by_its_checksum(tmp_path: Path) -> None:
+    path = torch_file(tmp_path / "checkpoint_0001000.pt")
+    assert judged(path)["complete"]
+    assert judged(path)["step"] == 1000
+    flip_a_bit(path, 300)
+    assert judged(path, verify=False)["complete"]
+    assert "is changed" in judged(path)["why"]
+
+
+def test_rank_files_on_shared_storage(tmp_path: Path) -> None:
+    found = judged(rank_files(tmp_path / "checkpoint-20", range(4)))
+    assert (found["complete"], found["format"]) == (True, "rank-files")
+    (tmp_path / "checkpoint-20" / "model_state_rank2.pt").unlink()
+    assert "model_state_rank2.pt is missing" in judged(tmp_path / "checkpoint-20")["why"]
+
+
+def test_rank_files_of_one_node_say_which_part_they_are(tmp_path: Path) -> None:
+    found = judged(rank_files(tmp_path / "checkpoint-20", range(2, 4)), world_size=4)
+    assert not found["complete"]
+    part = found["part"]
+    assert (part["ranks"], part["world_size"], part["metadata"]) == ([2, 3], 4, False)
+
+
+def with_step(path: Path, step: int) -> None:
+    """Write what torch.save writes of a dict with a step in it."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"step": step, "model": {}}))
+
+
+def test_files_of_two_saves_in_one_folder_are_refused(tmp_path: Path) -> None:
+    path = rank_files(tmp_path / "checkpoint-20", range(4))
+    for rank in range(4):
+        with_step(path / f"model_state_rank{rank}.pt", 20)
+    assert judged(path)["complete"]
+    with_step(path / "model_state_rank3.pt", 10)
+    assert "two saves are mixed" in judged(path, verify=False)["why"]
+    with_step(path / "model_state_rank3.pt", 20)
+    os.utime(path / "model_state_rank3.pt", (1000, 1000))
+    assert "s apart" in judged(path)["why"]
+
+
+def test_a_checkpoint_that_goes_away_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours(tmp_path / "out" / "step-000020", step=20)
+    gone = str(tmp_path / "out" / "step-000040")
+    there = str(tmp_path / "out" / "step-000020")
+    monkeypatch.setattr(checkpoints_module, "_found_in", lambda _folder: [there, gone])
+    found = ask(tmp_path, path="out")
+    assert {one["name"]: one["complete"] for one in found} == {
+        "step-000020": True,
+        "step-000040": False,
+    }
+    assert "while we looked" in next(one["why"] for one in found if not one["complete"])
+
+
+def test_a_broken_rank_file_is_no_part(tmp_path: Path) -> None:
+    path = rank_files(tmp_path / "checkpoint-20", range(2))
+    flip_a_bit(path / "model_state_rank1.pt", 200)
+    found = judged(path)
+    assert "model_state_rank1.pt is changed" in found["why"]
+    assert found["part"] is None
+
+
+def test_latest_lists_the_newest_first_and_names_what_is_unfinished(tmp_path: Path) -> None:
+    ours(tmp_path / "out" / "step-000020", step=20)
+    ours(tmp_path / "out" / "step-000100", step=100)
+    (tmp_path / "out" / "step-000120.tmp-a1b2").mkdir()
+    (tmp_path / "out" / "runs").mkdir()
+    found = ask(tmp_path, path="out")
+    assert [(one["step"], one["complete"]) for one in found] == [
+        (120, False),
+        (100, True),
+        (20, True),
+    ]
+    assert "being written" in found[0]["why"]
+
+
+def test_the_same_checkpoint_elsewhere_has_the_same_hash(tmp_path: Path) -> None:
+    for make, name in ((ours, "step-1"), (trainer, "checkpoint-1")):
+        first, second = make(tmp_path / "a" / name), make(tmp_path / "b" / name)
+        assert judged(first)["hash"] == judged(second)["hash"] != ""
+
+
+def test_what_is_missing_is_an_error_that_names_both_places(tmp_path: Path) -> None:
+    with pytest.raises(OperationError, match=r"there is no .*nope"):
+        ask(tmp_path, path="out", which="nope")
+    with pytest.raises(OperationError, match="cannot list"):
+        ask(tmp_path, path="out")
+
+
+def test_a_folder_of_something_else_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert "none of the known kinds" in judged(tmp_path / "data")["why"]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_torch_distributed_checkpoint(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    state = {"model": {"w": torch.arange(100.0), "b": torch.ones(3)}, "step": 5}
+    path = tmp_path / "step-5"
+    dcp.save(state, checkpoint_id=path, no_dist=True)
+    assert judged(path)["complete"]
+    (shard,) = path.glob("*.distcp")
+    os.utime(path / ".metadata", (1000, 1000))
+    copied = judged(path)
+    assert copied["complete"]
+    assert "a copy, or two saves" in copied["doubts"][0]
+    whole = shard.read_bytes()
+    flip_a_bit(shard, whole.index(torch.arange(100.0).numpy().tobytes()[:40]) + 20)
+    assert "is changed" in judged(path)["why"]
+    shard.write_bytes(whole[:-1])
+    assert "wanted" in judged(path, verify=False)["why"]
+    shard.unlink()
+    assert "is missing" in judged(path, verify=False)["why"]
+    metadata = path / ".metadata"
+    metadata.write_bytes(metadata.read_bytes()[:200])
+    assert ".metadata" in judged(path)["why"]

@@ -1,0 +1,38 @@
+"""A run is looked after by the agent that it began with."""
+
+from __future__ import annotations
+
+import marshal
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterctl.node import loader
+
+from .conftest import Run
+
+SLEEP = "import time; print('here'); time.sleep(300)"
+
+
+def altered(module: str, old: bytes, new: bytes) -> bytes:
+    """Return the agent as another version of it might be."""
+    sources = loader.read_sources()
+    source = zlib.decompress(sources[module])
+    assert old in source
+    changed = {**sources, module: zlib.compress(source.replace(old, new))}
+    return loader._PROGRAM % marshal.dumps(changed, 2)
+
+
+def test_an_agent_of_another_version_answers_for_its_own_run(make_run: Callable[..., Run]) -> None:
+    run = make_run(SLEEP).start()
+    run.wait_for_log(0, b"here")
+    other = altered("clusterctl.node.status", b'"schema": 1,', b'"schema": 0,')
+    agent = Path(run.paths().agent)
+    agent.write_bytes(other)
+    assert run.status()["schema"] == 0
+    assert run.tail()[-1].head["node"]["schema"] == 0
+    assert run.stop()["gone"]
+    agent.write_bytes(loader.program())
+    assert run.status()["schema"] == 1
+    agent.unlink()
+    assert run.status()["state"] == "stopped"

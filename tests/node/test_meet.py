@@ -1,0 +1,194 @@
+"""The operation `meet`, among nodes that are processes: listeners, connections, tokens."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pytest
+
+from clusterctl.node.connect import connect_to
+from clusterctl.node.listen import Listeners
+from clusterctl.node.tokens import Tokens
+from clusterctl.wire import Message, read_message
+
+WORD = "0123456789abcdef0123456789abcdef"
+HERE = "127.0.0.1"
+
+
+AGENT = """
+import os, sys
+from clusterctl.node.link import Link
+from clusterctl.node.meet import meet
+link = Link(os.fdopen(0, "rb", buffering=0), os.dup(1))
+link.end(meet(sys.argv[1], link))
+"""
+
+
+class Conversation:
+    """A `meet` in a process of its own, as on a node, and the controller's end of its link."""
+
+    def __init__(self) -> None:
+        self._node = subprocess.Popen(
+            [sys.executable, "-c", AGENT, WORD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def _read(self) -> Message:
+        message = read_message(cast("BinaryIO", self._node.stdout))
+        assert message is not None, "the node ended without a word"
+        return message
+
+    def _write(self, message: Message) -> None:
+        assert self._node.stdin is not None
+        self._node.stdin.write(message.encode())
+        self._node.stdin.flush()
+
+    def step(self, **head: Any) -> dict[str, Any]:
+        self._write(Message(head))
+        return self._read().head
+
+    def end(self, message: Message | None) -> Message:
+        assert self._node.stdin is not None
+        assert self._node.stdout is not None
+        if message is not None:
+            self._write(message)
+        self._node.stdin.close()
+        last = self._read()
+        self._node.stdout.close()
+        assert self._node.wait(20) == 0
+        return last
+
+
+@pytest.fixture
+def listeners() -> Iterator[Listeners]:
+    opened = Listeners(WORD)
+    yield opened
+    opened.close()
+
+
+def listen(listeners: Listeners, port: int = 0) -> dict[str, Any]:
+    return listeners.listen({"key": "pair", "address": HERE, "port": port})
+
+
+def connect(port: int, **more: Any) -> dict[str, Any]:
+    target = {"target": "b", "key": "pair", "address": HERE, "port": port, **more}
+    (made,) = connect_to([target], WORD, 1.0)
+    return made
+
+
+def test_a_whole_meeting_leaves_nothing_behind(tmp_path: Path) -> None:
+    node = Conversation()
+    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
+    socket_ = {"key": "pair", "address": HERE, "port": 0}
+    prepared = node.step(step="prepare", sockets=[socket_], tokens=[share])
+    port = prepared["bound"][0]["port"]
+    target = {"target": "self", "key": "pair", "address": HERE, "port": port, "source": HERE}
+    token = {"path": str(tmp_path), "folder": str(tmp_path), "name": "0", "writer": "self"}
+    met = node.step(step="meet", targets=[target], limit_s=2, tokens=[token], token_limit_s=2)
+
+    (made,) = met["connected"]
+    assert (made["state"], made["source"], made["seen_as"]) == ("ok", HERE, HERE)
+    assert met["seen"][0]["seen"] is True
+    assert node.end(Message({"step": "end"})).head == {"foreign": [], "end": True}
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+    assert connect(port)["state"] == "refused"
+
+
+def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    node = Conversation()
+    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
+    node.step(step="prepare", sockets=[], tokens=[share])
+    assert len(os.listdir(tmp_path)) == 1  # noqa: PTH208
+
+    node.end(None)
+
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:
+    with socket.socket() as taken:
+        taken.bind((HERE, 0))
+        taken.listen()
+        bound = listen(listeners, taken.getsockname()[1])
+
+    assert bound["port"] is None
+    assert bound["error"] == "Address already in use"
+    assert f"pid {os.getpid()}" in bound["holder"]
+
+
+def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
+    with socket.socket() as stranger:
+        stranger.bind((HERE, 0))
+        stranger.listen()
+        made = connect(stranger.getsockname()[1])
+
+    assert (made["state"], made["words"]) == (
+        "foreign",
+        "it accepts the connection and then says nothing",
+    )
+
+
+def test_an_echo_is_not_taken_for_us() -> None:
+    with socket.socket() as echo:
+        echo.bind((HERE, 0))
+        echo.listen()
+
+        def serve() -> None:
+            connection, _ = echo.accept()
+            with connection:
+                connection.sendall(connection.recv(100))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        made = connect(echo.getsockname()[1])
+        thread.join()
+
+    assert (made["state"], made["words"]) == ("foreign", "another program answers there")
+
+
+def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:
+    port = listen(listeners)["port"]
+    with socket.create_connection((HERE, port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0\r\n")
+        assert stranger.recv(100) == b""
+
+    assert listeners.foreign() == [HERE]
+    assert connect(port)["state"] == "ok"
+
+
+def test_an_address_that_is_not_ours_cannot_be_the_source(listeners: Listeners) -> None:
+    made = connect(listen(listeners)["port"], source="192.0.2.77")
+
+    assert (made["state"], made["words"]) == ("error", "Cannot assign requested address")
+
+
+def test_a_token_is_written_where_it_can_be(tmp_path: Path) -> None:
+    tokens = Tokens(WORD)
+    (tmp_path / "work").mkdir()
+    folders = [str(tmp_path / "absent"), str(tmp_path / "work")]
+    (written,) = tokens.write([{"path": str(tmp_path), "folders": folders, "name": "0"}])
+    (nowhere,) = tokens.write([{"path": "/x", "folders": ["/proc/nothing"], "name": "0"}])
+
+    assert written["folder"] == str(tmp_path / "work")
+    assert (nowhere["folder"], nowhere["words"]) == (None, "No such file or directory")
+    tokens.remove()
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_token_that_never_shows_and_one_that_is_another(tmp_path: Path) -> None:
+    (tmp_path / ".clusterctl-token-1").write_text("another word")
+    wanted = [
+        {"path": str(tmp_path), "folder": str(tmp_path), "name": name, "writer": name}
+        for name in ("0", "1")
+    ]
+
+    absent, other = Tokens(WORD).look_for(wanted, 0.1)
+
+    assert (absent["seen"], absent["words"]) == (False, "it is not in the folder's listing")
+    assert (other["seen"], other["words"]) == (False, "its content is another")

@@ -1,0 +1,259 @@
+"""The link: only this run's supervisors, what they say, and what their silence says."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from clusterctl.node.channel import client_context
+from clusterctl.node.master import Master
+from clusterctl.node.peers import Alone, connect
+from clusterctl.node.peertalk import Said
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.worker import Clock, Worker
+from clusterctl.plan.certificate import Identity, make_identity
+
+IDENTITY = make_identity("lab-1")
+
+
+class Heard:
+    """What a side was told, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, object]] = []
+
+    def said(self) -> Said:
+        return Said(
+            ending=lambda message: self.all.append(("ending", message)),
+            lost=lambda node, _words: self.all.append(("lost", node)),
+            joined=lambda node: self.all.append(("joined", node)),
+            clock=lambda offset, error: self.all.append(("clock", (offset, error))),
+        )
+
+    def of(self, kind: str) -> list[object]:
+        return [what for each, what in self.all if each == kind]
+
+
+class Link:
+    """A master and its workers in one reactor."""
+
+    def __init__(self, workers: int = 2, *, lost_after: float = 5.0) -> None:
+        self.reactor = Reactor()
+        self.lost_after = lost_after
+        self.names = ["master", *(f"w{n}" for n in range(workers))]
+        self.heard = {name: Heard() for name in self.names}
+        self.master = self.side("master", 0, IDENTITY)
+        assert isinstance(self.master, Master)
+
+    def side(self, name: str, port: int, identity: Identity, token: str = "") -> Master | Worker:
+        job: dict[str, Any] = {
+            "node": name,
+            "nnodes": len(self.names),
+            "node_rank": self.names.index(name),
+            "address": "127.0.0.1",
+            "workers": self.names[1:],
+            "master": {"node": "master"},
+            "link": {
+                "address": "127.0.0.1",
+                "port": port,
+                "certificate": identity.certificate,
+                "lost_after": self.lost_after,
+            },
+        }
+        secrets = {"token": token or identity.token, "key": identity.key}
+        made = connect(self.reactor, job, secrets, self.heard[name].said())
+        assert not isinstance(made, Alone)
+        return made
+
+    def worker(self, n: int, identity: Identity = IDENTITY, token: str = "") -> Master | Worker:
+        return self.side(f"w{n}", self.master.port, identity, token)
+
+    def until(self, condition: object, seconds: float = 10.0) -> None:
+        until = time.monotonic() + seconds
+        while not condition():  # type: ignore[operator]
+            assert time.monotonic() < until, {n: h.all for n, h in self.heard.items()}
+            self.turn()
+
+    def turn(self) -> None:
+        self.reactor.after(0.02, lambda: None)
+        self.reactor.turn()
+
+    def live(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.turn()
+
+
+@contextmanager
+def link(workers: int = 2, *, lost_after: float = 5.0) -> Iterator[Link]:
+    made = Link(workers, lost_after=lost_after)
+    try:
+        yield made
+    finally:
+        made.master.close()
+
+
+def test_an_end_is_told_to_all_at_once() -> None:
+    with link() as net:
+        workers = [net.worker(0), net.worker(1)]
+        net.until(lambda: not net.master.missing)
+        workers[1].tell_ending({"by": "rank", "node": "w1", "reason": "why"})
+        net.until(lambda: net.heard["w0"].of("ending"))
+        for name in ("master", "w0"):
+            assert net.heard[name].of("ending")[0] == {"by": "rank", "node": "w1", "reason": "why"}
+        for worker in workers:
+            worker.tell_bye("failed")
+        net.until(lambda: net.master.settled and all(w.settled for w in workers))
+        assert net.master.all_over
+        for worker in workers:
+            worker.close()
+
+
+def test_who_comes_late_hears_of_the_end_too() -> None:
+    with link() as net:
+        net.master.tell_ending({"by": "stop", "node": "master", "reason": "why"})
+        worker = net.worker(0)
+        net.until(lambda: net.heard["w0"].of("ending"))
+        worker.close()
+
+
+def test_what_was_said_before_the_connection_stood_arrives() -> None:
+    with link(1) as net:
+        worker = net.worker(0)
+        worker.tell_ending({"by": "rank", "node": "w0", "reason": "at once"})
+        worker.tell_bye("failed")
+        net.until(lambda: worker.settled)
+        assert net.heard["master"].of("ending")
+        assert net.master.all_over
+
+
+def test_the_clock_is_measured_and_a_jump_in_the_middle_is_left_out() -> None:
+    with link(1) as net:
+        worker = net.worker(0)
+        net.until(lambda: net.heard["w0"].of("clock"))
+        ((offset, error),) = net.heard["w0"].of("clock")  # type: ignore[misc]
+        assert 0 <= error < 1  # type: ignore[has-type]
+        assert abs(offset) <= error + 0.001  # type: ignore[has-type]
+        worker.close()
+    clock = Clock()
+    clock.add(100.0, 50.5, 101.0)
+    clock.add(102.0, 50.0, 60.0)  # set back meanwhile
+    clock.add(103.0, 53.1, 103.2)
+    assert clock.best() == pytest.approx([0.1, 50.0])
+
+
+@pytest.mark.parametrize("wrong", ["token", "certificate", "name"])
+def test_nobody_else_is_let_in(wrong: str) -> None:
+    with link(1, lost_after=1.0) as net:
+        if wrong == "token":
+            other = net.worker(0, token="guessed")
+        elif wrong == "certificate":
+            other = net.worker(0, make_identity("lab-1"), IDENTITY.token)
+        else:
+            net.names.append("stranger")
+            net.heard["stranger"] = Heard()
+            other = net.side("stranger", net.master.port, IDENTITY)
+        net.until(lambda: any(h.of("lost") for n, h in net.heard.items() if n != "master"))
+        assert net.master.missing == {"w0"}
+        assert not net.heard["master"].all
+        other.close()
+
+
+def test_plain_bytes_and_old_tls_do_not_disturb_it() -> None:
+    with link(1) as net:
+        strangers = [socket.create_connection(("127.0.0.1", net.master.port)) for _ in range(3)]
+        strangers[0].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        strangers[1].close()
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        strangers[0].settimeout(2)
+        try:
+            net.live(0.1)
+            assert not strangers[0].recv(1000).startswith(b"{")
+        except (OSError, ssl.SSLError):
+            pass
+        for stranger in strangers:
+            stranger.close()
+        worker.close()
+
+
+STRANGE = [
+    b"[]",
+    b"5",
+    b'{"hello": 5}',
+    b'{"hello": {"token": "\\ud800", "node": "w0"}}',
+    b'{"ending": {"by": "rank", "node": "w0", "reason": "forged"}}',
+    b"[" * 60000,
+    b"x" * 200000,
+]
+
+
+@pytest.mark.parametrize("line", STRANGE, ids=lambda line: repr(line[:24]))
+def test_a_line_of_anything_by_anybody_does_not_disturb_it(line: bytes) -> None:
+    with link(1) as net:
+        stranger = socket.create_connection(("127.0.0.1", net.master.port))
+        tls = client_context(IDENTITY.certificate).wrap_socket(
+            stranger, do_handshake_on_connect=False
+        )
+        tls.setblocking(False)
+        data, sent = line + b"\n", False
+        for _ in range(100):
+            net.turn()
+            try:
+                sent = sent or bool(tls.send(data))
+                if sent and not tls.recv(100):
+                    break
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                continue
+            except OSError:
+                break
+        assert sent
+        tls.close()
+        assert not net.heard["master"].all
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        worker.close()
+
+
+def test_a_broken_connection_is_made_again_and_costs_nothing() -> None:
+    with link(1, lost_after=3.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        assert isinstance(worker, Worker)
+        for _ in range(2):
+            assert worker._channel is not None
+            worker._channel._socket.shutdown(socket.SHUT_RDWR)
+            net.live(1.0)
+        worker.tell_ending({"by": "rank", "node": "w0", "reason": "later"})
+        net.until(lambda: net.heard["master"].of("ending"))
+        assert not net.heard["master"].of("lost") + net.heard["w0"].of("lost")
+        assert net.heard["master"].of("joined") == ["w0"]
+        worker.close()
+
+
+def test_silence_is_loss_on_both_sides() -> None:
+    with link(1, lost_after=1.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        worker.close()
+        net.until(lambda: net.heard["master"].of("lost") == ["w0"])
+        assert net.master.settled
+    with link(1, lost_after=1.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        net.master.close()
+        worker.tell_bye("finished")
+        net.until(lambda: net.heard["w0"].of("lost") == ["master"])
+        assert worker.settled
+
+
+def test_a_run_on_one_node_has_nobody_to_hear() -> None:
+    alone = connect(Reactor(), {"nnodes": 1}, {}, Heard().said())
+    assert alone.all_over
+    assert not alone.missing

@@ -1,0 +1,157 @@
+"""The operation `read`: raw answers to everything that is asked, each with its own end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.learn import learn
+from clusterctl.facts.request import Place, Wanted, read_arguments
+from clusterctl.node.read import matching, read
+from clusterctl.wire import Message
+
+
+class Controller:
+    """The other end of the link: asks the clock so many times."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def receive(self) -> Message | None:
+        return Message({})
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+def answers(args: dict[str, Any], controller: Controller | None = None) -> Answers:
+    return Answers.of(read(args, b"", controller or Controller()))  # type: ignore[arg-type]
+
+
+def test_files_globs_and_links(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1\n")
+    (tmp_path / "two").write_text("2\n")
+    (tmp_path / "link").symlink_to("one")
+    found = answers(
+        {
+            "files": ["/proc/sys/kernel/ostype", str(tmp_path / "none")],
+            "globs": [f"{tmp_path}/t*"],
+            "links": [str(tmp_path / "link")],
+        }
+    )
+
+    assert found.word("/proc/sys/kernel/ostype") == "Linux"
+    assert found.file(str(tmp_path / "none")).state == "absent"
+    assert found.number(str(tmp_path / "two")) == 2
+    assert found.by_key[f"link:{tmp_path}/link"].data == b"one"
+
+
+def test_a_star_stands_for_a_part_of_one_name(tmp_path: Path) -> None:
+    for name in ("a/x.conf", "a/.y.conf", "b/x.conf", "b/x.conf.old", "b/deep/x.conf"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    # Only that hidden names need a dot in the pattern is otherwise than in pathlib.
+    for pattern in ("*/x.conf", "b/x.*", "a/none", "none/*", "*/deep/*"):
+        wanted = sorted(map(str, tmp_path.glob(pattern)))
+        assert matching(f"{tmp_path}/{pattern}") == wanted, pattern
+    assert matching(f"{tmp_path}/a/*.conf") == [f"{tmp_path}/a/x.conf"]
+
+
+def test_programs_and_modules_of_ours() -> None:
+    interpreter = {"source": "clusterctl.node.interpreter", "source_at": 2, "cwd": "/"}
+    found = answers(
+        {
+            "commands": [
+                {"key": "echo", "argv": ["echo", "hi"], "limit_s": 5},
+                {"key": "python", "argv": ["python3", "-c"], "limit_s": 20, **interpreter},
+                {"key": "unasked", "argv": ["true"], "limit_s": 5, "only_if": ["/no/such"]},
+            ]
+        }
+    )
+
+    assert found.command("echo").data == b"hi\n"
+    assert found.command("python").text.split("\0")[1].startswith("3.")
+    assert found.command("unasked").state == "not-asked"
+
+
+def test_a_program_in_the_jobs_environment(tmp_path: Path) -> None:
+    job = {
+        "env": [["GREETING", "$HOME; ü", "asked"]],
+        "env_init": "export FROM_INIT='set by init'",
+        "workdir": str(tmp_path),
+    }
+    argv = ["sh", "-c", 'printf "%s|%s|%s" "$GREETING" "$FROM_INIT" "$PWD"']
+    command = {"key": "x", "argv": argv, "limit_s": 10, "cwd": str(tmp_path), "job": job}
+
+    assert answers({"commands": [command]}).command("x").text == f"$HOME; ü|set by init|{tmp_path}"
+
+
+def test_paths(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "a").write_bytes(b"x" * 300_000)
+    (tmp_path / "same").mkdir()
+    (tmp_path / "same" / "a").write_bytes(b"x" * 300_000)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").write_bytes(b"x" * 299_999 + b"y")
+    names = ("model", "same", "other")
+    places = tuple(Place(path=str(tmp_path / name), digest=True) for name in names)
+    missing = Place(path=str(tmp_path / "not" / "yet"), write=True)
+    wanted = Wanted(places=(*places, missing))
+
+    facts = learn("a", answers({**read_arguments(wanted), "clock": 0}), wanted, clock=None)
+    model, same, other, absent = facts.paths
+
+    assert (model.size, model.entries, model.folder) == (300_000, 1, True)
+    assert model.digest == same.digest != other.digest
+    assert (absent.exists, absent.writable) == (False, True)
+    assert list(tmp_path.glob(".clusterctl*")) == []
+
+
+def test_the_clock_is_served_beside_a_slow_program() -> None:
+    controller = Controller()
+    slow = {"key": "slow", "argv": ["sleep", "0.5"], "limit_s": 5}
+    answers({"commands": [slow], "clock": 3}, controller)
+
+    assert [set(m.head) for m in controller.sent] == [{"clock"}, {"time"}, {"time"}, {"time"}]
+
+
+def test_the_holder_of_the_lock_is_asked() -> None:
+    name = f"clusterctl-test-{uuid.uuid4()}"
+    assert answers({"lock": name}).json("lock") == {"holder": None}
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind("\0" + name)
+        door.listen()
+
+        def serve() -> None:
+            connection, _ = door.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b'{"run": "r1", "user": "ada"}\n')
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        holder = answers({"lock": name}).json("lock")["holder"]
+        thread.join()
+
+    assert (holder["run"], holder["user"]) == ("r1", "ada")
+
+
+def test_this_machine_becomes_facts() -> None:
+    wanted = Wanted(gpus=0)
+    args = json.loads(json.dumps(read_arguments(wanted)))
+    facts = learn("here", answers(args), wanted, clock=None)
+
+    assert facts.boot_id
+    assert facts.hostname == socket.gethostname()
+    assert any(i.loopback for i in facts.interfaces or ())
+    assert facts.shm_bytes is not None
+    assert facts.limits is not None
+    assert facts.python is not None
+    assert facts.python.problem == ""

@@ -1,0 +1,136 @@
+"""What a supervisor keeps survives a full disk, and never keeps a half."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.paths import NodePaths
+from clusterctl.node.record import Record, read_json, write_whole
+
+from .conftest import Run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of half a mebibyte; takes root."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no filesystem can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> NodePaths:
+    (tmp_path / "ranks").mkdir()
+    return NodePaths(str(tmp_path))
+
+
+def fill(folder: Path) -> None:
+    with (folder / "filler").open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
+
+
+def events(paths: NodePaths) -> list[str]:
+    lines = Path(paths.events).read_text().splitlines()
+    return [json.loads(line)["kind"] for line in lines]
+
+
+def test_a_file_is_there_whole_or_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    assert read_json(str(path)) is None
+    write_whole(str(path), {"a": 1})
+    path.with_name("x.json.new").write_text('{"a": 2, "cut')
+    assert read_json(str(path)) == {"a": 1}
+    path.write_text("[1]")
+    assert read_json(str(path)) is None
+
+
+def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None:
+    (small_disk / "ranks").mkdir()
+    paths = NodePaths(str(small_disk))
+    record = Record(paths)
+    record.reserve()
+    record.event("first")
+    record.beat()
+    fill(small_disk)
+    for _ in range(200):
+        record.event("waiting", message="x" * 100)
+    record.account({"state": "running"})
+    record.processes([(1, 2)])
+    record.beat()
+    assert read_json(paths.supervisor) is None
+    assert record.end({"state": "finished"})
+    assert read_json(paths.end) == {"state": "finished"}
+    (small_disk / "filler").unlink()
+    record.flush()
+    assert events(paths) == ["first", *["waiting"] * 200]
+    assert read_json(paths.supervisor) == {"state": "running"}
+    assert Path(paths.processes).read_text() == "1 2\n"
+
+
+def test_a_deleted_folder_is_no_reason_to_wait(tmp_path: Path) -> None:
+    record = Record(NodePaths(str(tmp_path / "gone")))
+    record.event("first")
+    record.beat()
+    record.log_times()
+    assert record.end({"state": "finished"})
+
+
+def test_the_time_index_grows_with_the_log_only(paths: NodePaths) -> None:
+    record = Record(paths)
+    log = Path(paths.rank_log(3))
+    for size in (10, 10, 25):
+        log.write_bytes(bytes(size))
+        record.log_times()
+    lines = [line.split() for line in log.with_suffix(".times").read_text().splitlines()]
+    assert [int(size) for _, size in lines] == [10, 25]
+    assert float(lines[0][0]) <= float(lines[1][0])
+
+
+def test_a_start_on_a_full_disk_is_refused_with_the_way_out(
+    small_disk: Path, make_run: Callable[..., Run]
+) -> None:
+    run = make_run("pass", state=small_disk)
+    with (small_disk / "filler").open("wb") as file:
+        file.write(bytes(250 * 1024))  # room for the agent, not for the end
+    fill_all_but(small_disk, 40 * 1024)
+    error = run.start_node(0)["error"]
+    assert error["kind"] == "state-folder"
+    assert "No space left on device" in error["message"]
+    assert "make room there" in error["hint"]
+
+
+def fill_all_but(folder: Path, left: int) -> None:
+    fill(folder)
+    with (folder / "filler").open("r+b") as file:
+        file.truncate((folder / "filler").stat().st_size - left)
+
+
+def test_a_run_on_a_full_disk_ends_and_says_so(
+    small_disk: Path, make_run: Callable[..., Run]
+) -> None:
+    chatter = (
+        "import os, sys, time; print('here')\n"
+        "try:\n"
+        "  while True: os.write(1, b'x' * 4096)\n"
+        "except OSError as error: sys.exit(error.errno)\n"
+    )
+    run = make_run(chatter, state=small_disk)
+    run.start()
+    node = run.ended()
+    assert node["state"] == "failed"
+    assert node["end"]["reason"] == "rank 0 ended with exit code 28"
+    assert run.stop()["gone"]

@@ -1,0 +1,149 @@
+"""`tail`: each byte once, in its place, soon after it was written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterctl.node import tail
+from clusterctl.node.paths import times_of
+from clusterctl.transport.interface import Request, Timeouts
+from clusterctl.transport.local import LocalConnection
+from clusterctl.wire import Message
+
+from .conftest import Head, Run, wait_until
+
+MakeRun = Callable[..., Run]
+
+CHATTER = r"""
+import os, sys
+for n in range(20000):
+    end = b"\r" if n % 7 == 0 else b"\n"
+    os.write(1 + n % 2, b"%05d \xff\xc3 %s%s" % (n, b"x" * (n % 97), end))
+"""
+
+SLOW = """
+import time
+for n in range(60):
+    print(n, time.time()); time.sleep(0.02)
+"""
+
+
+def data_of(messages: list[Message], name: str) -> list[tuple[int, bytes]]:
+    return [(m.head["offset"], m.body) for m in messages if m.head.get("data") == name]
+
+
+def test_following_gives_every_byte_once(make_run: MakeRun) -> None:
+    run = make_run(CHATTER, procs=2).start()
+    messages = run.tail(follow=True)
+    assert messages[-1].head["node"]["state"] == "finished"
+    for rank in (0, 1):
+        at = 0
+        for offset, body in data_of(messages, f"ranks/{rank}.log"):
+            assert offset == at
+            assert 0 < len(body) <= tail.CHUNK
+            at += len(body)
+        content = b"".join(body for _, body in data_of(messages, f"ranks/{rank}.log"))
+        assert content == run.log(rank)
+        assert len(content) > 1_000_000
+    kinds = [m.head["event"]["kind"] for m in messages if "event" in m.head]
+    assert kinds.count("rank-ended") == 2
+    assert kinds[-1] == "end"
+
+
+def test_a_follower_that_comes_back_goes_on_where_it_was(make_run: MakeRun) -> None:
+    run = make_run(SLOW).start()
+    content, offsets = b"", {"ranks/0.log": 0, "events.jsonl": 0}
+    events: list[Head] = []
+    while not events or events[-1]["kind"] != "end":
+        for message in run.tail(since=offsets):
+            head = message.head
+            if "data" in head:
+                assert head["offset"] == offsets.get(head["data"], 0)
+                offsets[head["data"]] = head["next"]
+                content += message.body if head["data"] == "ranks/0.log" else b""
+            elif "event" in head:
+                assert head["offset"] == offsets["events.jsonl"]
+                offsets["events.jsonl"] = head["next"]
+                events.append(head["event"])
+    assert content == run.log(0)
+    assert [e["kind"] for e in events] == ["supervisor-up", "rank-started", "rank-ended", "end"]
+
+
+def test_a_clock_that_is_set_back_puts_no_bytes_before_earlier_ones(make_run: MakeRun) -> None:
+    run = make_run("print('one')").start()
+    run.ended()
+    log = Path(run.paths().rank_log(0))
+    noted = Path(run.paths().folder, times_of("ranks/0.log"))
+    now = time.time()
+    log.write_bytes(b"one\ntwo\nthree\n")
+    noted.write_text(f"{now} 4\n{now - 60} 8\n")
+    os.utime(log, (now - 90, now - 90))
+    assert data_of(run.tail(), "ranks/0.log") == [(0, b"one\n"), (4, b"two\n"), (8, b"three\n")]
+
+
+def test_the_end_of_a_log_is_a_negative_offset(make_run: MakeRun) -> None:
+    run = make_run("print('0123456789')").start()
+    run.ended()
+    from_end = run.tail(since={"ranks/0.log": -4, "launcher.log": -100})
+    assert data_of(from_end, "ranks/0.log") == [(7, b"789\n")]
+    assert data_of(run.tail(files=["launcher.log"]), "ranks/0.log") == []
+
+
+def test_a_line_is_there_soon_and_history_knows_when_it_was_written(make_run: MakeRun) -> None:
+    run = make_run(SLOW).start()
+    connection = LocalConnection(run.cluster.nodes[0], timeouts=Timeouts())
+    call = connection.call(Request(op="tail", args={**run.where(), "follow": True}))
+    delays = []
+    for message in call.messages():
+        if message.head.get("data") == "ranks/0.log":
+            arrived = time.time()
+            delays += [arrived - float(line.split()[1]) for line in message.body.splitlines()]
+    call.close()
+    assert len(delays) == 60
+    assert (
+        sorted(delays[10:])[len(delays[10:]) // 2] < 1.0
+    )  # 0.05 s on a machine with nothing else to do
+    for message in run.tail():
+        if message.head.get("data") == "ranks/0.log":
+            first = float(message.body.split()[1])
+            assert first - 0.1 <= message.head["time"] <= first + 5
+
+
+def test_history_of_several_ranks_comes_in_the_order_of_writing(make_run: MakeRun) -> None:
+    turns = """
+import os, time
+rank = int(os.environ["RANK"])
+for n in range(3):
+    # In turn, far enough apart for a record of times that is taken twice a second.
+    while not (rank + 0.1 < time.time() % 2 < rank + 0.3): time.sleep(0.01)
+    print(n); time.sleep(1)
+"""
+    run = make_run(turns, procs=2).start()
+    run.ended()
+    order = [m.head["rank"] for m in run.tail() if m.head.get("rank") is not None]
+    assert order in ([0, 1] * 3, [1, 0] * 3)
+
+
+def test_a_dead_supervisors_run_is_told_to_its_end(make_run: MakeRun) -> None:
+    run = make_run("import time; print('here'); time.sleep(300)").start()
+    run.wait_for_log(0, b"here")
+    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    messages = run.tail(follow=True)
+    assert messages[-1].head["node"]["state"] == "lost"
+    assert data_of(messages, "ranks/0.log") == [(0, b"here\n")]
+    wait_until(lambda: not run.left())
+
+
+def test_a_cut_event_line_waits_for_its_rest(make_run: MakeRun) -> None:
+    run = make_run("pass").start()
+    run.ended()
+    events = Path(run.paths().events)
+    whole = events.read_bytes()
+    events.write_bytes(whole + b'{"time": 1, "ki')
+    heads = [m.head for m in run.tail() if "event" in m.head]
+    assert heads[-1]["event"]["kind"] == "end"
+    assert heads[-1]["next"] == len(whole)
