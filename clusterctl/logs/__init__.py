@@ -1,0 +1,1 @@
+"""Pure: merge the ranks' logs, fold equal lines, find the first cause."""

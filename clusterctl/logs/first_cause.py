@@ -1,0 +1,178 @@
+"""Which end came first: of all that ended badly on all nodes, the one that brought the rest down.
+
+Left out are ends that we ordered. Weak are echoes: ranks that ended because another had gone, or
+that the launcher ended with TERM after another. The earliest strong end is the cause; times of
+different nodes are compared on the master's clock and decide only where their errors do not
+overlap: what they cannot separate is named beside it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from clusterctl.logs import known_errors
+
+Kind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout"]
+
+FAILED = 1
+SIGNAL_BASE = 128
+_COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What one node can say about the end of a run."""
+
+    node: str
+    events: Sequence[Mapping[str, Any]] = ()
+    """Its events.jsonl."""
+    last_lines: Mapping[int | None, Sequence[str]] = field(default_factory=dict)
+    """The end of each rank's log, and under None of the launcher's."""
+
+    @property
+    def clock(self) -> tuple[float, float]:
+        """Seconds that this clock is ahead of the master's, and the error of that."""
+        for event in reversed(self.events):
+            if event.get("kind") == "clock":
+                return float(event.get("offset_s", 0.0)), float(event.get("error_s", 0.0))
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstCause:
+    """Why a run ended badly."""
+
+    node: str
+    rank: int | None
+    time: float
+    """On the master's clock."""
+    kind: Kind
+    exit_code: int | None
+    """The rank's own; None where a signal ended it or nobody knows."""
+    signal: int | None = None
+    message: str
+    remedy: str = ""
+    lines: tuple[str, ...] = ()
+    """The last lines it printed."""
+    also: tuple[str, ...] = ()
+    """`host:rank` of ends at the same time, as far as the clocks can tell."""
+
+    @property
+    def exit_status(self) -> int:
+        """What launch exits with: the rank's own code, 128+n for a signal."""
+        if self.signal is not None:
+            return SIGNAL_BASE + self.signal
+        return self.exit_code or FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    cause: FirstCause
+    error: float
+    echo: bool
+
+    def may_be_as_early_as(self, other: _End) -> bool:
+        if self.cause.node == other.cause.node:
+            return self.cause.time <= other.cause.time
+        return self.cause.time - self.error <= other.cause.time + other.error
+
+
+def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
+    """Return the earliest bad end that was neither ordered nor an echo; None: there was none."""
+    ends = [end for report in reports for end in _ends(report)]
+    strong = [end for end in ends if not end.echo]
+    candidates = strong or ends
+    if not candidates:
+        return None
+    first = min(candidates, key=lambda end: end.cause.time)
+    also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
+    return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+
+
+def _ends(report: NodeReport) -> list[_End]:
+    offset, error = report.clock
+    ends: list[_End] = []
+    for event in report.events:
+        cause = _cause(report, event, offset)
+        if cause is None:
+            continue
+        if cause.kind == "launcher" and any(end.cause.rank is not None for end in ends):
+            continue  # the launcher ends because its rank did
+        after_another = cause.signal == signal.SIGTERM and bool(ends)
+        echo = cause.kind != "node-lost" and (known_errors.is_echo(cause.lines) or after_another)
+        ends.append(_End(cause=cause, error=error, echo=echo))
+    return ends
+
+
+def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> FirstCause | None:
+    """Turn one event into a cause, when it is a bad end that nobody ordered."""
+    kind = event.get("kind")
+    if event.get("ordered"):
+        return None
+    time = float(event.get("time", 0.0)) - offset
+    if kind == "peer-lost":
+        lost = str(event.get("peer") or event.get("node") or "?")
+        words = str(event.get("message") or "nothing more was heard from it")
+        return FirstCause(
+            node=lost,
+            rank=None,
+            time=float(event.get("since", event.get("time", 0.0))) - offset,
+            kind="node-lost",
+            exit_code=None,
+            message=f"lost, as {report.node} saw it: {words}",
+            remedy=f"clusterctl check --nodes {lost}; --exclude {lost} goes on without it",
+        )
+    if kind not in ("rank-ended", "launcher-ended"):
+        return None
+    code, number = event.get("exit_code"), event.get("signal")
+    if not code and not number:
+        return None
+    rank = event.get("rank") if kind == "rank-ended" else None
+    lines = tuple(report.last_lines.get(rank, ()))
+    return FirstCause(
+        node=report.node,
+        rank=rank,
+        time=time,
+        kind="launcher" if kind == "launcher-ended" else "signal" if number else "exit",
+        exit_code=code,
+        signal=number,
+        message=_message(code, number, lines),
+        remedy=_remedy(number, lines),
+        lines=lines,
+    )
+
+
+def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
+    if number:
+        how = f"was ended by {signal_name(number)}"
+    elif code in _COULD_NOT_START:
+        how = f"exited with {code}: the command {_COULD_NOT_START[code]}"
+    else:
+        how = f"exited with {code}"
+    exception = known_errors.exception_line(lines)
+    if exception:
+        return f"{how}: {exception}"
+    last = known_errors.last_line(lines)
+    return f"{how}; its last line: {last}" if last else how
+
+
+def _remedy(number: int | None, lines: Sequence[str]) -> str:
+    known = known_errors.remedy_for(lines)
+    if known or number != signal.SIGKILL:
+        return known
+    return "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGKILL` for 9; a number that has no name stays one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _name(cause: FirstCause) -> str:
+    return cause.node if cause.rank is None else f"{cause.node}:{cause.rank}"

@@ -1,0 +1,45 @@
+"""Sets of ranks as people write them: `0-3,7`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST = 1_000_000
+"""Ranks beyond this are a slip of the keys: nobody has so many."""
+
+
+def fold(ranks: Iterable[int]) -> str:
+    """Write ranks in order, runs as `first-last`."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Write ranks as in a sentence: `rank 3`, `ranks 0-3`."""
+    folded = fold(ranks)
+    return f"rank {folded}" if folded.isdecimal() else f"ranks {folded}"
+
+
+def parse(text: str) -> frozenset[int]:
+    """Read `0-3,7`.
+
+    Raises:
+        ValueError: it is not a list of ranks.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"wanted ranks such as 0-3,7, found {text!r}")
+        begin, end = int(first), int(last if dash else first)
+        if end >= MOST:
+            raise ValueError(f"wanted ranks below {MOST}, found {part.strip()[:20]!r}")
+        if end < begin:
+            raise ValueError(f"wanted ranks in rising order, found {part.strip()!r}")
+        ranks.update(range(begin, end + 1))
+    return frozenset(ranks)

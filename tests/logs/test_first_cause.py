@@ -1,0 +1,122 @@
+"""The first cause: whichever end brought the others down, never an echo of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
+
+RESET = ["RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]"]
+
+
+def ended(time: float, rank: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "rank-ended", "time": time, "rank": rank, "exit_code": 1, **more}
+
+
+def clock(offset: float, error: float) -> dict[str, Any]:
+    return {"kind": "clock", "time": 0.0, "offset_s": offset, "error_s": error}
+
+
+def found(*reports: NodeReport) -> FirstCause:
+    cause = first_cause(reports)
+    assert cause is not None
+    return cause
+
+
+def test_a_good_end_has_no_cause() -> None:
+    assert first_cause([NodeReport(node="a", events=[ended(1.0, 0, exit_code=0)])]) is None
+
+
+def test_what_we_ordered_is_no_cause() -> None:
+    ordered = ended(1.0, 0, exit_code=None, signal=15, ordered=True)
+    assert first_cause([NodeReport(node="a", events=[ordered])]) is None
+
+
+def test_an_echo_is_never_the_cause_even_when_it_was_seen_earlier() -> None:
+    cause = found(
+        NodeReport(node="a", events=[ended(9.0, 0)], last_lines={0: RESET}),
+        NodeReport(node="b", events=[ended(10.0, 1, exit_code=7)], last_lines={1: ["bad luck"]}),
+    )
+    assert (cause.node, cause.rank, cause.exit_status) == ("b", 1, 7)
+    assert cause.message == "exited with 7; its last line: bad luck"
+
+
+def test_only_echoes_give_the_earliest_of_them() -> None:
+    cause = found(
+        NodeReport(node="a", events=[ended(2.0, 0)], last_lines={0: RESET}),
+        NodeReport(node="b", events=[ended(1.0, 1)], last_lines={1: RESET}),
+    )
+    assert cause.node == "b"
+
+
+def test_times_are_compared_on_the_masters_clock() -> None:
+    cause = found(
+        NodeReport(node="a", events=[clock(0.0, 0.01), ended(100.0, 0)]),
+        NodeReport(node="b", events=[clock(60.0, 0.01), ended(159.0, 1, exit_code=3)]),
+    )
+    assert (cause.node, cause.time, cause.also) == ("b", 99.0, ())
+
+
+def test_what_the_clocks_cannot_separate_is_named_beside_it() -> None:
+    cause = found(
+        NodeReport(node="a", events=[clock(0.0, 0.5), ended(100.0, 0)]),
+        NodeReport(node="b", events=[clock(0.0, 0.5), ended(100.3, 1)]),
+        NodeReport(node="c", events=[clock(0.0, 0.01), ended(130.0, 2)]),
+    )
+    assert (cause.node, cause.also) == ("a", ("b:1",))
+
+
+def test_ranks_that_the_launcher_ended_after_another_are_echoes() -> None:
+    events = [
+        ended(1.0, 1, exit_code=None, signal=9),
+        ended(1.1, 0, exit_code=None, signal=15),
+        {"kind": "launcher-ended", "time": 1.2, "exit_code": 1},
+    ]
+    cause = found(NodeReport(node="a", events=events))
+    assert (cause.rank, cause.kind, cause.exit_status, cause.also) == (1, "signal", 137, ())
+    assert "SIGKILL" in cause.message
+    assert "out-of-memory" in cause.remedy
+
+
+def test_a_launcher_that_failed_before_any_rank_is_the_cause() -> None:
+    events = [{"kind": "launcher-ended", "time": 1.0, "exit_code": 1}]
+    lines: dict[int | None, list[str]] = {
+        None: ["Traceback", "ModuleNotFoundError: No module named 'torch'"]
+    }
+    cause = found(NodeReport(node="a", events=events, last_lines=lines))
+    assert (cause.rank, cause.kind) == (None, "launcher")
+    assert cause.remedy.startswith("install it")
+
+
+def test_a_lost_node_is_the_cause_of_the_echoes() -> None:
+    lost = {"kind": "peer-lost", "time": 20.0, "since": 5.0, "peer": "b"}
+    cause = found(
+        NodeReport(node="a", events=[ended(6.0, 0), lost], last_lines={0: RESET}),
+        NodeReport(node="c", events=[lost]),
+    )
+    assert (cause.node, cause.kind, cause.rank, cause.also) == ("b", "node-lost", None, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),
+        ("OSError: [Errno 28] No space left on device", "make room"),
+        ("[rank3]: ModuleNotFoundError: No module named 'peft'", "install it"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'x'", "needs:"),
+        ("python3: can't open file '/root/t.py': [Errno 2] No such file or directory", "workdir:"),
+    ],
+)
+def test_known_messages_have_a_remedy(line: str, word: str) -> None:
+    report = NodeReport(node="a", events=[ended(1.0, 0)], last_lines={0: ["noise", line, ""]})
+    cause = found(report)
+    assert line in cause.message
+    assert word in cause.remedy
+
+
+def test_a_command_that_does_not_exist_says_so() -> None:
+    cause = found(NodeReport(node="a", events=[ended(1.0, 0, exit_code=127)]))
+    assert "does not exist on the node" in cause.message
+    assert cause.exit_status == 127
