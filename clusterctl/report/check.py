@@ -1,0 +1,215 @@
+"""A verdict as a person reads it at a glance: the nodes, what is wrong, what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from clusterctl.checks.finding import ORDER, Finding, Status
+from clusterctl.checks.registry import Check
+from clusterctl.inventory.ranges import fold
+from clusterctl.report.columns import GAP, columns
+from clusterctl.report.console import counted, plain, words
+from clusterctl.verbs.check import CheckResult, NodeRow
+from clusterctl.wire import SCHEMA
+
+COLOURS = {
+    "ok": "green",
+    "pass": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+    "unknown": "magenta",
+    "unreachable": "bold red",
+    "skip": "dim",
+}
+SAID: dict[Status, str] = {
+    "fail": "failed",
+    "unknown": "unknown",
+    "warn": "warned",
+    "skip": "skipped",
+    "pass": "passed",
+}
+WANTED = ("node", "state", "rank", "address", "gpus", "interface")
+"""The columns of the nodes, the most wanted first: a narrow terminal does not have room for all."""
+ENOUGH = {"node": 12, "address": 15, "gpus": 12}
+_INDENT = 5
+_LABEL = 8
+
+
+def print_check(console: Console, result: CheckResult) -> None:
+    """Print nodes, findings and the sum of it."""
+    console.print(words(headline(result)))
+    if result.network.why:
+        console.print(words(f"network: {result.network.why}"))
+    console.print()
+    console.print(_nodes(result.nodes, console.width))
+    for finding in problems(result):
+        console.print()
+        _print_finding(console, finding, result)
+    for note in notes(result):
+        console.print()
+        console.print(words(f"note {note.check}  {who(note.nodes, result)}", COLOURS["skip"]))
+        _print_indented(console, "", note.message)
+    console.print()
+    console.print(words(summary(result), COLOURS[verdict(result)]))
+
+
+def print_explanation(console: Console, check: Check) -> None:
+    """Print what a check is for."""
+    console.print(words(f"{check.id}: {check.title}"))
+    console.print(words(check.why))
+    consequence = "stops a launch" if check.blocks else "does not stop a launch"
+    console.print(words(f"A failure {consequence}."))
+    if check.after:
+        console.print(words(f"Not said where one of these has failed: {', '.join(check.after)}."))
+
+
+def problems(result: CheckResult) -> tuple[Finding, ...]:
+    """Return what a person must read: neither passes nor skips."""
+    return tuple(f for f in result.findings if f.status in {"fail", "unknown", "warn"})
+
+
+def notes(result: CheckResult) -> tuple[Finding, ...]:
+    """Return what passed and is worth a sentence."""
+    return tuple(f for f in result.findings if f.status == "pass" and f.found)
+
+
+def verdict(result: CheckResult) -> Status:
+    """Return the worst status."""
+    return next((s for s in ORDER if any(f.status == s for f in result.findings)), "pass")
+
+
+def headline(result: CheckResult) -> str:
+    """Return the cluster and its network in one line."""
+    network = result.network
+    line = f"{result.cluster}: {counted(len(result.nodes), 'node')}"
+    if network.subnet:
+        line += f" on {network.subnet}"
+    if network.master_address:
+        line += f", master {network.master_address} port {network.master_port}"
+    return line
+
+
+def summary(result: CheckResult) -> str:
+    """Return how many checks said what, and how long it took."""
+    worst: dict[str, Status] = {}
+    for finding in result.findings:
+        known = worst.get(finding.check)
+        if known is None or ORDER.index(finding.status) < ORDER.index(known):
+            worst[finding.check] = finding.status
+    statuses = list(worst.values())
+    said = [f"{statuses.count(status)} {SAID[status]}" for status in ORDER if status in statuses]
+    took = f" in {result.seconds:.1f} s" if result.seconds else ""
+    return f"{counted(len(worst), 'check')}{took}: {', '.join(said)}"
+
+
+def who(nodes: Iterable[str], result: CheckResult) -> str:
+    """Return the nodes of a finding, folded: `6 of 8 nodes: gpu[1-6]`."""
+    named = tuple(nodes)
+    if not named:
+        return ""
+    total = len(result.nodes)
+    if len(named) == total and total > 1:
+        return f"all {total} nodes"
+    folded = fold(named)
+    return folded if len(named) == 1 else f"{len(named)} of {total} nodes: {folded}"
+
+
+def gpus(row: NodeRow) -> str:
+    """Return a node's accelerators: `8 x H100 80GB HBM3`, `none`, or `?`."""
+    if row.gpus is None:
+        return "?"
+    if not row.gpus:
+        return "none"
+    name = row.gpu_name.removeprefix("NVIDIA ").removeprefix("AMD ")
+    return f"{row.gpus} x {name}" if name else str(row.gpus)
+
+
+def check_document(result: CheckResult) -> dict[str, Any]:
+    """Return the verdict as the JSON that `--json` prints."""
+    host = {row.name: row.host for row in result.nodes}
+    return {
+        "schema": SCHEMA,
+        "cluster": result.cluster,
+        "nodes": [
+            {
+                "host": row.host,
+                "name": row.name,
+                "rank": row.rank,
+                "address": row.address or None,
+                "interface": row.interface or None,
+                "gpus": row.gpus,
+                "state": row.state,
+            }
+            for row in result.nodes
+        ],
+        "findings": [
+            {
+                "check": finding.check,
+                "status": finding.status,
+                "nodes": [host.get(node, node) for node in finding.nodes],
+                "message": finding.message,
+                "wanted": finding.wanted,
+                "found": finding.found,
+                "remedy": finding.remedy,
+            }
+            for finding in result.findings
+        ],
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _nodes(rows: tuple[NodeRow, ...], room: int) -> Table:
+    cells = [_cells(row) for row in rows]
+    shown = columns(cells, WANTED, room, enough=ENOUGH)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for title in cells[0]:
+        if title in shown:
+            justify: JustifyMethod = "right" if title == "rank" else "left"
+            table.add_column(title, justify=justify, overflow="fold", max_width=shown[title])
+    for row, told in zip(rows, cells, strict=True):
+        styles = {"state": COLOURS[row.state]}
+        table.add_row(*(words(told[t], styles.get(t, "")) for t in told if t in shown))
+    return table
+
+
+def _cells(row: NodeRow) -> dict[str, str]:
+    """Return what the table says of a node, in the order of its columns."""
+    return {
+        "rank": str(row.rank),
+        "node": plain(row.name),
+        "address": plain(row.address or "-"),
+        "interface": plain(row.interface or "-"),
+        "gpus": plain(gpus(row)),
+        "state": row.state.upper() if row.state not in {"ok", "warn"} else row.state,
+    }
+
+
+def _print_finding(console: Console, finding: Finding, result: CheckResult) -> None:
+    """Print one finding: how bad, which check, who; then what, wanted, found, what to do."""
+    title = Text(f"{finding.status.upper():<{_INDENT}}", style=COLOURS[finding.status])
+    if len(finding.status) >= _INDENT:
+        title.append(" ")
+    title.append(finding.check, style="bold")
+    title.append("  " + plain(who(finding.nodes, result)))
+    console.print(title)
+    _print_indented(console, "", finding.message)
+    for name, text in (
+        ("wanted", finding.wanted),
+        ("found", finding.found),
+        ("hint", finding.remedy),
+    ):
+        if text:
+            _print_indented(console, f"{name + ':':<{_LABEL}}", text)
+
+
+def _print_indented(console: Console, label: str, text: str) -> None:
+    """Print text below its finding, its further lines below the first."""
+    room = max(console.width - _INDENT - len(label), 1)
+    for number, line in enumerate(words(text).wrap(console, room)):
+        line.rstrip()
+        console.print(Text(" " * _INDENT + (label if not number else " " * len(label))) + line)

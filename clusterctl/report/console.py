@@ -1,0 +1,112 @@
+"""The two streams that a person reads: results on stdout, messages and progress on stderr.
+
+What comes from a node or a server is text of others: `plain` takes from it whatever could drive
+the terminal, and nothing of it is ever read as markup. `NO_COLOR`, a pipe and a narrow terminal
+are honoured; meaning is never in colour alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO, TypeVar
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from clusterctl.logs.sanitise import uncoloured
+from clusterctl.verbs.events import Event, Level, Progress, Said, drive
+
+T = TypeVar("T")
+
+PIPE_WIDTH = 100
+"""Columns of a table where there is no terminal; a sentence stays one line there, for grep."""
+
+_STYLES: dict[Level, str] = {"info": "", "warning": "yellow", "error": "red"}
+_SHOWN_NAMES = 3
+
+
+def plain(text: object) -> str:
+    """Return text as one line that is safe to print: no control sequences, no line breaks."""
+    return uncoloured(" ".join(str(text).split("\n")))
+
+
+def words(text: object, style: str = "") -> Text:
+    """Return text of anyone, safe, without markup."""
+    return Text(plain(text), style=style)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 file`, `3 files`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def make_console(stream: TextIO) -> Console:
+    """Return a console that neither guesses markup nor colours what it prints."""
+    terminal = stream.isatty()
+    width = None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(
+        file=stream,
+        width=width,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=not terminal,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Both streams of a command."""
+
+    out: Console = field(default_factory=lambda: make_console(sys.stdout))
+    err: Console = field(default_factory=lambda: make_console(sys.stderr))
+
+    def say(self, said: Said) -> None:
+        """Print a sentence of a use-case, on stderr."""
+        where = f"{plain(said.node)}: " if said.node else ""
+        word = "" if said.level == "info" else f"{said.level}: "
+        self.err.print(Text(word + where + plain(said.text), style=_STYLES[said.level]))
+
+    def watch(self, steps: Generator[Event, None, T]) -> T:
+        """Run a use-case to its end, show its events, and return its result."""
+        with self.progress() as progress:
+            return drive(steps, progress.show)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progressing]:
+        """Show the events of a use-case while the block runs, then leave nothing of it behind."""
+        if not self.err.is_terminal:
+            yield Progressing(screen=self, status=None)
+            return
+        with self.err.status("") as status:
+            yield Progressing(screen=self, status=status)
+
+
+@dataclass(frozen=True, slots=True)
+class Progressing:
+    """Where the events go: a line that moves on a terminal; sentences only in a pipe."""
+
+    screen: Screen
+    status: Status | None
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, Said):
+            self.screen.say(event)
+        elif isinstance(event, Progress) and self.status is not None:
+            self.status.update(words(progress_line(event)))
+
+
+def progress_line(event: Progress) -> str:
+    """Return a phase's state as one line: `facts 6/8, waiting for gpu3, gpu7`."""
+    line = f"{event.phase} {event.done}/{event.total}"
+    waiting = event.waiting_for[:_SHOWN_NAMES]
+    if waiting and event.done < event.total:
+        more = len(event.waiting_for) - len(waiting)
+        line += ", waiting for " + ", ".join(waiting) + (f" and {more} more" if more else "")
+    return line

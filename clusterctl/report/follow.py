@@ -1,0 +1,69 @@
+"""A run that is followed: its lines on stdout, what happens to it on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterctl.logs.first_cause import signal_name
+from clusterctl.report.console import Screen, words
+from clusterctl.report.lines import LinePrinter
+from clusterctl.verbs.answers import Trouble
+from clusterctl.verbs.events import Event, NodeHappened, Said
+from clusterctl.verbs.follow import LogLines, NodeBack, NodeLost
+from clusterctl.verbs.logs import Collected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Where the events of a run go."""
+
+    screen: Screen
+    lines: LinePrinter
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case LogLines(lines=lines):
+                self.lines.show(lines)
+            case Said():
+                self.screen.say(event)
+            case NodeLost(node=node, message=message):
+                text = f"connection lost ({message}); the run goes on, connecting again"
+                self.screen.say(Said(node=node, text=text, level="warning"))
+            case NodeBack(node=node):
+                self.screen.say(Said(node=node, text="connected again, nothing was lost"))
+            case Collected(node=node, folder=folder, size=size):
+                self.screen.say(Said(node=node, text=f"{size} bytes in {folder}"))
+            case NodeHappened(node=node, event=happened):
+                sentence = sentence_of(happened)
+                if sentence:
+                    self.screen.err.print(words(f"{node}: {sentence}", "dim"))
+            case _:
+                return
+
+    def tell(self, troubles: Mapping[str, Trouble]) -> None:
+        """Say which nodes could not be read."""
+        for trouble in troubles.values():
+            self.screen.say(Said(node=trouble.node, text=trouble.message, level="warning"))
+
+
+def sentence_of(event: Mapping[str, object]) -> str:
+    """Say what happened on a node; empty for what a person need not know."""
+    rank = event.get("rank")
+    match event.get("kind"):
+        case "rank-ended" if event.get("signal"):
+            how = signal_name(int(str(event["signal"])))
+            return f"rank {rank} was ended by {how}" + (
+                " (ordered)" if event.get("ordered") else ""
+            )
+        case "rank-ended" if event.get("exit_code"):
+            return f"rank {rank} exited with {event['exit_code']}"
+        case "stop-ordered":
+            return f"stopping: {event.get('reason') or event.get('message') or event.get('by')}"
+        case "peer-lost":
+            return f"{event.get('peer')} is silent: taken for lost"
+        case "peer-bad-end":
+            return f"stopping: {event.get('peer')} ended badly"
+        case _:
+            return ""

@@ -1,0 +1,166 @@
+"""A launch for a person: what was checked, synced, planned and started, who joins, how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from rich.status import Status
+
+from clusterctl.errors import ClusterError
+from clusterctl.logs import ranks
+from clusterctl.plan.plan import Plan
+from clusterctl.report.check import print_check, problems, summary
+from clusterctl.report.console import Screen, counted, progress_line, words
+from clusterctl.report.follow import Shown
+from clusterctl.report.lines import LinePrinter
+from clusterctl.report.status import show_cause
+from clusterctl.report.stop import show_stop
+from clusterctl.verbs.events import Event, Progress, drive
+from clusterctl.verbs.follow import LogLines, Tick
+from clusterctl.verbs.gathering import Gathering, StartTimeout
+from clusterctl.verbs.launch import Checked, Planned, Synced
+from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.resume import CheckpointChosen
+from clusterctl.verbs.stop import Stopped, Stopping, StopResult
+from clusterctl.verbs.sync import SyncResult
+
+Result = TypeVar("Result")
+_SHOWN_MISSING = 8
+
+
+class LaunchDisplay(Protocol):
+    """Shows the events of a launch, for a person or for a program."""
+
+    def watch(self, events: Generator[Event, None, Result]) -> Result:
+        """Run a use-case to its end and show its events."""
+
+    def ended(self, ended: Ended) -> None:
+        """Show how the run ended."""
+
+    def refused(self, error: ClusterError) -> None:
+        """Show that nothing runs; the error itself is told by who catches it."""
+
+    def stopped(self, result: StopResult) -> None:
+        """Show what stopping the run came to."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Person:
+    """Shows a launch on a terminal or in a log: lines on stdout, all else on stderr."""
+
+    screen: Screen
+    lines: LinePrinter
+    _status: Status | None = None
+
+    def watch(self, events: Generator[Event, None, Result]) -> Result:
+        """Run a use-case to its end and show its events."""
+        try:
+            return drive(events, self._show)
+        finally:
+            self._quiet()
+
+    def ended(self, ended: Ended) -> None:
+        """Say how the run ended, and why."""
+        console = self.screen.err
+        view = ended.view
+        style = "green" if ended.exit_code == 0 else "bold red"
+        console.print(words(f"{view.run}: {view.state}{_how(ended)}", style))
+        if view.first_cause is not None:
+            show_cause(console, view.first_cause)
+        for answer in view.silent:
+            console.print(words(f"{answer.node.name}: {answer.failure}", "yellow"))
+
+    def refused(self, error: ClusterError) -> None:
+        """Say nothing: a person reads the error itself."""
+
+    def stopped(self, result: StopResult) -> None:
+        """Say on which nodes it is proven gone, and what is left."""
+        show_stop(self.screen.err, result)
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._moving(progress_line(event))
+        elif isinstance(event, Gathering) and self.screen.err.is_terminal:
+            self._moving(_gathering(event))
+        elif not isinstance(event, Tick):
+            if not isinstance(event, LogLines) or self.screen.out.is_terminal:
+                self._quiet()
+            self._say(event)
+
+    def _say(self, event: Event) -> None:
+        console = self.screen.err
+        match event:
+            case Checked(verdict=verdict):
+                if problems(verdict):
+                    print_check(console, verdict)
+                else:
+                    console.print(words(summary(verdict)))
+            case Synced(synced=synced):
+                console.print(words(_synced(synced)))
+            case CheckpointChosen(chosen=chosen):
+                step = "" if chosen.step is None else f", step {chosen.step}"
+                read = ", ".join(chosen.verified_on)
+                text = f"checkpoint {chosen.path} ({chosen.format}{step}): complete, read by {read}"
+                console.print(words(text))
+            case Planned(plan=plan):
+                console.print(words(_planned(plan)))
+            case Gathering(quiet=quiet, missing=missing) if quiet or not missing:
+                console.print(words(_gathering(event)))
+            case StartTimeout(seconds=seconds, missing=missing):
+                text = f"not joined within {seconds:g} s: {', '.join(missing)}; ending the run"
+                console.print(words(text, "red"))
+            case Stopped(result=result):
+                self.stopped(result)
+            case Stopping(node=node, stage=stage):
+                console.print(words(f"{node}: {stage}", "dim"))
+            case _:
+                Shown(screen=self.screen, lines=self.lines).show(event)
+
+    def _moving(self, text: str) -> None:
+        """Show a line that the next one replaces; nothing in a pipe."""
+        if not self.screen.err.is_terminal:
+            return
+        if self._status is None:
+            self._status = self.screen.err.status("")
+            self._status.start()
+        self._status.update(words(text))
+
+    def _quiet(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _how(ended: Ended) -> str:
+    """Say who ended it, where the state does not say that already."""
+    if (ended.view.state, ended.ended_by) in {("lost", "lost"), ("stopped", "stop")}:
+        return ""
+    unknown = ended.ended_by == "unknown"
+    return " (no node could say how)" if unknown else f" (ended by {ended.ended_by})"
+
+
+def _synced(synced: SyncResult) -> str:
+    code = f"commit {synced.commit[:12]}" if synced.commit else "no commit"
+    changes = " with uncommitted changes" if synced.dirty else ""
+    good = sum(1 for node in synced.nodes if node.ok)
+    files, nodes = counted(synced.files, "file"), counted(len(synced.nodes), "node")
+    return f"synced: {files}, {code}{changes}, on {good} of {nodes}"
+
+
+def _planned(plan: Plan) -> str:
+    parts = ", ".join(f"{node.node} ({ranks.named(node.ranks)})" for node in plan.nodes)
+    where = f"{plan.master_address}:{plan.master_port}"
+    count = counted(plan.world_size, "rank")
+    return f"{plan.run}: {plan.launcher}, {count}: {parts}; master {where}"
+
+
+def _gathering(event: Gathering) -> str:
+    verb = "has" if event.total == 1 else "have"
+    text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
+    if not event.missing:
+        return text
+    more = len(event.missing) - _SHOWN_MISSING
+    names = ", ".join(event.missing[:_SHOWN_MISSING]) + (f" and {more} more" if more > 0 else "")
+    return f"{text}, missing: {names}"

@@ -1,0 +1,77 @@
+"""A launch for a program: one JSON object a line on stdout, each with its `kind`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
+from clusterctl.report.check import check_document
+from clusterctl.report.lines import JsonLines
+from clusterctl.report.sync import sync_document
+from clusterctl.verbs.events import Event, NodeHappened, Progress, drive
+from clusterctl.verbs.follow import LogLines, Tick
+from clusterctl.verbs.launch import Checked, Planned, Synced
+from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.stop import StopResult
+from clusterctl.wire import SCHEMA, plain
+
+Result = TypeVar("Result")
+
+_KINDS = {
+    "Gathering": "gathering",
+    "StartTimeout": "start-timeout",
+    "Started": "started",
+    "Stopping": "stopping",
+    "Stopped": "stopped",
+    "NodeLost": "node-lost",
+    "NodeBack": "node-back",
+    "CheckpointChosen": "checkpoint",
+    "Said": "message",
+}
+
+
+class Program:
+    """Shows a launch to a program."""
+
+    def watch(self, events: Generator[Event, None, Result]) -> Result:
+        """Run a use-case to its end and print its events."""
+        return drive(events, self._show)
+
+    def ended(self, ended: Ended) -> None:
+        """Print how the run ended."""
+        _print({"kind": "ended", **ended.document()})
+
+    def refused(self, error: ClusterError) -> None:
+        """Print that nothing runs, and why."""
+        by = error.by if isinstance(error, LaunchRefused | Interrupted) else "usage"
+        document = {"exit_code": error.exit_code, "ended_by": by, "message": str(error)}
+        _print({"kind": "ended", "run": None, "state": None, **document})
+
+    def stopped(self, result: StopResult) -> None:
+        """Print what stopping the run came to."""
+        _print({"kind": "stopped", **plain(result)})
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case LogLines(lines=lines):
+                JsonLines(sys.stdout).show(lines)
+            case Checked(verdict=verdict):
+                _print({"kind": "check", **check_document(verdict)})
+            case Synced(synced=synced):
+                _print({"kind": "sync", **sync_document(synced)})
+            case Planned(plan=plan):
+                _print({"kind": "plan", **plain(plan)})
+            case NodeHappened(node=node, event=happened):
+                _print({"kind": "event", "node": node, "event": dict(happened)})
+            case Tick() | Progress():
+                return
+            case _:
+                _print({"kind": _KINDS[type(event).__name__], **plain(event)})
+
+
+def _print(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"schema": SCHEMA, **document}) + "\n")
+    sys.stdout.flush()

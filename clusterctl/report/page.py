@@ -1,0 +1,95 @@
+"""A verdict as a file to send to somebody: HTML that needs nothing else, or Markdown."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from clusterctl.errors import UsageError
+from clusterctl.logs.sanitise import uncoloured
+from clusterctl.report.check import gpus, headline, problems, summary, who
+from clusterctl.verbs.check import CheckResult
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }
+table { border-collapse: collapse; margin: 1rem 0 }
+th, td { padding: .2rem .8rem; text-align: left }
+th { border-bottom: 1px solid #888 } code { font-size: 14px } dt { color: #666; float: left;
+clear: left; width: 5rem } dd { margin-left: 5.5rem } .fail, .unreachable { color: #b00020 }
+.warn { color: #8a5a00 } .unknown { color: #7b1fa2 } .ok, .pass { color: #1b7f3b }
+@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6 } }
+"""
+
+
+def write_page(path: Path, result: CheckResult) -> None:
+    """Write the verdict; the file's ending says in which form.
+
+    Raises:
+        UsageError: the ending is neither .html nor .md, or the file cannot be written.
+    """
+    forms = {".html": html_page, ".htm": html_page, ".md": markdown_page}
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise UsageError(f"{path}: wanted a name that ends in .html or .md")
+    try:
+        path.write_text(form(result), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def html_page(result: CheckResult) -> str:
+    """Return the verdict as one HTML document."""
+    rows = "\n".join(
+        f"<tr><td>{row.rank}<td>{_html(row.name)}<td>{_html(row.address or '-')}"
+        f"<td>{_html(row.interface or '-')}<td>{_html(gpus(row))}"
+        f'<td class="{row.state}">{row.state}</tr>'
+        for row in result.nodes
+    )
+    findings = "\n".join(
+        f'<h3><span class="{f.status}">{f.status}</span> <code>{_html(f.check)}</code> '
+        f"{_html(who(f.nodes, result))}</h3>\n<p>{_html(f.message)}</p>\n<dl>"
+        f"<dt>wanted<dd>{_html(f.wanted)}<dt>found<dd>{_html(f.found)}"
+        f"<dt>hint<dd><code>{_html(f.remedy)}</code></dl>"
+        for f in problems(result)
+    )
+    passed = "\n".join(
+        f'<tr><td class="{f.status}">{f.status}<td><code>{_html(f.check)}</code>'
+        f"<td>{_html(f.message)}<td>{_html(who(f.nodes, result))}</tr>"
+        for f in result.findings
+        if f.status in {"pass", "skip"}
+    )
+    title = f"clusterctl check: {_html(result.cluster)}"
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+        f"<style>{_STYLE}</style>\n<h1>{title}</h1>\n<p>{_html(headline(result))}</p>\n"
+        f"<p>{_html(summary(result))}</p>\n<table><tr><th>rank<th>node<th>address<th>interface"
+        f"<th>gpus<th>state</tr>\n{rows}</table>\n{findings}\n"
+        f"<h2>Passed and skipped</h2>\n<table>{passed}</table>\n</html>\n"
+    )
+
+
+def markdown_page(result: CheckResult) -> str:
+    """Return the verdict as Markdown."""
+    lines = [f"# clusterctl check: {_cell(result.cluster)}", "", _cell(headline(result)), ""]
+    lines += ["| rank | node | address | interface | gpus | state |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {row.rank} | {_cell(row.name)} | {_cell(row.address or '-')} | "
+        f"{_cell(row.interface or '-')} | {_cell(gpus(row))} | {row.state} |"
+        for row in result.nodes
+    ]
+    for f in problems(result):
+        lines += ["", f"## {f.status}: {f.check} ({_cell(who(f.nodes, result))})", ""]
+        lines += [_cell(f.message), ""]
+        rows = (("wanted", f.wanted), ("found", f.found), ("hint", f.remedy))
+        lines += [f"- {name}: {_cell(text)}" for name, text in rows if text]
+    return "\n".join([*lines, "", _cell(summary(result)), ""])
+
+
+def _html(text: str) -> str:
+    return escape(uncoloured(text))
+
+
+def _cell(text: str) -> str:
+    """Return text that cannot end its cell or start markup of its own."""
+    line = " ".join(uncoloured(text).split())
+    return escape(line, quote=False).replace("|", "\\|").replace("`", "'")

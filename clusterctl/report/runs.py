@@ -1,0 +1,61 @@
+"""The list of runs for a person."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import OverflowMethod
+from rich.table import Table
+
+from clusterctl.inventory.ranges import fold
+from clusterctl.report.columns import GAP, columns
+from clusterctl.report.console import Screen, counted, words
+from clusterctl.report.status import age
+from clusterctl.verbs.events import Said
+from clusterctl.verbs.prune import Pruned
+from clusterctl.verbs.runs import ListedRun, RunList
+
+LONG = frozenset({"name", "command"})
+"""What is said elsewhere too, and left out where there is little room."""
+ENOUGH = {"nodes": 12, "name": 12, "command": 12}
+NARROW = 80
+
+
+def show_runs(screen: Screen, listed: RunList) -> None:
+    """Print the runs on stdout, the newest first, in as many columns as have room."""
+    if not listed.runs:
+        return
+    rows = [_row(run) for run in listed.runs]
+    left_out = LONG if screen.out.width < NARROW else frozenset()
+    wanted = [title for title in rows[0] if title not in left_out]
+    widths = columns(rows, wanted, screen.out.width, enough=ENOUGH)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for title, width in widths.items():
+        overflow: OverflowMethod = "ellipsis" if title in LONG else "fold"
+        table.add_column(title, max_width=width, no_wrap=title in LONG, overflow=overflow)
+    for row in rows:
+        table.add_row(*(words(row[title]) for title in widths))
+    screen.out.print(table)
+
+
+def show_pruned(screen: Screen, pruned: Pruned) -> None:
+    """Print the ids of deleted runs on stdout, and on stderr what stays against expectation."""
+    for run in pruned.removed:
+        screen.out.print(words(run))
+    for kept in pruned.kept:
+        screen.say(Said(text=f"{kept.run} is kept: {kept.why}"))
+    if pruned.troubles:
+        screen.say(Said(text="not every node answered: nothing more is deleted", level="warning"))
+    else:
+        screen.say(Said(text=f"{counted(len(pruned.removed), 'run')} deleted"))
+
+
+def _row(run: ListedRun) -> dict[str, str]:
+    return {
+        "run": run.run,
+        "state": run.state,
+        "began": f"{age(time.time() - run.began)} ago" if run.began else "",
+        "nodes": fold(run.nodes),
+        "name": run.name,
+        "command": " ".join(run.command),
+    }

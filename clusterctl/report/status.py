@@ -1,0 +1,95 @@
+"""A run's status for a person: its state, its nodes and ranks, why it ended."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from clusterctl.logs import ranks
+from clusterctl.logs.first_cause import FirstCause
+from clusterctl.report.console import Screen, words
+from clusterctl.verbs.runview import NodeAnswer, RunView
+
+_STYLES = {
+    "running": "green",
+    "finished": "green",
+    "starting": "cyan",
+    "stopping": "yellow",
+    "stopped": "yellow",
+    "failed": "bold red",
+    "lost": "bold red",
+    "unreachable": "red",
+}
+_SHOWN_LINES = 12
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def show_status(screen: Screen, view: RunView) -> None:
+    """Print a run's status on stdout."""
+    screen.out.print(words(f"{view.run}  {view.state}", _STYLES.get(view.state, "")))
+    if view.began:
+        screen.out.print(words(f"  began    {age(time.time() - view.began)} ago"))
+    if view.command:
+        screen.out.print(words(f"  command  {' '.join(view.command)}"))
+    if view.checkpoint:
+        step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
+        screen.out.print(words(f"  newest checkpoint  {view.checkpoint.path}{step}"))
+    screen.out.print(_nodes(view))
+    if view.remembered and view.remembered.get("message"):
+        screen.out.print(words(f"ended by {view.ended_by}: {view.remembered['message']}", "red"))
+    if view.first_cause:
+        show_cause(screen.out, view.first_cause)
+
+
+def show_cause(console: Console, cause: FirstCause) -> None:
+    """Print the first cause and the last lines of who it was."""
+    where = cause.node if cause.rank is None else f"{cause.node}, rank {cause.rank}"
+    console.print(words(f"first cause: {where}: {cause.message}", "bold red"))
+    if cause.also:
+        console.print(words(f"  at the same time, as far as clocks tell: {', '.join(cause.also)}"))
+    for line in cause.lines[-_SHOWN_LINES:]:
+        console.print(words(f"  | {line}"), soft_wrap=True)
+    if cause.remedy:
+        console.print(words(f"remedy: {cause.remedy}"))
+
+
+def _nodes(view: RunView) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("node", "state", "ranks", "joined", ""):
+        table.add_column(title)
+    for answer in view.nodes:
+        table.add_row(
+            words(answer.node.name),
+            words(answer.state, _STYLES.get(answer.state, "")),
+            words(ranks.fold(rank["rank"] for rank in answer.ranks)),
+            words(_joined(answer)),
+            words(_note(answer)),
+        )
+    return table
+
+
+def _joined(answer: NodeAnswer) -> str:
+    joined = sum(1 for rank in answer.ranks if rank.get("joined"))
+    return f"{joined}/{len(answer.ranks)}" if answer.ranks else ""
+
+
+def _note(answer: NodeAnswer) -> str:
+    if answer.failure:
+        return answer.failure
+    if answer.end:
+        return str(answer.end.get("reason") or "")
+    if answer.state != "lost":
+        return ""
+    supervisor = (answer.part or {}).get("supervisor") or {}
+    rebooted = supervisor.get("rebooted")
+    return "the machine was started anew" if rebooted else "its supervisor died"
+
+
+def age(seconds: float) -> str:
+    """Return a length of time as a person says it."""
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,35 @@
+"""How stopping goes, and what it came to."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from clusterctl.report.console import words
+from clusterctl.verbs.stop import StoppedNode, StopResult
+
+_SHOWN = 10
+
+
+def show_stop(console: Console, result: StopResult) -> None:
+    """Print what stopping came to."""
+    gone = [node.node for node in result.nodes if node.gone]
+    if gone:
+        console.print(words(f"{result.run}: proven gone on {', '.join(gone)}"))
+    for node in result.nodes:
+        for line in _trouble(node):
+            console.print(words(f"{result.run}: {node.node}: {line}", "red"))
+
+
+def _trouble(node: StoppedNode) -> list[str]:
+    """Say what is not as wished on a node."""
+    if node.failure:
+        return [f"not proven: {node.failure}; run stop again when it answers"]
+    lines = [
+        f"still there: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
+        for process in node.left[:_SHOWN]
+    ]
+    if node.port_free is False:
+        holder = node.port_holder or {}
+        who = f"pid {holder['pid']} {holder.get('cmd', '')}" if "pid" in holder else "a process"
+        lines.append(f"the master port is not free: {who} has it")
+    return lines

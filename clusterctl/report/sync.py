@@ -1,0 +1,59 @@
+"""What a sync did: a line for all nodes with the same outcome, then what they have by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from clusterctl.inventory.ranges import fold
+from clusterctl.report.console import counted, words
+from clusterctl.verbs.synced import NodeSync, SyncResult
+from clusterctl.wire import plain
+
+_STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}
+
+
+def show_sync(console: Console, result: SyncResult) -> None:
+    """Print what each node has."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for node in result.nodes:
+        alike.setdefault((_told(node), node.hint, node.state), []).append(node.node)
+    for (told, hint, state), names in alike.items():
+        console.print(words(f"{fold(names)}: {told}", _STYLES.get(state, "")))
+        if hint:
+            # Whole, however long: it is there to be copied.
+            console.print(words(f"hint: {hint}"), soft_wrap=True)
+    console.print(words(_summary(result)))
+
+
+def sync_document(result: SyncResult) -> dict[str, Any]:
+    """Return the JSON document; the patch is left to the run's record, it can be megabytes."""
+    document: dict[str, Any] = plain(result)
+    del document["diff"]
+    return document
+
+
+def _told(node: NodeSync) -> str:
+    match node.state:
+        case "unchanged":
+            return f"{node.workdir} is up to date"
+        case "updated":
+            return f"{node.workdir}: {counted(node.sent, 'file')} sent, {node.deleted} deleted"
+        case "shared":
+            return f"{node.workdir} is shared with another node, and up to date"
+        case "source":
+            return f"{node.workdir} is this folder itself"
+        case "failed" | "unreachable":
+            return f"{node.state}: {node.words}"
+
+
+def _summary(result: SyncResult) -> str:
+    good = sum(node.ok for node in result.nodes)
+    verb = "has" if len(result.nodes) == 1 else "have"
+    code = f"commit {result.commit[:12]}" if result.commit else "no commit"
+    dirty = ", with uncommitted changes" if result.dirty else ""
+    return (
+        f"{good} of {counted(len(result.nodes), 'node')} {verb} the tree {result.tree[:12]} "
+        f"({counted(result.files, 'file')}, {code}{dirty}) in {result.seconds:.1f} s"
+    )

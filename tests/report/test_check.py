@@ -1,0 +1,175 @@
+"""A verdict on the screen, as JSON, HTML and Markdown; what others wrote cannot drive any."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clusterctl.checks.registry import CHECKS
+from clusterctl.errors import UsageError
+from clusterctl.facts.nodefacts import Gpu, Gpus, Interface, NodeFacts, Reach
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.report.check import check_document, print_check, print_explanation
+from clusterctl.report.console import make_console
+from clusterctl.report.page import html_page, markdown_page, write_page
+from clusterctl.verbs.check import CheckOptions, CheckResult, judge
+
+EVIL = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script> [bold]|x|\nsecond"
+
+
+def a_node(name: str, gpus: int = 8) -> Node:
+    return Node(host=f"host-{name}", name=name, ssh=Ssh(), gpus=gpus)
+
+
+def facts_of(name: str, number: int) -> NodeFacts:
+    return NodeFacts(
+        node=name,
+        boot_id=name,
+        arch="x86_64",
+        interfaces=(Interface(name="eth0", addresses=(f"10.0.0.{number}/24",), running=True),),
+        gpus=Gpus(
+            tool="nvidia-smi",
+            devices=tuple(Gpu(index=i, name="NVIDIA H100 80GB HBM3") for i in range(8)),
+        ),
+        rsync="/usr/bin/rsync",
+    )
+
+
+@pytest.fixture
+def result() -> CheckResult:
+    names = ("gpu1", "gpu2", "gpu3")
+    cluster = Cluster(name="lab", nodes=tuple(a_node(name) for name in names))
+    facts = {name: facts_of(name, i + 1) for i, name in enumerate(names)}
+    facts["gpu2"] = replace(facts["gpu2"], rsync="", hostname=EVIL)
+    facts["gpu3"] = NodeFacts(
+        node="gpu3", reach=Reach(state="refused", phase="connect", words=EVIL, hint="start sshd")
+    )
+    only = ("ssh.connect", "node.rsync", "node.clock", "node.arch")
+    judged = judge(cluster, facts, CheckOptions(only=only))
+    return replace(judged, seconds=1.25)
+
+
+def printed(result: CheckResult, width: int = 80, *, colour: bool = False) -> str:
+    stream = io.StringIO()
+    console = Console(
+        file=stream, width=width, markup=False, highlight=False, emoji=False,
+        force_terminal=colour, color_system="standard" if colour else None,
+    )  # fmt: skip
+    print_check(console, result)
+    return stream.getvalue()
+
+
+def test_on_a_narrow_terminal_columns_are_left_out_and_none_is_torn(result: CheckResult) -> None:
+    lines = [line.rstrip() for line in printed(result, width=40).splitlines()]
+
+    assert max(map(len, lines)) <= 40
+    assert "rank  node  address   state" in lines
+    assert "   0  gpu1  10.0.0.1  UNKNOWN" in lines
+
+
+def test_a_person_sees_nodes_findings_and_the_sum_in_80_columns(result: CheckResult) -> None:
+    text = printed(result)
+    lines = [line.rstrip() for line in text.splitlines()]
+
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "lab: 3 nodes on 10.0.0.0/24, master 10.0.0.1 port 29500"
+    assert "   0  gpu1  10.0.0.1  eth0       8 x H100 80GB HBM3  UNKNOWN" in lines
+    assert "   1  gpu2  10.0.0.2  eth0       8 x H100 80GB HBM3  FAIL" in lines
+    assert any(re.match(r"   2  gpu3  -  .*\?.*UNREACHABLE", line) for line in lines)
+    assert "FAIL node.rsync  gpu2" in lines
+    assert "UNKNOWN node.clock  2 of 3 nodes: gpu[1-2]" in lines
+    assert "     hint:   sudo apt-get install rsync" in lines
+    assert lines[-1] == "4 checks in 1.2 s: 2 failed, 1 unknown, 1 passed"
+
+
+def test_a_narrow_screen_loses_no_word(result: CheckResult) -> None:
+    text = printed(result, 40)
+
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 40
+    squeezed = re.sub(r"\s+", "", text)
+    assert "theclocksagree" in squeezed
+    assert "sudoapt-getinstallrsync" in squeezed
+
+
+def test_what_a_node_wrote_is_text_and_nothing_else(result: CheckResult) -> None:
+    for text in (printed(result), printed(result, colour=True)):
+        assert "\x1b]0" not in text
+        assert "\x1b[2J" not in text
+        assert "[bold]" in text  # shown, not obeyed
+
+
+def test_meaning_is_never_in_colour_alone(result: CheckResult) -> None:
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", printed(result, colour=True))
+
+    assert coloured == printed(result)
+
+
+def test_a_pipe_gets_no_control_sequence(
+    result: CheckResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    console = make_console(stream)
+    print_check(console, result)
+
+    assert "\x1b" not in stream.getvalue()
+    assert console.width == 100
+
+
+def test_json_has_the_promised_shape(result: CheckResult) -> None:
+    document = json.loads(json.dumps(check_document(result)))
+
+    assert set(document) == {"schema", "cluster", "nodes", "findings", "seconds"}
+    assert document["nodes"][0] == {
+        "host": "host-gpu1",
+        "name": "gpu1",
+        "rank": 0,
+        "address": "10.0.0.1",
+        "interface": "eth0",
+        "gpus": 8,
+        "state": "unknown",
+    }
+    assert document["nodes"][2]["gpus"] is None
+    (rsync,) = [f for f in document["findings"] if f["check"] == "node.rsync" and f["remedy"]]
+    assert rsync["nodes"] == ["host-gpu2"]
+    assert set(rsync) == {"check", "status", "nodes", "message", "wanted", "found", "remedy"}
+
+
+def test_the_pages_hold_all_and_obey_nothing(result: CheckResult) -> None:
+    page, text = html_page(result), markdown_page(result)
+
+    for form in (page, text):
+        assert "<script>" not in form
+        assert "\x1b" not in form
+        assert "sudo apt-get install rsync" in form
+        assert "10.0.0.2" in form
+    assert "http" not in page.replace("https://", "")  # self-contained
+    assert "<link" not in page
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table)
+
+
+def test_the_ending_of_the_name_chooses_the_form(result: CheckResult, tmp_path: Path) -> None:
+    write_page(tmp_path / "a.html", result)
+    write_page(tmp_path / "a.md", result)
+
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "a.md").read_text().startswith("# clusterctl check: lab")
+    with pytest.raises(UsageError, match=r"ends in \.html or \.md"):
+        write_page(tmp_path / "a.pdf", result)
+    with pytest.raises(UsageError, match="No such file"):
+        write_page(tmp_path / "none" / "a.md", result)
+
+
+def test_a_check_explains_itself() -> None:
+    stream = io.StringIO()
+    print_explanation(make_console(stream), CHECKS["network.master-reach"])
+
+    assert stream.getvalue().startswith("network.master-reach: every node reaches the master port")
+    assert "network.master-port" in stream.getvalue()

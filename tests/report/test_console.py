@@ -1,0 +1,56 @@
+"""Both streams: safe text, progress that a pipe never sees, sentences that it does."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator
+
+from rich.console import Console
+
+from clusterctl.report.console import Screen, make_console, plain, progress_line, words
+from clusterctl.verbs.events import Event, Progress, Said
+
+
+def test_plain_text_is_one_line_without_controls() -> None:
+    assert plain("a\nb\x1b[31mc\x1b[0m\r\x07\x9bd") == "a bcd"
+
+
+def test_markup_is_text() -> None:
+    stream = io.StringIO()
+    make_console(stream).print(words("[red]x[/red] :smile:"))
+    assert stream.getvalue() == "[red]x[/red] :smile:\n"
+
+
+def test_a_phase_names_whom_it_waits_for() -> None:
+    event = Progress(phase="facts", done=1, total=6, waiting_for=("b", "c", "d", "e", "f"))
+    assert progress_line(event) == "facts 1/6, waiting for b, c, d and 2 more"
+    assert progress_line(Progress(phase="facts", done=6, total=6)) == "facts 6/6"
+
+
+def steps() -> Generator[Event, None, str]:
+    yield Progress(phase="facts", done=1, total=2)
+    yield Said(text="it is\x1b[2J late", level="warning", node="gpu1")
+    return "the end"
+
+
+def test_a_pipe_gets_sentences_but_no_progress() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    screen = Screen(make_console(out), make_console(err))
+
+    assert screen.watch(steps()) == "the end"
+    assert (out.getvalue(), err.getvalue()) == ("", "warning: gpu1: it is late\n")
+
+
+def test_a_sentence_in_a_pipe_is_one_line() -> None:
+    stream = io.StringIO()
+    make_console(stream).print(words("word " * 50))
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_a_terminal_gets_both_and_keeps_the_sentences() -> None:
+    err = io.StringIO()
+    screen = Screen(make_console(io.StringIO()), Console(file=err, force_terminal=True, width=80))
+
+    assert screen.watch(steps()) == "the end"
+    assert "it is late" in err.getvalue()
+    assert "\x1b[2K" in err.getvalue()  # the moving line is wiped
