@@ -1,0 +1,1 @@
+"""One file a use-case: a generator of frozen events that ends in its result."""

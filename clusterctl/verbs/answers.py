@@ -1,0 +1,48 @@
+"""What a node's reply means: its last answer, the operation's own error, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterctl.transport.interface import Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why an operation did not do what it was asked for on one node."""
+
+    node: str
+    kind: str
+    """The operation's error kind, or the reply's state where the node did not answer."""
+    message: str
+    hint: str = ""
+    answered: bool
+    """The node answered: it is the operation that refused."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trouble(reply: Reply) -> Trouble | None:
+    """Return what went wrong; None: the operation came to its end."""
+    if not reply.ok:
+        where = f" ({reply.phase})" if reply.phase else ""
+        words = f": {reply.words}" if reply.words else ""
+        return Trouble(
+            node=reply.node,
+            kind=reply.state,
+            message=f"{reply.state}{where}{words}",
+            hint=reply.hint,
+            answered=False,
+        )
+    error = reply.last.head.get("error") if reply.messages else None
+    if not error:
+        return None
+    return Trouble(
+        node=reply.node,
+        kind=str(error.get("kind", "")),
+        message=str(error.get("message", "")),
+        hint=str(error.get("hint", "")),
+        answered=True,
+        details=error,
+    )

@@ -1,0 +1,215 @@
+"""The use-case `check`: learn the facts, choose the network, let the nodes try it, judge."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+
+from clusterctl.checks.all import every_check
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
+from clusterctl.checks.storage import SHARED
+from clusterctl.errors import UsageError
+from clusterctl.facts.nodefacts import NodeFacts, Reach
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.network.choice import Network, choose
+from clusterctl.verbs.collective import run_collective
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.jobcheck import run_job_check
+from clusterctl.verbs.meeting import meet
+from clusterctl.verbs.reading import Nodes, Survey, read_facts
+
+_ABSENT = Reach(state="unreachable", words="the saved facts do not have it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What to look at, and how strictly."""
+
+    only: tuple[str, ...] = ()
+    """Ids of checks, or areas of them as `network`; empty: all."""
+    skip: tuple[str, ...] = ()
+    strict: bool = False
+    """A warning counts as a failure."""
+    code: bool = True
+    """Judge what `sync` brings too; `launch` does that afterwards, with `check_code`."""
+    deep: bool = False
+    """Let the job's own torch sum across the nodes: takes as long as torch takes to load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """What one node will be in the run, and how it is."""
+
+    name: str
+    host: str
+    rank: int
+    address: str
+    interface: str
+    gpus: int | None
+    gpu_name: str
+    state: str
+    """`ok`, or the worst status of a finding that names it; `unreachable` if it is silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The verdict."""
+
+    cluster: str
+    nodes: tuple[NodeRow, ...]
+    findings: tuple[Finding, ...]
+    """All that was said, worst first, passes too."""
+    facts: Mapping[str, NodeFacts]
+    network: Network
+    seconds: float
+    strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing failed, 1 something did, 3 nothing did but something is unknown."""
+        return exit_code([f.status for f in self.findings], strict=self.strict)
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """What a run cannot start with: failed or unknown, of a check that it depends on."""
+        blocks = {rule.id for rule in every_check() if rule.blocks}
+        return tuple(
+            f for f in self.findings if f.status in {"fail", "unknown"} and f.check in blocks
+        )
+
+
+def check(
+    cluster: Cluster, pool: Nodes, options: CheckOptions
+) -> Generator[Event, None, CheckResult]:
+    """Look at every node and judge.
+
+    Args:
+        cluster: the inventory's nodes and what the run needs.
+        pool: the ways to the nodes.
+        options: what to look at.
+
+    Returns:
+        The verdict; a node that does not answer is part of it.
+
+    Raises:
+        UsageError: `only` or `skip` name no check.
+    """
+    began = time.monotonic()
+    chosen = select(options)
+    survey = Survey(cluster=cluster)
+    facts = yield from read_facts(survey, pool)
+    network = choose(cluster, facts)
+    if any(rule.between or rule.id == SHARED for rule in chosen):
+        facts = yield from meet(survey, facts, network)
+    else:
+        survey.finish()
+    if options.code and any(rule.id == "job.check" for rule in chosen):
+        facts = yield from run_job_check(cluster, pool, facts)
+    if options.deep and not judge(cluster, facts, options).blocking:
+        # What is known to be broken would only cost the collective's whole timeout.
+        facts = yield from run_collective(cluster, pool, facts, network)
+    result = judge(cluster, facts, options)
+    return replace(result, seconds=time.monotonic() - began)
+
+
+def check_code(
+    cluster: Cluster, pool: Nodes, before: CheckResult
+) -> Generator[Event, None, CheckResult]:
+    """Judge what `sync` brought, on top of a verdict that left it out."""
+    began = time.monotonic()
+    facts = yield from run_job_check(cluster, pool, before.facts)
+    result = judge(cluster, facts, CheckOptions(strict=before.strict))
+    return replace(result, seconds=before.seconds + time.monotonic() - began)
+
+
+def judge(cluster: Cluster, facts: Mapping[str, NodeFacts], options: CheckOptions) -> CheckResult:
+    """Judge facts, just learned or saved; no machine is needed."""
+    known = {
+        node.name: facts.get(node.name) or NodeFacts(node=node.name, reach=_ABSENT)
+        for node in cluster.nodes
+    }
+    network = choose(cluster, known)
+    chosen = {rule.id for rule in select(options)} | {SSH}
+    rules = [rule for rule in every_check() if options.code or not rule.code]
+    # All are judged, since one may explain another; what was not asked for is not said.
+    findings = tuple(f for f in judge_all(rules, known, network, cluster) if f.check in chosen)
+    return CheckResult(
+        cluster=cluster.name,
+        nodes=tuple(_row(cluster, index, known, network, findings) for index in range(len(known))),
+        findings=findings,
+        facts=known,
+        network=network,
+        seconds=0.0,
+        strict=options.strict,
+    )
+
+
+def select(options: CheckOptions) -> tuple[Check, ...]:
+    """Return the checks that the options ask for.
+
+    Raises:
+        UsageError: they name one that does not exist.
+    """
+    rules = every_check()
+    only = _named(options.only, rules) if options.only else {rule.id for rule in rules}
+    wanted = only - _named(options.skip, rules)
+    return tuple(rule for rule in rules if rule.id in wanted)
+
+
+def find(identity: str) -> Check:
+    """Return the check of this id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    rules = every_check()
+    (name,) = _named((identity,), rules, areas=False)
+    return next(rule for rule in rules if rule.id == name)
+
+
+def _named(asked: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = True) -> set[str]:
+    found: set[str] = set()
+    for name in asked:
+        matching = {r.id for r in rules if r.id == name or (areas and r.id.startswith(name + "."))}
+        if not matching:
+            near = difflib.get_close_matches(name, [rule.id for rule in rules], n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else "docs/reference/checks.md lists them"
+            raise UsageError(f"there is no check {name!r}", hint=hint)
+        found |= matching
+    return found
+
+
+def _gpus(node: Node, known: NodeFacts) -> int | None:
+    """Return how many accelerators a node has; None where nobody could look."""
+    if not known.answered:
+        return None
+    if node.gpus == 0:
+        return 0
+    return len(known.gpus.devices) if known.gpus else None
+
+
+def _row(
+    cluster: Cluster,
+    index: int,
+    facts: Mapping[str, NodeFacts],
+    network: Network,
+    findings: tuple[Finding, ...],
+) -> NodeRow:
+    node = cluster.nodes[index]
+    known, own = facts[node.name], network.nodes.get(node.name)
+    devices = known.gpus.devices if known.gpus else ()
+    state = next((f.status for f in findings if node.name in f.nodes), "pass")
+    state = "ok" if state in {"pass", "skip"} else state
+    return NodeRow(
+        name=node.name,
+        host=node.host,
+        rank=index,
+        address=own.address if own else "",
+        interface=own.interface if own else "",
+        gpus=_gpus(node, known),
+        gpu_name=devices[0].name if devices else "",
+        state=state if known.answered else "unreachable",
+    )

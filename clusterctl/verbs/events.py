@@ -1,0 +1,92 @@
+"""What a use-case says while it runs: frozen events, rendered by report, returned by the API.
+
+A use-case is a generator of these that returns its result:
+`def check(...) -> Generator[Event, None, CheckResult]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+Level = Literal["info", "warning", "error"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something worth saying happened; subclasses say what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said(Event):
+    """A sentence for the person, about one node or about all."""
+
+    text: str
+    level: Level = "info"
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Event):
+    """A phase is so far: `done` of `total` nodes; shown as a bar or a line."""
+
+    phase: str
+    done: int
+    total: int
+    waiting_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHappened(Event):
+    """A line of a node's events.jsonl: a rank started, joined or ended, a stop was ordered, ..."""
+
+    node: str
+    event: Mapping[str, Any]
+
+
+def drive(
+    events: Generator[Event, None, Result], show: Callable[[Event], object] | None = None
+) -> Result:
+    """Run a use-case to its end, showing its events; return its result.
+
+    What goes wrong while an event is shown, Ctrl-C too, is raised in the use-case: there it can
+    still end what it has begun.
+    """
+    raised: BaseException | None = None
+    while True:
+        try:
+            event = next(events) if raised is None else events.throw(raised)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        raised = None
+        try:
+            if show is not None:
+                show(event)
+        except BaseException as error:  # noqa: BLE001  (raised again, where it can be dealt with)
+            raised = error
+
+
+def relay(
+    events: Generator[Event, None, Result],
+    each: Callable[[Event], Generator[Event, None, None]],
+) -> Generator[Event, None, Result]:
+    """Run a use-case within another one: yield what `each` makes of its events.
+
+    Args:
+        events: the use-case within.
+        each: called with every event of it; yields the event and what belongs around it.
+
+    Returns:
+        The result of the use-case within.
+    """
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        yield from each(event)

@@ -1,0 +1,39 @@
+"""Facts in a file: `--save-facts` writes it, `--facts` judges it again without a machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from clusterctl.errors import UsageError
+from clusterctl.facts.document import DocumentError, from_document, to_document
+from clusterctl.facts.nodefacts import NodeFacts
+
+
+def save_facts(path: Path, facts: Mapping[str, NodeFacts]) -> None:
+    """Write the facts.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(to_document(facts), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def load_facts(path: Path) -> dict[str, NodeFacts]:
+    """Read facts that were saved.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else.
+    """
+    try:
+        return from_document(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="clusterctl check --save-facts FILE"
+        ) from error
+    except (DocumentError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not saved facts: {error}") from error

@@ -1,0 +1,219 @@
+"""Follow a run: its lines live and merged, what happens to it, through lost connections.
+
+The run does not need us: when we stop, or our connection breaks, it goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+
+from clusterctl.logs.entry import Entry, Folded
+from clusterctl.logs.filter import Filter
+from clusterctl.logs.fold import Folder, Shower
+from clusterctl.logs.merge import Merger
+from clusterctl.transport.following import Following
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.wire import Message
+
+TICK = 0.05
+PATIENCE = 0.1
+"""Seconds that a line waits for earlier ones of other nodes."""
+BACKOFF = (1.0, 2.0, 5.0, 10.0)
+"""Seconds between attempts to reach a lost node again."""
+LAST_WAIT = 10.0
+"""Seconds that a lost node may take once all others have ended."""
+LONGEST_WAIT = 300.0
+"""Seconds without an answer of any node until following is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLines(Event):
+    """Lines to show, in order."""
+
+    lines: tuple[Folded, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Event):
+    """A moment without news, for who keeps time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost(Event):
+    """The connection to a node broke, or cannot be made; it is tried again."""
+
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBack(Event):
+    """A lost node answers again; its log goes on where it broke."""
+
+    node: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lost:
+    """Nodes that do not answer at the moment."""
+
+    tries: dict[str, int] = field(default_factory=dict)
+    alone_since: float | None = None
+    """When there was no other node left to hear of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """How following ended."""
+
+    log: RunLog
+    troubles: dict[str, Trouble]
+    """Nodes whose part could not be read to its end, and why."""
+
+
+def follow(
+    nodes: Nodes,
+    log: RunLog,
+    lines: Lines | None = None,
+    *,
+    only: frozenset[str] | None = None,
+) -> Generator[Event, None, Followed]:
+    """Follow until every node's part of the run has ended.
+
+    Args:
+        nodes: where to follow.
+        log: what was read already; reading goes on from there.
+        lines: what is shown of the lines, and those that wait to be shown already.
+        only: names of nodes to follow; all where None.
+
+    Yields:
+        `LogLines`, `NodeHappened`, `NodeLost`, `NodeBack`, `Said`, `Tick`.
+    """
+    names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
+    lines = lines or Lines()
+    lines.open(names)
+    troubles: dict[str, Trouble] = {}
+    lost = _Lost()
+    last: dict[str, tuple[Message, ...]] = {}
+    requests = {name: log.follow_request(name) for name in names}
+    with nodes.following(requests, tick=TICK) as stream:
+        for item in stream:
+            if item is None:
+                yield Tick()
+            else:
+                node, message = item
+                if isinstance(message, Reply):
+                    whole = replace(message, messages=last.pop(node, ()))
+                    yield from _ended(node, whole, log, stream, lost, troubles)
+                    if node in log.parts or node in troubles:
+                        lines.close(node)
+                else:
+                    last[node] = (message,)
+                    if lost.tries.pop(node, None) is not None:
+                        yield NodeBack(node=node)
+                    for found in log.take(node, message, now=time.time()):
+                        if isinstance(found, list):
+                            lines.add(found)
+                        else:
+                            yield found
+            yield from lines.ready()
+            if _given_up(names, log, lost, troubles):
+                break
+    for name in lost.tries:
+        troubles.setdefault(name, _no_answer(name))
+    yield from lines.rest()
+    return Followed(log=log, troubles=troubles)
+
+
+class Lines:
+    """From entries to lines on the screen; outlives an interrupted `follow`, so nothing is lost."""
+
+    def __init__(self, wanted: Filter | None = None, shower: Shower | None = None) -> None:
+        """Show what is wanted, all where None; equal lines of several ranks as one where None."""
+        self._merger = Merger((), patience=PATIENCE)
+        self._shower = shower or Folder()
+        self._wanted = wanted or Filter()
+
+    def open(self, nodes: list[str]) -> None:
+        """Expect lines of these nodes."""
+        for node in nodes:
+            self._merger.open(node)
+
+    def add(self, entries: list[Entry]) -> None:
+        """Take the next entries of a node, which came together."""
+        self._merger.add(self._wanted.passing(entries), now=time.monotonic())
+
+    def close(self, node: str) -> None:
+        """Expect no more of this node."""
+        self._merger.close(node)
+
+    def ready(self) -> Generator[LogLines, None, None]:
+        """Yield what is to be shown now."""
+        now = time.monotonic()
+        for entry in self._merger.ready(now=now):
+            self._shower.add(entry, now=now)
+        yield from batch(self._shower.ready(now=now))
+
+    def rest(self) -> Generator[LogLines, None, None]:
+        """Yield what waited."""
+        for entry in self._merger.flush():
+            self._shower.add(entry, now=time.monotonic())
+        yield from batch(self._shower.flush())
+
+
+def batch(lines: list[Folded]) -> Generator[LogLines, None, None]:
+    """Yield lines as one event; none where there are none."""
+    if lines:
+        yield LogLines(lines=tuple(lines))
+
+
+def _ended(
+    node: str,
+    reply: Reply,
+    log: RunLog,
+    stream: Following,
+    lost: _Lost,
+    troubles: dict[str, Trouble],
+) -> Generator[Event, None, None]:
+    """A node's stream is over: its part has ended, or the way to it broke."""
+    wrong = trouble(reply)
+    if wrong is None:
+        lost.tries.pop(node, None)
+        return
+    if wrong.answered or wrong.kind in {"auth", "hostkey"}:
+        troubles[node] = wrong
+        lost.tries.pop(node, None)
+        yield Said(node=node, level="warning", text=wrong.message)
+        return
+    tries = lost.tries.get(node, 0)
+    if tries == 0:
+        yield NodeLost(node=node, message=wrong.message)
+    lost.tries[node] = tries + 1
+    stream.add(node, log.follow_request(node), after=BACKOFF[min(tries, len(BACKOFF) - 1)])
+
+
+def _given_up(names: list[str], log: RunLog, lost: _Lost, troubles: dict[str, Trouble]) -> bool:
+    """Tell whether only lost nodes are left, and were given their time."""
+    waiting = [name for name in names if name not in log.parts and name not in troubles]
+    if not waiting or any(name not in lost.tries for name in waiting):
+        lost.alone_since = None
+        return False
+    if lost.alone_since is None:
+        lost.alone_since = time.monotonic()
+    limit = LAST_WAIT if len(waiting) < len(names) else LONGEST_WAIT
+    return time.monotonic() - lost.alone_since > limit
+
+
+def _no_answer(node: str) -> Trouble:
+    return Trouble(
+        node=node,
+        kind="lost",
+        message="did not answer any more; its part may run on",
+        answered=False,
+    )

@@ -1,0 +1,51 @@
+"""Drop the recorded host key of a host that was installed anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.failure import Failed
+from clusterctl.transport.known_hosts import KnownHosts, forget, name_of
+from clusterctl.transport.ssh_config import Oracle
+from clusterctl.transport.trust import own_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """What was done about one host."""
+
+    node: str
+    name: str
+    """The name its key is recorded under."""
+    dropped: int
+    """Lines that were dropped from the cluster's own file."""
+    file: str
+    elsewhere: tuple[str, ...]
+    """Lines (`file:line`) of the person's own files, which are not ours to change."""
+
+
+def forget_nodes(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Forgotten, ...]:
+    """Drop the keys of nodes from the cluster's own known_hosts."""
+    oracle = Oracle()
+    return tuple(_forget(cluster, node, oracle) for node in nodes)
+
+
+def _forget(cluster: Cluster, node: Node, oracle: Oracle) -> Forgotten:
+    file = own_file(cluster.name)
+    others: tuple[Path, ...] = ()
+    try:
+        endpoint = oracle.resolve(node)
+    except Failed:
+        name = name_of(node.host, node.ssh.port or 22)
+    else:
+        name, others = name_of(endpoint.key_name, endpoint.port), endpoint.known_hosts
+    lines = KnownHosts.load(others).lines(name)
+    return Forgotten(
+        node=node.name,
+        name=name,
+        dropped=forget(file, name),
+        file=str(file),
+        elsewhere=tuple(line.where for line in lines if not line.marker),
+    )

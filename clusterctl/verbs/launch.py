@@ -1,0 +1,314 @@
+"""Launch a job: check, sync, plan, start the master, then the workers, and follow the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.registry import SSH
+from clusterctl.errors import Interrupted, LaunchRefused, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan import launchers
+from clusterctl.plan.make import make_plan
+from clusterctl.plan.options import Options
+from clusterctl.plan.plan import Plan
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs import runid
+from clusterctl.verbs.check import CheckOptions, CheckResult, check, check_code
+from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.starting import start
+from clusterctl.verbs.sync import SyncResult, sync
+from clusterctl.wire import plain
+
+REACHED_ONLY = ("ssh",)
+"""What is judged with --no-check: nothing can start on a node that is not reached."""
+SYNC_ONLY = ("node.rsync",)
+"""What is not judged with --no-sync: only a sync needs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How a job is launched."""
+
+    plan: Options = field(default_factory=Options)
+    source: Path = field(default_factory=Path.cwd)
+    """The folder that is synced."""
+    name: str = ""
+    """A name of the person's own for the run."""
+    checks: bool = True
+    syncs: bool = True
+    forces: bool = False
+    """Go on in spite of checks that failed."""
+    excludes_unhealthy: bool = False
+    """Leave out the nodes on which a check failed."""
+    resumed: Mapping[str, Any] | None = None
+    """`run` and `checkpoint` that it goes on from, and that run's `tree` and `commit`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Event):
+    """The nodes were judged."""
+
+    verdict: CheckResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced(Event):
+    """The code is on every node."""
+
+    synced: SyncResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Event):
+    """What is about to be started."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A run that is up on every node."""
+
+    plan: Plan
+    cluster: Cluster
+    """The nodes that take part, and the job."""
+    record: RunRecord
+
+
+def prepare(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
+    """Judge the nodes and make the plan; nothing is changed anywhere.
+
+    Returns:
+        The nodes that take part, what would be started on them, and the verdict.
+
+    Raises:
+        LaunchRefused: too little is known of a node.
+        UsageError: the job or the options cannot be launched.
+    """
+    cluster = _without_overridden(cluster, options.plan)
+    require_job(cluster, options.plan)
+    require_script(cluster, options)
+    cluster, verdict = yield from _judge(cluster, pool, options)
+    stop_if_unreachable(verdict)
+    plan = make_plan(
+        cluster, verdict.facts, verdict.network, options.plan, run=runid.make(cluster.name)
+    )
+    return cluster, plan, verdict
+
+
+def launch(
+    cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
+) -> Generator[Event, None, Launched]:
+    """Bring a run up on every node; following it is the next step.
+
+    Yields:
+        `Checked`, `Synced`, `Planned`, `Started`, `Said`, `Progress`.
+
+    Raises:
+        LaunchRefused: it was not started, or was ended again, and why.
+        Interrupted: the person ended it before it was up.
+        UsageError: the job or the options cannot be launched.
+    """
+    try:
+        cluster, plan, record = yield from _make_ready(cluster, pool, records, options)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; nothing was started") from None
+    try:
+        yield from start(pool, cluster, plan, os.environ)
+    except (LaunchRefused, Interrupted) as error:
+        state = "stopped" if isinstance(error, Interrupted) else "failed"
+        end = {"state": state, "exit_code": error.exit_code, "ended_by": error.by}
+        records.write_end(record, {**end, "run": plan.run, "message": str(error)})
+        raise
+    return Launched(plan=plan, cluster=cluster, record=record)
+
+
+def _make_ready(
+    cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, Plan, RunRecord]]:
+    """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
+    require_secrets(cluster, options.plan)
+    cluster, plan, verdict = yield from prepare(cluster, pool, options)
+    _stop_if_blocked(verdict.blocking, options)
+    synced = None
+    if options.syncs:
+        synced = yield from _sync(cluster, pool, options)
+        if options.checks and cluster.job.check:
+            verdict = yield from check_code(_as_launched(cluster, options), pool, verdict)
+            yield Checked(verdict=verdict)
+            _stop_if_blocked(verdict.blocking, options)
+    yield Planned(plan=plan)
+    record = _record(cluster, plan, verdict, synced, options)
+    records.write(record, diff=synced.diff if synced else "")
+    return cluster, plan, record
+
+
+def require_job(cluster: Cluster, options: Options) -> None:
+    """Refuse to begin where nothing could be launched in the end.
+
+    Raises:
+        UsageError: there is no command, or no such launcher.
+    """
+    launchers.find(options.launcher or cluster.job.launcher)
+    if not (options.command or cluster.job.command):
+        raise UsageError(
+            "there is no command to launch: none after `--`, and no job.command in the inventory",
+            hint="clusterctl launch -- train.py",
+        )
+
+
+def require_script(cluster: Cluster, options: LaunchOptions) -> None:
+    """Refuse to mirror a folder over the job's when it has not even the job's script.
+
+    Raises:
+        UsageError: the command is a script that is not in the folder that is synced.
+    """
+    script = next(iter(options.plan.command or cluster.job.command), "")
+    syncs = options.syncs and any(node.workdir for node in cluster.nodes)
+    looked_for = script.endswith(".py") and not Path(script).is_absolute()
+    if syncs and looked_for and not options.forces and not (options.source / script).exists():
+        raise UsageError(
+            f"command: wanted the script {script} in {options.source}, found no such file",
+            hint="cd to the folder of the code; --no-sync if only the nodes have it",
+        )
+
+
+def require_secrets(cluster: Cluster, options: Options) -> None:
+    """Refuse to begin without the secrets that the job is given.
+
+    Raises:
+        UsageError: a variable that `env_from` names is not set here.
+    """
+    wanted = _without_overridden(cluster, options).job.env_from
+    missing = [name for name in wanted if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"env_from: wanted {', '.join(missing)} in this shell's environment, found it not set",
+            hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
+        )
+
+
+def _without_overridden(cluster: Cluster, options: Options) -> Cluster:
+    """Leave out of `env_from` what the command line sets itself."""
+    given = dict(options.env)
+    kept = tuple(name for name in cluster.job.env_from if name not in given)
+    return replace(cluster, job=replace(cluster.job, env_from=kept))
+
+
+def _as_launched(cluster: Cluster, options: LaunchOptions) -> Cluster:
+    """Return the cluster with the launcher that is meant, by which the nodes are judged."""
+    launcher = options.plan.launcher or cluster.job.launcher
+    return replace(cluster, job=replace(cluster.job, launcher=launcher))
+
+
+def _judge(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, CheckResult]]:
+    """Check; leave unhealthy nodes out where that is wanted, and check what is left again."""
+    looks = CheckOptions(
+        only=() if options.checks else REACHED_ONLY,
+        skip=() if options.syncs else SYNC_ONLY,
+        code=False,
+    )
+    verdict = yield from check(_as_launched(cluster, options), pool, looks)
+    unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
+    if options.excludes_unhealthy and unhealthy:
+        left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
+        for finding in verdict.blocking:
+            text = f"left out: {', '.join(finding.nodes)}: {finding.message}"
+            yield Said(text=text, level="warning")
+        if not left:
+            hint = "clusterctl check says more"
+            raise LaunchRefused("no healthy node is left", hint=hint, by="check")
+        cluster = cluster.with_nodes(left)
+        verdict = yield from check(_as_launched(cluster, options), pool, looks)
+    yield Checked(verdict=verdict)
+    return cluster, verdict
+
+
+def stop_if_unreachable(verdict: CheckResult) -> None:
+    """Stop where a node is not reached: nothing can be planned for it.
+
+    Raises:
+        LaunchRefused: one is not.
+    """
+    _refuse(tuple(finding for finding in verdict.blocking if finding.check == SSH))
+
+
+def _stop_if_blocked(blocking: tuple[Finding, ...], options: LaunchOptions) -> None:
+    """Stop where a check that the run depends on failed, or could not look.
+
+    Raises:
+        LaunchRefused: one did, and the person does not insist.
+    """
+    if not options.forces:
+        _refuse(blocking)
+
+
+def _refuse(blocking: tuple[Finding, ...]) -> None:
+    if not blocking:
+        return
+    remedy = next((one.remedy for one in blocking if one.remedy), "")
+    hint = remedy or "clusterctl check says more; --force goes on in spite of it"
+    message = "checks that the run depends on did not pass:\n" + "\n".join(map(_sentence, blocking))
+    raise LaunchRefused(message, hint=hint, by="check")
+
+
+def _sentence(finding: Finding) -> str:
+    found = f" ({finding.found})" if finding.found else ""
+    return f"{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
+
+
+def _sync(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, SyncResult | None]:
+    """Mirror the code, and say where it is not what the resumed run had."""
+    if not any(node.workdir for node in cluster.nodes):
+        text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
+        yield Said(text=text, level="warning")
+        return None
+    synced = yield from sync(cluster, pool, options.source)
+    yield Synced(synced=synced)
+    if not synced.ok:
+        failed = [f"{node.node}: {node.words}" for node in synced.nodes if not node.ok]
+        hint = next((node.hint for node in synced.nodes if node.hint), None)
+        message = "the code is not on every node:\n" + "\n".join(failed)
+        raise LaunchRefused(message, hint=hint, by="sync")
+    before = (options.resumed or {}).get("tree")
+    if before and before != synced.tree:
+        commits = f"{(options.resumed or {}).get('commit') or 'no commit'} then, "
+        now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
+        text = f"the code is not the one that the run was launched with: {commits}{now}"
+        yield Said(text=text, level="warning")
+    return synced
+
+
+def _record(
+    cluster: Cluster,
+    plan: Plan,
+    verdict: CheckResult,
+    synced: SyncResult | None,
+    options: LaunchOptions,
+) -> RunRecord:
+    return RunRecord(
+        run=plan.run,
+        began=time.time(),
+        cluster=cluster,
+        source=str(options.source),
+        tree=synced.tree if synced else "",
+        commit=(synced.commit or "") if synced else "",
+        dirty=synced.dirty if synced else False,
+        plan=plain(plan),
+        findings=tuple(plain(finding) for finding in verdict.findings if finding.status != "pass"),
+        options={"name": options.name, **plain(replace(options.plan, origins={}))},
+        resumed=options.resumed,
+    )

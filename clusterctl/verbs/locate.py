@@ -1,0 +1,139 @@
+"""Which run is meant: the one named, else the only live one, else the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.interface import Request
+from clusterctl.verbs import runid
+from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.verbs.shape import NOT_OURS, wrong_part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    """What the nodes' folders know of a cluster's runs."""
+
+    runs: tuple[RunView, ...]
+    """The newest first."""
+    troubles: tuple[Trouble, ...]
+    """Nodes that could not be asked."""
+
+
+def discover(nodes: Nodes) -> Discovered:
+    """Ask every node for the parts of runs that it keeps."""
+    cluster = nodes.cluster
+    requests = {
+        node.name: Request(
+            op="runs",
+            args={"cluster": cluster.name, "node": node.name}
+            | ({"state": node.state} if node.state else {}),
+        )
+        for node in cluster.nodes
+    }
+    parts: dict[str, dict[str, Mapping[str, Any]]] = {}
+    troubles = []
+    for reply in nodes.call(requests):
+        wrong = trouble(reply)
+        if wrong is not None:
+            troubles.append(wrong)
+            continue
+        found = reply.last.head.get("runs")
+        strange = _strange(found)
+        if strange:
+            message = f"{NOT_OURS}: {strange}"
+            troubles.append(
+                Trouble(node=reply.node, kind="bad-output", message=message, answered=True)
+            )
+            continue
+        for part in found or ():
+            # A run's name becomes a folder's here: what is none of ours is left out.
+            if runid.cluster_of(part["run"]) == cluster.name:
+                parts.setdefault(part["run"], {})[reply.node] = part
+    views = [_view(cluster, run, found, troubles) for run, found in parts.items()]
+    views.sort(key=_age, reverse=True)
+    return Discovered(runs=tuple(views), troubles=tuple(troubles))
+
+
+def _strange(runs: object) -> str:
+    """Say what is wrong with a node's list of runs; empty where nothing is."""
+    if not isinstance(runs, list):
+        return f"its runs are {runs!r}"
+    return next(filter(None, map(wrong_part, runs)), "")
+
+
+def choose(found: Discovered, records: Iterable[RunRecord]) -> str:
+    """Return the only live run, else the newest that anybody knows.
+
+    Raises:
+        UsageError: several runs are live.
+        CouldNotTell: no run is known, and not every node answered.
+        ClusterError: no run is known.
+    """
+    live = [view.run for view in found.runs if view.live]
+    if len(live) > 1:
+        raise UsageError(
+            f"several runs are live: {', '.join(live)}", hint="name one, as `clusterctl status RUN`"
+        )
+    if live:
+        return live[0]
+    # What a node has a part of comes before what was only ever refused.
+    ages = {view.run: _age(view) for view in found.runs}
+    ages = ages or {record.run: record.began for record in records}
+    if ages:
+        return max(ages, key=lambda run: (ages[run], run))
+    if found.troubles:
+        silent = "; ".join(f"{one.node}: {one.message}" for one in found.troubles)
+        raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
+    raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
+
+
+def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
+    """Return the cluster with the nodes that have a part of a run, or may have one.
+
+    Raises:
+        CouldNotTell: no node knows the run, and not every node answered.
+        ClusterError: no node knows the run.
+    """
+    view = next((view for view in found.runs if view.run == run), None)
+    if view is not None:
+        return cluster.with_nodes(tuple(answer.node for answer in view.nodes))
+    message = f"run {run} is known neither here nor on the nodes of {cluster.name}"
+    if found.troubles:
+        silent = ", ".join(trouble.node for trouble in found.troubles)
+        raise CouldNotTell(f"{message}; {silent} did not answer")
+    raise ClusterError(message, hint="clusterctl runs lists those that are")
+
+
+def _view(
+    cluster: Cluster,
+    run: str,
+    parts: Mapping[str, Mapping[str, Any]],
+    troubles: Iterable[Trouble],
+) -> RunView:
+    silent = {one.node: one.message for one in troubles}
+    # A run may use some of the nodes only: one that answers and has no part did not take part.
+    answers = tuple(
+        NodeAnswer(node=node, part=parts.get(node.name), failure=silent.get(node.name, ""))
+        for node in cluster.nodes
+        if node.name in parts or node.name in silent
+    )
+    first = next(iter(parts.values()))
+    return RunView(
+        run=run,
+        cluster=cluster.name,
+        nodes=answers,
+        command=tuple(first.get("command") or ()),
+        began=min((part["began"] for part in parts.values() if part.get("began")), default=None),
+    )
+
+
+def _age(view: RunView) -> float:
+    return view.began or 0.0

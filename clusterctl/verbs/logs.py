@@ -1,0 +1,218 @@
+"""The logs of a run as they are now: to show, or to collect as files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.logs import ranks
+from clusterctl.logs.filter import Filter
+from clusterctl.logs.fold import Folder, Shower
+from clusterctl.logs.merge import Merger
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.follow import batch
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.runview import RunView
+from clusterctl.wire import Message
+
+TICK = 0.5
+UNTIL_ALL_HAVE_SPOKEN = float("inf")
+_OF_A_RUN = re.compile(r"events\.jsonl|launcher\.log|ranks/\d+\.log")
+"""The files that `tail` sends."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def read(
+    nodes: Nodes,
+    log: RunLog,
+    *,
+    wanted: Filter | None = None,
+    shower: Shower | None = None,
+    only: frozenset[str] | None = None,
+) -> Generator[Event, None, dict[str, Trouble]]:
+    """Read what there is and yield it in order of time.
+
+    Yields:
+        `LogLines`, `Said`.
+
+    Returns:
+        The nodes that could not be read, and why.
+    """
+    names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
+    merger = Merger(names, patience=UNTIL_ALL_HAVE_SPOKEN)
+    shows, filters = shower or Folder(), wanted or Filter()
+    troubles: dict[str, Trouble] = {}
+    last: dict[str, tuple[Message, ...]] = {}
+    with nodes.following({name: log.read_request(name) for name in names}, tick=TICK) as stream:
+        for item in stream:
+            now = time.monotonic()
+            if item is not None:
+                node, message = item
+                if isinstance(message, Reply):
+                    merger.close(node)
+                    troubles |= _wrong(message, last.get(node, ()))
+                else:
+                    last[node] = (message,)
+                    for found in log.take(node, message, now=time.time()):
+                        if isinstance(found, list):
+                            merger.add(filters.passing(found), now=now)
+                        elif isinstance(found, Said):
+                            yield found
+            for entry in merger.ready(now=now):
+                shows.add(entry, now=now)
+            yield from batch(shows.ready(now=now))
+    for entry in merger.flush():
+        shows.add(entry, now=time.monotonic())
+    yield from batch(shows.flush())
+    return troubles
+
+
+def parse_filter(
+    *, ranks_text: str | None, since: str | None, pattern: str | None, now: float
+) -> Filter:
+    """Read what a person wrote on the command line.
+
+    Args:
+        ranks_text: as `0-3,7`.
+        since: as `90s`, `10m`, `2h`, `1d`, or an ISO time (local where it names no zone).
+        pattern: a regular expression.
+        now: seconds since 1970.
+
+    Raises:
+        UsageError: one of them cannot be read.
+    """
+    try:
+        wanted = None if ranks_text is None else ranks.parse(ranks_text)
+    except ValueError as error:
+        raise UsageError(f"--rank: {error}") from error
+    try:
+        found = None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"--grep: wanted a regular expression, found {pattern!r}: {error}"
+        ) from error
+    return Filter(ranks=wanted, since=None if since is None else _moment(since, now), pattern=found)
+
+
+def require_ranks(wanted: Filter, view: RunView) -> None:
+    """Refuse ranks that the run does not have, as far as its nodes say how many it has.
+
+    Raises:
+        UsageError: there are such.
+    """
+    count = max(((answer.part or {}).get("world_size") or 0 for answer in view.nodes), default=0)
+    unknown = {rank for rank in wanted.ranks or () if rank >= count}
+    if count and unknown:
+        raise UsageError(
+            f"--rank: wanted {ranks.fold(range(count))}, found {ranks.fold(unknown)}",
+            hint=f"clusterctl status {view.run} shows the ranks of each node",
+        )
+
+
+def _moment(text: str, now: float) -> float:
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if ago:
+        return now - float(ago[1]) * _SECONDS[ago[2]]
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        message = f"--since: wanted 10m, 2h or an ISO time such as 2026-11-20T19:00, found {text!r}"
+        raise UsageError(message) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected(Event):
+    """A node's logs are in the folder."""
+
+    node: str
+    folder: Path
+    size: int
+
+
+def collect(
+    nodes: Nodes, log: RunLog, folder: Path, *, only: frozenset[str] | None = None
+) -> Generator[Event, None, dict[str, Trouble]]:
+    """Copy every log and the events of the nodes to `folder/NODE/`, byte for byte.
+
+    Yields:
+        `Collected`.
+
+    Raises:
+        ClusterError: the folder cannot be written.
+    """
+    names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
+    troubles: dict[str, Trouble] = {}
+    last: dict[str, tuple[Message, ...]] = {}
+    copies = {name: _Copy(folder / name) for name in names}
+    with nodes.following({name: log.read_request(name) for name in names}, tick=TICK) as stream:
+        for item in stream:
+            if item is None or item[0] in troubles:
+                continue
+            node, message = item
+            if isinstance(message, Reply):
+                troubles |= _wrong(message, last.get(node, ()))
+                if node not in troubles:
+                    yield Collected(node=node, folder=folder / node, size=copies[node].size)
+                continue
+            last[node] = (message,)
+            try:
+                copies[node].keep(message)
+            except _Stranger as stranger:
+                text = f"it sent a file that is none of a run's: {stranger}"
+                troubles[node] = Trouble(node=node, kind="bad-output", message=text, answered=True)
+    return troubles
+
+
+def _wrong(reply: Reply, messages: tuple[Message, ...]) -> Mapping[str, Trouble]:
+    wrong = trouble(replace(reply, messages=messages))
+    return {reply.node: wrong} if wrong else {}
+
+
+class _Stranger(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
+    """A name that is none of a run's files: a node does not choose where we write."""
+
+
+class _Copy:
+    """One node's files, as they are copied."""
+
+    def __init__(self, folder: Path) -> None:
+        self.size = 0
+        self._folder = folder
+        self._begun: set[str] = set()
+
+    def keep(self, message: Message) -> None:
+        """Write one message's bytes at their place.
+
+        Raises:
+            ClusterError: they cannot be written.
+            _Stranger: they are of no file of a run.
+        """
+        head = message.head
+        name = head.get("data") or head.get("file")
+        if not name:
+            return
+        if not _OF_A_RUN.fullmatch(str(name)):
+            raise _Stranger(repr(name))
+        data = message.body if "data" in head else json.dumps(head["event"]).encode() + b"\n"
+        path = self._folder / str(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # What an earlier collect left there is not of this one.
+            with path.open("r+b" if name in self._begun else "wb") as stream:
+                # An event's line may be shorter here than there: events are appended.
+                stream.seek(int(head["offset"]) if "data" in head else stream.seek(0, os.SEEK_END))
+                stream.write(data)
+        except OSError as error:
+            raise ClusterError(f"cannot write {path}: {error.strerror}") from error
+        self._begun.add(str(name))
+        self.size += len(data)

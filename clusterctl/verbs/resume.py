@@ -1,0 +1,132 @@
+"""Go on from a run: with its job, from a checkpoint that is proven complete on every node."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.options import Options
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.checkpoint import Chosen, choose
+from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.launch import LaunchOptions, require_job
+from clusterctl.verbs.records import RunRecord
+
+PLACE = "{checkpoint}"
+ABOUT_CHECKPOINTS = ("checkpoints", "resume_args")
+"""What of a job the inventory may say later: it is often written once there is a checkpoint."""
+KEPT = ("launcher", "env", "gpus", "max_restarts", "lost_after", "start_timeout")
+"""The options of a launch that a resume takes over where it says nothing itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointChosen(Event):
+    """The run goes on from here."""
+
+    chosen: Chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeOptions:
+    """What to go on from, and how."""
+
+    checkpoint: str
+    """`latest`, or a path."""
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
+    """Its `plan.command` replaces the job's, with `{checkpoint}` in it."""
+
+
+def resume(
+    before: RunRecord, cluster: Cluster, pool: Pool, options: ResumeOptions
+) -> Generator[Event, None, tuple[Cluster, LaunchOptions]]:
+    """Prove the checkpoint, and say what is to be launched.
+
+    Args:
+        before: the run to go on from.
+        cluster: the nodes to go on with; of its job what the run's does not say of checkpoints.
+        pool: the ways to them.
+        options: what to go on from, and how.
+
+    Yields:
+        `CheckpointChosen`, `Said`.
+
+    Returns:
+        What `launch` takes: the nodes with the job, and the options with the resume arguments.
+
+    Raises:
+        LaunchRefused: the checkpoint is not complete, or not the same on every node.
+        UsageError: nothing says how the job is told of the checkpoint.
+    """
+    job, added = _completed(before.cluster.job, cluster.job)
+    if added:
+        text = f"{' and '.join(added)}: the inventory's, as the run was launched without"
+        yield Said(text=text)
+    if options.launch.plan.command:
+        job = replace(job, command=options.launch.plan.command)
+    cluster = replace(cluster, job=job)
+    asked = _taken_over(before, options.launch.plan)
+    require_job(cluster, asked)
+    template = _template(job)
+    chosen = choose(
+        pool, cluster, options.checkpoint, world_size=dict(before.plan).get("world_size")
+    )
+    for why in (*(f"passed over: {one}" for one in chosen.passed_over), *chosen.doubts):
+        yield Said(text=why, level="warning")
+    yield CheckpointChosen(chosen=chosen)
+    command = tuple(word.replace(PLACE, chosen.path) for word in template)
+    resumed = {
+        "run": before.run,
+        "checkpoint": chosen.path,
+        "step": chosen.step,
+        "tree": before.tree,
+        "commit": before.commit,
+    }
+    plan = replace(asked, command=command)
+    return cluster, replace(options.launch, plan=plan, resumed=resumed)
+
+
+def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
+    """Fill what a job did not say of its checkpoints; return with the names of what was filled."""
+    added = {
+        name: getattr(now, name)
+        for name in ABOUT_CHECKPOINTS
+        if getattr(now, name) and not getattr(before, name)
+    }
+    return replace(before, **added), tuple(f"job.{name}" for name in added)
+
+
+def _taken_over(before: RunRecord, given: Options) -> Options:
+    """Fill what the command line does not say with what the run was launched with."""
+    known = {option.name for option in fields(Options)} & set(KEPT)
+    old: Mapping[str, Any] = {k: v for k, v in before.options.items() if k in known and v}
+    found: dict[str, Any] = {
+        name: _frozen(value) for name, value in old.items() if not getattr(given, name)
+    }
+    origin = f"run {before.run}"
+    return replace(given, **found, origins={**dict.fromkeys(found, origin), **given.origins})
+
+
+def _frozen(value: object) -> object:
+    """Turn JSON's lists into tuples again."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _template(job: Job) -> tuple[str, ...]:
+    """Return the command, with `{checkpoint}` where the checkpoint goes.
+
+    Raises:
+        UsageError: there is no such place in it.
+    """
+    for template in (job.command, (*job.command, *job.resume_args)):
+        if any(PLACE in word for word in template):
+            return template
+    raise UsageError(
+        f"job.resume_args: wanted {PLACE} where the checkpoint's path goes,"
+        f" found {list(job.resume_args) or 'nothing'}",
+        hint=f"say it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACE}';"
+        f' or in the inventory: job: {{resume_args: [--resume-from-checkpoint, "{PLACE}"]}}',
+    )

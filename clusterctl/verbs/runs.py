@@ -1,0 +1,108 @@
+"""The runs of a cluster: what this machine remembers and what the nodes know, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.verbs.answers import Trouble
+from clusterctl.verbs.locate import discover
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runview import RunView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """A line of `clusterctl runs`."""
+
+    run: str
+    cluster: str
+    state: str
+    """A run's state, or `unknown` where no node said anything."""
+    began: float | None
+    nodes: tuple[str, ...]
+    command: tuple[str, ...]
+    name: str = ""
+    """The name that the person gave it."""
+    checkpoint: str = ""
+    """The checkpoint that it went on from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunList:
+    """All runs, the newest first."""
+
+    runs: tuple[ListedRun, ...]
+    troubles: tuple[Trouble, ...]
+    """Nodes that could not be asked."""
+    rebuilt: tuple[str, ...] = ()
+    """Runs of which a record was made from what the nodes know."""
+
+
+def runs(nodes: Nodes, records: Records) -> RunList:
+    """List what is known, by the records and by the nodes."""
+    found = discover(nodes)
+    known = {record.run: record for record in records.all(nodes.cluster.name)}
+    seen = {view.run: view for view in found.runs}
+    listed = [_listed(records, known.get(run), seen.get(run)) for run in {**known, **seen}]
+    listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
+    return RunList(runs=tuple(listed), troubles=found.troubles)
+
+
+def rebuild(nodes: Nodes, records: Records) -> RunList:
+    """Make a record of every run that the nodes know and this machine does not."""
+    found = discover(nodes)
+    known = {record.run for record in records.all(nodes.cluster.name)}
+    made = []
+    for view in found.runs:
+        if view.run not in known:
+            records.write(_record(nodes.cluster, view))
+            made.append(view.run)
+    listed = runs(nodes, records)
+    return RunList(runs=listed.runs, troubles=listed.troubles, rebuilt=tuple(made))
+
+
+def _record(cluster: Cluster, view: RunView) -> RunRecord:
+    """Make what can be made of a run's record: its code and options are not known any more."""
+    parts = {answer.node.name: answer.part for answer in view.nodes if answer.part}
+    took_part = sorted(
+        (node for node in cluster.nodes if node.name in parts),
+        key=lambda node: int(parts[node.name].get("rank0") or 0),
+    )
+    job = replace(cluster.job, command=view.command)
+    return RunRecord(
+        run=view.run,
+        began=view.began or 0.0,
+        cluster=replace(cluster, nodes=tuple(took_part), job=job),
+        discovered=True,
+    )
+
+
+def _listed(records: Records, record: RunRecord | None, view: RunView | None) -> ListedRun:
+    if record is None:
+        assert view is not None
+        return ListedRun(
+            run=view.run,
+            cluster=view.cluster,
+            state=view.state,
+            began=view.began,
+            nodes=_names(answer.node for answer in view.nodes if answer.part),
+            command=view.command,
+        )
+    end = records.end(record) or {}
+    return ListedRun(
+        run=record.run,
+        cluster=record.cluster.name,
+        state=view.state if view else str(end.get("state", "unknown")),
+        began=record.began,
+        nodes=_names(record.cluster.nodes),
+        command=record.cluster.job.command,
+        name=str(record.options.get("name") or ""),
+        checkpoint=str((record.resumed or {}).get("checkpoint", "")),
+    )
+
+
+def _names(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(node.name for node in nodes)

@@ -1,0 +1,193 @@
+"""What all nodes' answers about a run amount to: its state, its nodes, its ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.logs.first_cause import FirstCause
+from clusterctl.wire import SCHEMA, plain
+
+RunState = Literal[
+    "queued", "starting", "running", "hung", "stopping", "restarting",
+    "finished", "failed", "stopped", "lost",
+]  # fmt: skip
+
+LIVE = frozenset({"starting", "running", "stopping"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What one node said about a run."""
+
+    node: Node
+    part: Mapping[str, Any] | None = None
+    """Its NodeRun; None: it knows nothing of the run, or did not answer."""
+    failure: str = ""
+    """Why it did not answer; empty: it did."""
+
+    @property
+    def state(self) -> str:
+        """The state of its part: NodeRun's, or `unreachable`, or `absent`."""
+        if self.failure:
+            return "unreachable"
+        return str(self.part["state"]) if self.part else "absent"
+
+    @property
+    def ranks(self) -> Sequence[Mapping[str, Any]]:
+        """Its ranks."""
+        return self.part.get("ranks", ()) if self.part else ()
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """How its part ended; empty: it has not, as far as we know."""
+        return (self.part.get("end") if self.part else None) or {}
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `status --json` shows a node."""
+        part = self.part or {}
+        return {
+            "node": self.node.name,
+            "host": self.node.host,
+            "state": self.state,
+            "rank0": part.get("rank0"),
+            "ranks": len(self.ranks),
+            "joined": sum(1 for rank in self.ranks if rank.get("joined")),
+            "supervisor": part.get("supervisor"),
+            "end": part.get("end"),
+            "message": self.failure,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The newest checkpoint that looks complete."""
+
+    path: str
+    step: int | None
+    time: float
+    format: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as `status` shows it."""
+
+    run: str
+    cluster: str
+    nodes: tuple[NodeAnswer, ...]
+    """In launch order."""
+    checkpoint: Checkpoint | None = None
+    first_cause: FirstCause | None = None
+    command: tuple[str, ...] = ()
+    began: float | None = None
+    remembered: Mapping[str, Any] | None = None
+    """How it ended, as this machine saw it; counts where no node knows of the run."""
+
+    @property
+    def known(self) -> bool:
+        """Some node has a part of it."""
+        return any(node.part for node in self.nodes)
+
+    @property
+    def state(self) -> RunState:
+        """The run's state."""
+        if self.remembered and not self.known:
+            remembered: RunState = self.remembered.get("state", "lost")
+            return remembered
+        return state_of(self.nodes)
+
+    @property
+    def live(self) -> bool:
+        """Something of it is still there, as far as we know."""
+        return any(node.state in LIVE for node in self.nodes)
+
+    @property
+    def silent(self) -> tuple[NodeAnswer, ...]:
+        """The nodes that did not answer."""
+        return tuple(node for node in self.nodes if node.failure)
+
+    @property
+    def ended_by(self) -> str:
+        """Who ended it: `job`, `stop`, `lost`, `start-timeout`; empty while it runs."""
+        if self.remembered and not self.known:
+            return str(self.remembered.get("ended_by", ""))
+        return "" if self.live or not self.known else ended_by(self.nodes)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        ranks = [
+            {**rank, "node": answer.node.name} for answer in self.nodes for rank in answer.ranks
+        ]
+        cause = plain(self.first_cause)
+        if cause:
+            cause["exit_status"] = self.first_cause.exit_status if self.first_cause else None
+        return {
+            "schema": SCHEMA,
+            "run": self.run,
+            "cluster": self.cluster,
+            "state": self.state,
+            "ended_by": self.ended_by or None,
+            "began": self.began,
+            "command": list(self.command),
+            "nodes": [answer.document() for answer in self.nodes],
+            "ranks": sorted(ranks, key=lambda rank: rank.get("rank", -1)),
+            "checkpoint": plain(self.checkpoint),
+            "first_cause": cause,
+        }
+
+
+def state_of(nodes: Iterable[NodeAnswer]) -> RunState:
+    """Sum the nodes up: live while any part lives, else by what ended it."""
+    answers = tuple(nodes)
+    states = {answer.state for answer in answers}
+    if states & LIVE:
+        return _live_state(states)
+    if not any(answer.part for answer in answers):
+        return "lost"
+    by = ended_by(answers)
+    if by == "stop":
+        return "stopped"
+    if by == "lost":
+        return "lost"
+    bad = {"failed", "stopped", "lost"} & states
+    return "failed" if bad else "finished"
+
+
+def _live_state(states: set[str]) -> RunState:
+    if "stopping" in states or states & {"failed", "stopped"}:
+        return "stopping"
+    # Not whether ranks have joined: a job may have no rendezvous, and `joined` says it anyway.
+    return "starting" if "starting" in states else "running"
+
+
+def ended_by(nodes: Iterable[NodeAnswer]) -> str:
+    """Name what ended a run: a rank of its own wins over what followed from that.
+
+    Else what came first: a part that was lost may be stopped later, to clear up.
+    """
+    answers = tuple(nodes)
+    ends = [answer.end for answer in answers if answer.end]
+    failed = any(end.get("state") == "failed" for end in ends)
+    if failed and any(end.get("by") in {"rank", "launcher"} for end in ends):
+        return "job"
+    order = ("start-timeout", "stop", "lost", "supervisor")
+    told = [end for end in ends if end.get("by") in order]
+    if told:
+        first = min(told, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))
+        return str(first["by"])
+    return "lost" if any(answer.state == "lost" for answer in answers) else "job"
+
+
+def waiting_for(nodes: Iterable[NodeAnswer]) -> tuple[str, ...]:
+    """Name the `host:rank` that have not joined, and the nodes that have no ranks yet."""
+    missing = []
+    for answer in nodes:
+        if not answer.ranks:
+            missing.append(answer.node.name)
+        missing += [
+            f"{answer.node.name}:{rank['rank']}" for rank in answer.ranks if not rank.get("joined")
+        ]
+    return tuple(missing)

@@ -1,0 +1,84 @@
+"""What a node may say of a run: anything else is named, and not taken for an answer.
+
+A node of another version, or one that is not ours any more, must not end a verb about all nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+Kinds = tuple[type, ...]
+
+NOT_OURS = "its answer is not one of ours"
+
+_NONE = type(None)
+_NUMBER: Kinds = (int, float, _NONE)
+_WHOLE: Kinds = (int, _NONE)
+_TEXT: Kinds = (str, _NONE)
+
+_PART: Mapping[str, Kinds] = {
+    "run": (str,),
+    "state": (str,),
+    "ranks": (list,),
+    "rank0": _WHOLE,
+    "world_size": _WHOLE,
+    "began": _NUMBER,
+    "command": (list, _NONE),
+    "workdir": _TEXT,
+    "supervisor": (dict, _NONE),
+    "end": (dict, _NONE),
+}
+_RANK: Mapping[str, Kinds] = {"rank": (int,), "exit_code": _WHOLE, "signal": _WHOLE}
+_END: Mapping[str, Kinds] = {"state": _TEXT, "by": _TEXT, "reason": _TEXT, "time": _NUMBER}
+_EVENT: Mapping[str, Kinds] = {
+    "kind": (str,),
+    "rank": _WHOLE,
+    "exit_code": _WHOLE,
+    "signal": _WHOLE,
+    "time": _NUMBER,
+    "since": _NUMBER,
+    "offset_s": _NUMBER,
+    "error_s": _NUMBER,
+}
+_STOPPED: Mapping[str, Kinds] = {"port_holder": (dict, _NONE)}
+_DATA: Mapping[str, Kinds] = {"data": (str,), "offset": (int,), "rank": _WHOLE, "time": _NUMBER}
+
+
+def wrong_part(part: object) -> str:
+    """Say what is wrong with a NodeRun; empty where nothing is."""
+    wrong = _wrong("its part", part, _PART)
+    if wrong or not isinstance(part, dict):
+        return wrong
+    ranks = (_wrong("a rank", rank, _RANK) for rank in part["ranks"])
+    end = _wrong("its end", part["end"], _END) if part.get("end") else ""
+    return end or next(filter(None, ranks), "")
+
+
+def wrong_tail(head: Mapping[str, object]) -> str:
+    """Say what is wrong with the head of an answer of `tail`; empty where nothing is."""
+    if "event" in head:
+        return _wrong("an event", head["event"], _EVENT)
+    if "data" in head:
+        return _wrong("a piece of a log", head, _DATA)
+    return wrong_part(head["node"]) if "node" in head else ""
+
+
+def wrong_stop(head: Mapping[str, object]) -> str:
+    """Say what is wrong with the last answer of `stop`; empty where nothing is."""
+    left = head.get("left", [])
+    if not isinstance(left, list):
+        return f"what is left is {left!r}"
+    processes = (_wrong("what is left", process, {}) for process in left)
+    return _wrong("it", head, _STOPPED) or next(filter(None, processes), "")
+
+
+def _wrong(what: str, value: object, wanted: Mapping[str, Kinds]) -> str:
+    if not isinstance(value, dict):
+        return f"{what} is {value!r}"
+    for name, kinds in wanted.items():
+        found = value.get(name)
+        finite = not isinstance(found, float) or math.isfinite(found)
+        if not isinstance(found, kinds) or not finite:
+            return f"{name} of {what} is {found!r}"[:200]
+    return ""

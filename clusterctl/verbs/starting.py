@@ -1,0 +1,145 @@
+"""Start a planned run: the master first, the workers at once when its process is up.
+
+What was started is ended again when any node cannot start its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+
+from clusterctl.errors import Interrupted, LaunchRefused
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.certificate import Identity, make_identity
+from clusterctl.plan.nodejob import node_job, node_secrets
+from clusterctl.plan.plan import NodePlan, Plan
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.events import Event, Said, drive
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.stop import stop
+
+NO_GRACE = 0.0
+"""Seconds until KILL for what has only just begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Event):
+    """A node's part of the run is up."""
+
+    node: str
+    pid: int
+
+
+def start(
+    nodes: Nodes, cluster: Cluster, plan: Plan, environment: Mapping[str, str]
+) -> Generator[Event, None, None]:
+    """Start every node's part.
+
+    Args:
+        nodes: where to start it.
+        cluster: the nodes of the plan.
+        plan: what to start.
+        environment: the controller's own; only what `env_from` names is taken.
+
+    Yields:
+        `Started`.
+
+    Raises:
+        LaunchRefused: a node did not start its part; the others' were ended again.
+        Interrupted: the person ended it.
+    """
+    starter = _Starter(cluster, plan, make_identity(plan.run), environment)
+    begun: list[str] = []
+    try:
+        port = 0
+        for stage in ((plan.master,), plan.workers):
+            wrong: list[Trouble] = []
+            begun += [node.node for node in stage]
+            for reply in nodes.call({n.node: starter.request(n, port) for n in stage}):
+                problem = trouble(reply)
+                if problem is not None:
+                    wrong.append(problem)
+                    continue
+                answer = reply.last.head
+                port = port or int(answer["link_port"])
+                yield Started(node=reply.node, pid=int(answer["pid"]))
+            _refuse(wrong)
+    except LaunchRefused as refused:
+        raise LaunchRefused(
+            "\n".join([str(refused), *_end(nodes, cluster, plan.run, begun)]),
+            hint=refused.hint,
+            by=refused.by,
+        ) from refused
+    except KeyboardInterrupt:
+        # Half a run helps nobody, and would hold the nodes.
+        yield Said(text="interrupted: ending what was started", level="warning")
+        raise _interrupted(nodes, cluster, plan.run, begun) from None
+    except BaseException:
+        _end(nodes, cluster, plan.run, begun)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """Makes the request that starts a node's part."""
+
+    cluster: Cluster
+    plan: Plan
+    identity: Identity
+    environment: Mapping[str, str]
+
+    def request(self, node: NodePlan, link_port: int) -> Request:
+        state = self.cluster.node(node.node).state
+        job = node_job(self.plan, node, self.identity, state=state, link_port=link_port)
+        secrets = node_secrets(self.plan, node, self.identity, self.environment)
+        return Request(op="start", args={"job": job}, body=secrets)
+
+
+def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list[str]:
+    """End what was started; say where that is not proven."""
+    names = frozenset(begun)
+    part = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
+    reason = "not every node could start its part"
+    ending = stop(nodes, run, part, grace=NO_GRACE, reason=reason, bars=True)
+    result = drive(ending, lambda _event: None)
+    return [
+        f"{node.node}: {'something of it is left' if node.left else node.failure}:"
+        f" clusterctl stop {run}"
+        for node in result.nodes
+        if node.left or node.failure
+    ]
+
+
+def _interrupted(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> Interrupted:
+    """End what was started, and say what became of it; a second Ctrl-C does not wait for that."""
+    try:
+        left = _end(nodes, cluster, run, begun)
+    except KeyboardInterrupt:
+        return Interrupted(
+            f"{run}: interrupted; it is not known what is left", hint=f"clusterctl stop {run}"
+        )
+    return Interrupted("\n".join(left) or f"{run}: interrupted; nothing of it is left")
+
+
+def _refuse(wrong: list[Trouble]) -> None:
+    """Say of every node that did not start why; nodes with the same words are named together.
+
+    Raises:
+        LaunchRefused: there is any.
+    """
+    if not wrong:
+        return
+    said: dict[str, list[str]] = {}
+    for problem in sorted(wrong, key=lambda one: one.node):
+        said.setdefault(_words(problem), []).append(problem.node)
+    message = "\n".join(f"{', '.join(names)}: {words}" for words, names in said.items())
+    hints = [problem.hint for problem in wrong if problem.hint]
+    by = "busy" if any(problem.kind == "busy" for problem in wrong) else "start"
+    raise LaunchRefused(message, hint=hints[0] if hints else None, by=by)
+
+
+def _words(problem: Trouble) -> str:
+    if problem.kind == "busy":
+        return f"the node is busy: {problem.message}"
+    return problem.message

@@ -1,0 +1,126 @@
+"""What a run is doing, or how it ended and why, asked of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.logs.first_cause import FirstCause
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.runlog import RunLog, run_args
+from clusterctl.verbs.runview import Checkpoint, NodeAnswer, RunView
+from clusterctl.verbs.shape import NOT_OURS, wrong_part
+
+BAD_ENDS = frozenset({"failed", "lost"})
+
+
+def status(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunView]:
+    """Ask every node of a run.
+
+    Args:
+        nodes: where to ask.
+        run: its name.
+        cluster: the nodes that ran it, in launch order.
+
+    Yields:
+        `Progress`.
+    """
+    view = yield from answers(nodes, run, cluster)
+    cause = find_cause(nodes, run, cluster, view) if view.state in BAD_ENDS else None
+    return replace(view, first_cause=cause, checkpoint=newest_checkpoint(nodes, cluster, view))
+
+
+def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunView]:
+    """Ask every node for its part, and no more than that.
+
+    Yields:
+        `Progress`.
+    """
+    requests = {
+        node.name: Request(op="status", args=run_args(run, cluster, node)) for node in cluster.nodes
+    }
+    parts: dict[str, Mapping[str, Any]] = {}
+    failures: dict[str, str] = {}
+    left = list(requests)
+    for reply in nodes.call(requests):
+        left.remove(reply.node)
+        wrong = trouble(reply)
+        part = reply.last.head.get("node") if wrong is None else None
+        if wrong is None and (strange := wrong_part(part)):
+            failures[reply.node] = f"{NOT_OURS}: {strange}"
+        elif wrong is None:
+            parts[reply.node] = part or {}
+        elif not (wrong.answered and wrong.kind == "no-run"):
+            failures[reply.node] = wrong.message
+        yield Progress(
+            phase="status", done=len(parts), total=len(requests), waiting_for=tuple(left)
+        )
+    return view_of(run, cluster, parts, failures)
+
+
+def view_of(
+    run: str,
+    cluster: Cluster,
+    parts: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> RunView:
+    """Put the nodes' parts together."""
+    began = [part["began"] for part in parts.values() if part.get("began")]
+    return RunView(
+        run=run,
+        cluster=cluster.name,
+        nodes=tuple(
+            NodeAnswer(node=node, part=parts.get(node.name), failure=failures.get(node.name, ""))
+            for node in cluster.nodes
+        ),
+        command=cluster.job.command,
+        began=min(began, default=None),
+    )
+
+
+def find_cause(nodes: Nodes, run: str, cluster: Cluster, view: RunView) -> FirstCause | None:
+    """Read the events and the ends of the logs, and say why the run ended badly."""
+    log = RunLog(run, cluster)
+    requests = {
+        answer.node.name: log.end_request(answer.node.name, answer.part)
+        for answer in view.nodes
+        if answer.part
+    }
+    for reply in nodes.call(requests):
+        for message in reply.messages:
+            for _ in log.take(reply.node, message, now=0.0):
+                pass
+    return log.first_cause()
+
+
+def newest_checkpoint(nodes: Nodes, cluster: Cluster, view: RunView) -> Checkpoint | None:
+    """Return the newest checkpoint that looks complete on the first node that answers."""
+    if not cluster.job.checkpoints:
+        return None
+    answering = [answer for answer in view.nodes if answer.part]
+    for answer in answering[:1]:
+        part = answer.part or {}
+        args = {
+            "workdir": part.get("workdir"),
+            "path": cluster.job.checkpoints,
+            "world_size": part.get("world_size"),
+        }
+        request = Request(op="checkpoints", args=args)
+        for reply in nodes.call({answer.node.name: request}):
+            if trouble(reply) is None:
+                return _first_complete(reply.last.head["candidates"])
+    return None
+
+
+def _first_complete(candidates: list[dict[str, Any]]) -> Checkpoint | None:
+    for one in candidates:
+        if one["complete"] or one.get("part"):
+            return Checkpoint(
+                path=one["path"], step=one["step"], time=one["time"], format=one["format"]
+            )
+    return None

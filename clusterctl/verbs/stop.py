@@ -1,0 +1,144 @@
+"""Stop exactly one run on all its nodes, and prove it gone."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.runlog import run_args
+from clusterctl.verbs.shape import NOT_OURS, wrong_stop
+from clusterctl.wire import Message
+
+TICK = 0.5
+
+GONE, LEFT, UNPROVEN = 0, 1, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping(Event):
+    """A node's part of the run is so far."""
+
+    node: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedNode:
+    """What stopping came to on one node."""
+
+    node: str
+    gone: bool
+    """No process of the run is left, its port is free, its GPU memory back: all were seen."""
+    left: tuple[Mapping[str, Any], ...] = ()
+    """Processes that are still there: pid, cmd, why."""
+    port_free: bool | None = None
+    port_holder: Mapping[str, Any] | None = None
+    """Who has the port, where it is not free: pid, cmd."""
+    failure: str = ""
+    """Why nothing can be said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopResult:
+    """What stopping a run came to."""
+
+    run: str
+    nodes: tuple[StoppedNode, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 all proven gone; 1 something is left; 3 a node could not say."""
+        if any(node.left or node.port_free is False for node in self.nodes):
+            return LEFT
+        return GONE if all(node.gone for node in self.nodes) else UNPROVEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Event):
+    """What ending a run on the way came to."""
+
+    result: StopResult
+
+
+def stop(
+    nodes: Nodes,
+    run: str,
+    cluster: Cluster,
+    *,
+    grace: float | None = None,
+    reason: str | None = None,
+    bars: bool = False,
+) -> Generator[Event, None, StopResult]:
+    """Ask the ranks as the job says, then TERM, then KILL the whole tree, and look that it is gone.
+
+    Args:
+        nodes: where to stop it.
+        run: its name.
+        cluster: the nodes that ran it, and the job, which says how ranks are asked.
+        grace: seconds until KILL; the job's own where None.
+        reason: kept in the nodes' records; who asked where None.
+        bars: a part that has not begun yet never will, though its start is under way.
+
+    Yields:
+        `Stopping`.
+    """
+    told = cluster.job.stop
+    order = {
+        "grace": told.grace if grace is None else grace,
+        "signal": told.signal,
+        "file": told.file,
+        "bars": bars,
+        "reason": reason or f"stopped by {getpass.getuser()} on {socket.gethostname()}",
+    }
+    requests = {
+        node.name: Request(op="stop", args={**run_args(run, cluster, node), **order})
+        for node in cluster.nodes
+    }
+    outcomes: dict[str, StoppedNode] = {}
+    last: dict[str, tuple[Message, ...]] = {}
+    with nodes.following(requests, tick=TICK) as stream:
+        for item in stream:
+            if item is None:
+                continue
+            node, message = item
+            if isinstance(message, Reply):
+                outcomes[node] = _outcome(message, last.get(node, ()))
+                continue
+            last[node] = (message,)
+            if "stage" in message.head:
+                yield Stopping(node=node, stage=str(message.head["stage"]))
+    return StopResult(run=run, nodes=tuple(outcomes[node.name] for node in cluster.nodes))
+
+
+def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
+    """Judge a node's last answer."""
+    wrong = trouble(replace(reply, messages=messages))
+    if wrong is not None:
+        return StoppedNode(node=reply.node, gone=False, failure=wrong.message)
+    head = messages[-1].head
+    strange = wrong_stop(head)
+    if strange:
+        return StoppedNode(node=reply.node, gone=False, failure=f"{NOT_OURS}: {strange}")
+    looked = {
+        "its port is free": head.get("port_free"),
+        "its GPU memory is back": head.get("gpu_free", True),
+    }
+    unseen = [what for what, seen in looked.items() if seen is None]
+    if not (head.get("gone") or head.get("left")):
+        unseen.append("nothing of it is left")
+    return StoppedNode(
+        node=reply.node,
+        gone=bool(head.get("gone")) and all(looked.values()),
+        left=tuple(head.get("left", ())),
+        port_free=head.get("port_free"),
+        port_holder=head.get("port_holder"),
+        failure=f"could not see whether {' and '.join(unseen)}" if unseen else "",
+    )

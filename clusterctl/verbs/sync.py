@@ -1,0 +1,311 @@
+"""Mirror the current folder into each node's workdir, and prove that it is there."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.lock import lock_name
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.mirror import Placement
+from clusterctl.transport.source import Source, read_source, token_in
+from clusterctl.verbs.events import Event, Progress, Said
+from clusterctl.verbs.sharing import Sight, busy, folders
+from clusterctl.verbs.synced import NodeSync, State, SyncResult
+from clusterctl.wire import Message
+
+__all__ = ["NodeSync", "SyncResult", "sync"]
+
+SYNC_SECONDS = 600.0
+"""Longest a node may take to compare its folder."""
+SEEN_SECONDS = 20.0
+"""Longest a node may take to look for tokens; a node that was left out may be a broken one."""
+LARGE = 1 << 30
+"""From so many bytes on it is said that this is more than code."""
+
+
+class SyncPool(Protocol):
+    """What a sync needs of `transport.pool.Pool`."""
+
+    def begin(self) -> None:
+        """Begin to connect to all nodes."""
+
+    def call(
+        self, requests: Mapping[str, Request], *, timeout: float | None = None
+    ) -> Iterable[Reply]:
+        """Run one operation on each node."""
+
+    def mirror(self, placements: Mapping[str, Placement]) -> Iterable[Reply]:
+        """Bring a folder of each node to a tree."""
+
+
+def sync(cluster: Cluster, pool: SyncPool, source: Path) -> Generator[Event, None, SyncResult]:
+    """Mirror `source` into every node's workdir.
+
+    Raises:
+        UsageError: a node has no workdir, or the folder is not one to mirror.
+    """
+    began = time.monotonic()
+    homeless = [node.name for node in cluster.nodes if not node.workdir]
+    if homeless:
+        message = f"{', '.join(homeless)}: no workdir in the inventory: where shall the code go?"
+        raise UsageError(message, hint=f"add `workdir: /a/path` to {cluster.file or 'hosts.yaml'}")
+    pool.begin()  # while the folder is read here
+    found = read_source(source, leave_out=_checkpoints(cluster, source))
+    if found.size > LARGE:
+        text = f"{len(found.listing)} files with {found.size >> 20} MiB are to be mirrored"
+        yield Said(text=f"{text}; name what is not code in .clusterctlignore", level="warning")
+    work = _Sync(cluster, pool, found)
+    yield from work.run()
+    nodes = tuple(work.done[node.name] for node in cluster.nodes)
+    for node in nodes:
+        if node.set_aside:
+            names = ", ".join(node.set_aside[:5]) + (", …" if len(node.set_aside) > 5 else "")  # noqa: PLR2004
+            text = f"changed there, kept in {node.workdir}/.clusterctl/replaced: {names}"
+            yield Said(text=text, level="warning", node=node.node)
+    return SyncResult(
+        cluster=cluster.name,
+        source=str(source),
+        tree=found.tree,
+        files=len(found.listing),
+        bytes=found.size,
+        commit=found.commit,
+        dirty=found.dirty,
+        diff=found.diff,
+        nodes=nodes,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _checkpoints(cluster: Cluster, source: Path) -> list[str]:
+    """Return where the job writes, relative to the folder: never part of the code."""
+    path = cluster.job.checkpoints
+    if not path:
+        return []
+    for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
+        if Path(path).is_relative_to(base):
+            return [str(Path(path).relative_to(base))]
+    return [] if Path(path).is_absolute() else [str(Path(path))]
+
+
+@dataclass(slots=True)
+class _Sync:
+    """One sync under way: each step asks only the nodes that the step before left open."""
+
+    cluster: Cluster
+    pool: SyncPool
+    source: Source
+    done: dict[str, NodeSync] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> Generator[Event, None, None]:
+        """Compare; find who shares a filesystem; give each filesystem the files; prove."""
+        self.tokens = {node.name: secrets.token_hex(8) for node in self.cluster.nodes}
+        open_nodes = yield from self._compare()
+        if not open_nodes:
+            return
+        own = secrets.token_hex(8)
+        try:
+            with token_in(self.source.folder, own):
+                groups = yield from self._groups(open_nodes, own)
+            if own in groups:
+                self._prove(groups.pop(own), "source")
+            yield from self._place([nodes[0] for nodes in groups.values()])
+            for first, *others in groups.values():
+                if not self.done[first.name].ok:
+                    self._like_first(first, others)
+                elif others:
+                    self._prove(others, "shared")
+            yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+        finally:
+            self._clear(open_nodes)
+
+    def _compare(self) -> Generator[Event, None, list[Node]]:
+        """Ask all nodes; return those that do not have the tree."""
+        requests = {
+            node.name: Request(
+                op="tree",
+                args={
+                    "workdir": node.workdir,
+                    "tree": self.source.tree,
+                    "token": self.tokens[node.name],
+                },
+            )
+            for node in self.cluster.nodes
+        }
+        different = []
+        for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
+            head = self._head(reply)
+            if head is None:
+                continue
+            if head["equal"]:
+                self._note(reply.node, "unchanged")
+            else:
+                different.append(reply.node)
+            total = len(self.cluster.nodes)
+            yield Progress(phase="compare", done=len(self.done) + len(different), total=total)
+        return [node for node in self.cluster.nodes if node.name in different]
+
+    def _groups(self, nodes: list[Node], own: str) -> Generator[Event, None, dict[str, list[Node]]]:
+        """Return the nodes by folder; `own` is the key of those that see our own folder.
+
+        Nodes that were left out are asked too: a run of theirs may work in a folder that one of
+        ours shares.
+        """
+        sights = []
+        for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
+            ours = reply.node in self.tokens
+            head = self._head(reply) if ours else _answer_of(reply)
+            if head is not None:
+                # Whoever left a token has that folder, even where it is seen no more.
+                tokens = head["seen"] or ([self.tokens[reply.node]] if ours else [])
+                sights.append(Sight(node=reply.node, tokens=tuple(tokens), run=head["busy"]))
+            elif not ours:
+                text = "not known whether a run there works in a folder that is to be changed"
+                yield Said(
+                    text=f"{text}: {reply.words or reply.state}", level="warning", node=reply.node
+                )
+        groups: dict[str, list[Node]] = {}
+        for found in folders(sights):
+            shared = [node for node in nodes if node.name in found.nodes]
+            if found.user is None or found.token == own:
+                groups[found.token] = shared
+                continue
+            for node in shared:
+                self._fail(node.name, busy(node.name, found.user), _HINTS["running"])
+        return {token: shared for token, shared in groups.items() if shared}
+
+    def _seen(self, nodes: list[Node], own: str) -> dict[str, Request]:
+        """Ask these nodes and those left out which tokens they see."""
+        tokens = [own, *(self.tokens[node.name] for node in nodes)]
+        others = [node for node in self.cluster.left_out if node.workdir]
+        return {
+            node.name: Request(
+                op="seen",
+                args={
+                    "workdir": node.workdir,
+                    "tokens": tokens,
+                    "lock": lock_name(self.cluster, node),
+                },
+            )
+            for node in (*nodes, *others)
+        }
+
+    def _place(self, firsts: list[Node]) -> Generator[Event, None, None]:
+        """Give the files to one node of each filesystem, all at once."""
+        listing = self.source.encoded
+        placements = {
+            node.name: Placement(
+                source=self.source.folder,
+                workdir=str(node.workdir),
+                tree=self.source.tree,
+                listing=listing,
+                lock=lock_name(self.cluster, node),
+            )
+            for node in firsts
+        }
+        for reply in self.pool.mirror(placements):
+            head = self._head(reply)
+            if head is not None:
+                self._judge(reply.node, head)
+            yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+
+    def _judge(self, name: str, head: Mapping[str, Any]) -> None:
+        sent = head["sent"]
+        self._note(name, "updated")
+        self.done[name] = replace(
+            self.done[name],
+            sent=head["need"],
+            deleted=head["deleted"],
+            set_aside=tuple(head["set_aside"]),
+        )
+        if sent["code"]:
+            words = f"not all files could be written ({sent['code']}): {sent['words']}"
+            self._fail(name, words, "is there room, and may the user write there?")
+        elif not head["equal"]:
+            different = ", ".join(head["different"])
+            self._fail(name, f"not as sent: {different}", "it changed meanwhile; sync again")
+
+    def _prove(self, nodes: list[Node], state: State) -> None:
+        """Have nodes that were given nothing themselves read every file."""
+        body = self.source.encoded
+        requests = {
+            node.name: Request(
+                op="tree",
+                args={"workdir": node.workdir, "tree": self.source.tree, "fresh": True},
+                body=body,
+            )
+            for node in nodes
+        }
+        for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
+            head = self._head(reply)
+            if head is None:
+                continue
+            if head["equal"]:
+                self._note(reply.node, state)
+            else:
+                words = f"sees other contents in its workdir: {', '.join(head['different'])}"
+                self._fail(reply.node, words, "is the shared filesystem healthy? sync again")
+
+    def _like_first(self, first: Node, others: list[Node]) -> None:
+        for node in others:
+            self._fail(
+                node.name, f"shares its workdir with {first.name}, where the sync failed", ""
+            )
+
+    def _clear(self, nodes: list[Node]) -> None:
+        """Take the tokens away; whatever of it fails is not worth a word."""
+        args = {"tokens": list(self.tokens.values())}
+        reachable = [node for node in nodes if self._reached(node)]
+        requests = {
+            n.name: Request(op="clear", args={"workdir": n.workdir, **args}) for n in reachable
+        }
+        for _ in self.pool.call(requests, timeout=SYNC_SECONDS):
+            pass
+
+    def _reached(self, node: Node) -> bool:
+        return node.name in self.done and self.done[node.name].state != "unreachable"
+
+    def _head(self, reply: Reply) -> dict[str, Any] | None:
+        """Return what a node answered; None: it is noted why there is nothing."""
+        if not reply.ok:
+            words = f"{reply.state} ({reply.phase}): {reply.words}"
+            self._note(reply.node, "unreachable", words, reply.hint)
+            return None
+        last: Message = reply.last
+        error = last.head.get("error")
+        if error is None:
+            return last.head
+        words = error["message"]
+        if error["kind"] == "busy" and error["holder"]:
+            words = busy(reply.node, Sight(node=reply.node, tokens=(), run=error["holder"]))
+        self._fail(reply.node, words, _HINTS.get(error["kind"], ""))
+        return None
+
+    def _fail(self, name: str, words: str, hint: str) -> None:
+        self._note(name, "failed", words, hint)
+
+    def _note(self, name: str, state: State, words: str = "", hint: str = "") -> None:
+        workdir = str(self.cluster.node(name).workdir)
+        before = self.done.get(name) or NodeSync(node=name, state=state, workdir=workdir)
+        self.done[name] = replace(before, state=state, words=words, hint=hint)
+
+
+_HINTS = {
+    "busy": "wait for it, or stop it",
+    "running": "stop that run, or wait for its end",
+    "in-the-way": "move it away on that node, or choose another workdir",
+    "workdir": "make the folder there, or correct `workdir` in the inventory",
+}
+"""What to do about an error of `node.mirror` or `node.compare`, by its kind."""
+
+
+def _answer_of(reply: Reply) -> dict[str, Any] | None:
+    """Return what a node answered; None where it did not, or could not look."""
+    return reply.last.head if reply.ok and "error" not in reply.last.head else None

@@ -1,0 +1,69 @@
+"""Values that tests of verbs build on: a cluster of two, its NodeRuns, its tail messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.wire import Message
+
+RUN = "lab-20260101t000000-abcd"
+
+CLUSTER = Cluster(
+    name="lab",
+    nodes=tuple(Node(host=name, name=name, ssh=Ssh(), gpus=0) for name in ("a", "b")),
+    job=Job(command=("-m", "train")),
+)
+
+
+def rank(number: int, **more: Any) -> dict[str, Any]:
+    """Return a rank of a NodeRun."""
+    return {
+        "rank": number,
+        "local_rank": 0,
+        "pid": 100 + number,
+        "state": "running",
+        "exit_code": None,
+        "signal": None,
+        "joined": True,
+        **more,
+    }
+
+
+def part(node: str, state: str = "running", **more: Any) -> dict[str, Any]:
+    """Return a NodeRun with one rank."""
+    number = "ab".index(node)
+    end = None
+    if state in {"finished", "failed", "stopped"}:
+        by = {"finished": "launcher", "failed": "rank", "stopped": "stop"}[state]
+        end = {"state": state, "by": by, "exit_code": 0, "reason": ""}
+    return {
+        "schema": 1,
+        "run": RUN,
+        "cluster": "lab",
+        "node": node,
+        "rank0": number,
+        "state": state,
+        "ranks": [rank(number)],
+        "supervisor": {"pid": 1, "alive": end is None, "beat_age_s": 0.1},
+        "end": end,
+        "began": 1000.0,
+        **more,
+    }
+
+
+def data(number: int, offset: int, body: bytes, **more: Any) -> Message:
+    """Return bytes of a rank's log as `tail` sends them."""
+    head = {"data": f"ranks/{number}.log", "rank": number, "offset": offset, **more}
+    return Message(head, body)
+
+
+def happened(offset: int, kind: str, **more: Any) -> Message:
+    """Return a line of events.jsonl as `tail` sends it."""
+    event = {"time": 1000.0, "kind": kind, **more}
+    return Message({"event": event, "file": "events.jsonl", "offset": offset, "next": offset + 50})
+
+
+def ended(node: str, state: str = "finished", **more: Any) -> Message:
+    """Return the last message of a `tail`."""
+    return Message({"node": part(node, state, **more)})

@@ -1,0 +1,42 @@
+"""Use-cases are generators: one drives them to their result, or relays them within another."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from clusterctl.verbs.events import Event, Said, drive, relay
+
+
+def use_case() -> Generator[Event, None, str]:
+    yield Said(text="one")
+    yield Said(text="two")
+    return "the end"
+
+
+def twice(event: Event) -> Generator[Event, None, None]:
+    yield event
+    yield event
+
+
+def test_driving_shows_every_event_and_returns_the_result() -> None:
+    seen: list[Event] = []
+    assert drive(use_case(), seen.append) == "the end"
+    assert seen == [Said(text="one"), Said(text="two")]
+    assert drive(use_case()) == "the end"
+
+
+def test_relaying_yields_what_is_made_of_each_event() -> None:
+    seen: list[Event] = []
+    assert drive(relay(use_case(), twice), seen.append) == "the end"
+    assert seen == [Said(text=text) for text in ("one", "one", "two", "two")]
+
+
+def test_an_error_within_comes_out() -> None:
+    def broken() -> Generator[Event, None, None]:
+        yield Said(text="one")
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        drive(relay(broken(), twice))

@@ -1,0 +1,209 @@
+"""Following a run: every line once, through broken connections, until all parts have ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import pytest
+
+from clusterctl.logs.filter import Filter
+from clusterctl.logs.fold import Straight
+from clusterctl.transport.fake import FakePool
+from clusterctl.transport.following import Following
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs import follow as module
+from clusterctl.verbs.events import Event, NodeHappened, Said
+from clusterctl.verbs.follow import Followed, Lines, LogLines, NodeBack, NodeLost, follow
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.wire import Message
+from tests.verbs.runs import CLUSTER, RUN, data, ended, happened
+
+
+def collect(events: Generator[Event, None, Followed]) -> tuple[list[Event], Followed]:
+    seen = []
+    while True:
+        try:
+            seen.append(next(events))
+        except StopIteration as stop:
+            return seen, stop.value
+
+
+def lines(events: list[Event]) -> list[str]:
+    return [
+        f"[{line.label}] {line.line.text}"
+        for event in events
+        if isinstance(event, LogLines)
+        for line in event.lines
+    ]
+
+
+def tails(**answers: Any) -> FakePool:
+    return FakePool(CLUSTER, {node: {"tail": answer} for node, answer in answers.items()})
+
+
+def test_lines_are_prefixed_and_equal_ones_folded() -> None:
+    pool = tails(
+        a=[data(0, 0, b"same\nmine\n"), ended("a")],
+        b=[data(1, 0, b"same\n"), data(1, 5, b"no end"), ended("b")],
+    )
+    seen, followed = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert sorted(lines(seen)) == ["[*:0-1] same", "[a:0] mine", "[b:1] no end"]
+    assert followed.troubles == {}
+    assert followed.log.parts["a"]["state"] == "finished"
+
+
+def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF", (0.01,))
+    asked: list[Any] = []
+
+    def answer(request: Request) -> list[Message] | Reply:
+        begin = request.args["from"]
+        assert isinstance(begin, dict)
+        asked.append(begin)
+        if len(asked) == 1:
+            broken = (happened(0, "supervisor-up"), data(1, 0, b"one\ntwo\nthr"))
+            return Reply(node="b", state="lost", phase="answer", messages=broken)
+        if len(asked) == 2:
+            return Reply(node="b", state="refused", phase="connect")
+        offset = begin["ranks/1.log"]
+        whole = b"one\ntwo\nthree\n"
+        return [data(1, offset, whole[offset:]), happened(50, "end"), ended("b")]
+
+    pool = tails(a=[ended("a")], b=answer)
+    seen, followed = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert lines(seen) == ["[b:1] one", "[b:1] two", "[b:1] three"]
+    assert asked[1:] == [{"events.jsonl": 50, "ranks/1.log": 8}] * 2
+    assert [type(event) for event in seen if isinstance(event, NodeLost | NodeBack)] == [
+        NodeLost,
+        NodeBack,
+    ]
+    assert [event.event["kind"] for event in seen if isinstance(event, NodeHappened)] == [
+        "supervisor-up",
+        "end",
+    ]
+    assert followed.troubles == {}
+
+
+def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> None:
+    pool = tails(
+        a=[data(0, 0, b"one\ntw"), data(0, 4, b"two\n"), data(0, 100, b"later\n"), ended("a")],
+        b=[ended("b")],
+    )
+    seen, _ = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert lines(seen) == ["[a:0] one", "[a:0] two", "[a:0] later"]
+    (warning,) = [event for event in seen if isinstance(event, Said)]
+    assert "92 bytes of ranks/0.log are missing" in warning.text
+
+
+def test_a_node_that_stays_lost_is_given_up_after_the_others_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF", (0.01,))
+    monkeypatch.setattr(module, "LAST_WAIT", 0.05)
+    pool = tails(a=[ended("a")], b=Reply(node="b", state="timeout", phase="connect"))
+    _, followed = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert list(followed.troubles) == ["b"]
+    assert not followed.troubles["b"].answered
+
+
+def test_a_node_that_refuses_is_not_asked_again() -> None:
+    error = Message({"error": {"kind": "no-run", "message": "no such run here"}})
+    pool = tails(a=[ended("a")], b=[error])
+    seen, followed = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert followed.troubles["b"].kind == "no-run"
+    assert [event.text for event in seen if isinstance(event, Said)] == ["no such run here"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(ranks=frozenset({1})), ["[b:1] b at 20"]),
+        (Filter(since=15.0), ["[b:1] b at 20"]),
+    ],
+)
+def test_only_what_is_wanted_is_shown(wanted: Filter, expected: list[str]) -> None:
+    pool = tails(
+        a=[data(0, 0, b"a at 10\n", time=10.0), ended("a")],
+        b=[data(1, 0, b"b at 20\n", time=20.0), ended("b")],
+    )
+    seen, _ = collect(follow(pool, RunLog(RUN, CLUSTER), Lines(wanted)))
+    assert lines(seen) == expected
+
+
+def test_lines_are_ordered_on_the_masters_clock() -> None:
+    ahead = happened(0, "clock", offset_s=60.0, error_s=0.01)
+    pool = tails(
+        a=[data(0, 0, b"second\n", time=20.0), ended("a")],
+        b=[ahead, data(1, 0, b"first\n", time=70.0), ended("b")],
+    )
+    seen, _ = collect(follow(pool, RunLog(RUN, CLUSTER), Lines(shower=Straight())))
+    assert lines(seen) == ["[b:1] first", "[a:0] second"]
+
+
+def test_what_was_read_says_the_first_cause() -> None:
+    bad = happened(0, "rank-ended", rank=1, exit_code=3)
+    stop = happened(0, "rank-ended", rank=0, signal=15, ordered=True)
+    pool = tails(
+        a=[stop, ended("a", "stopped")],
+        b=[data(1, 0, b"ValueError: no\n"), bad, ended("b", "failed")],
+    )
+    _, followed = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    cause = followed.log.first_cause()
+    assert cause is not None
+    assert (cause.node, cause.rank, cause.exit_status) == ("b", 1, 3)
+    assert "ValueError: no" in cause.message
+
+
+def test_an_interrupted_follower_goes_on_without_losing_or_doubling_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)  # every message is an event of its own
+    whole = b"".join(b"line %d\n" % n for n in range(100))
+
+    def answer(request: Request) -> list[Message]:
+        begin = request.args["from"]
+        assert isinstance(begin, dict)
+        offset = begin.get("ranks/0.log", 0)
+        cuts = range(offset, len(whole), 37)
+        return [data(0, at, whole[at : min(at + 37, len(whole))]) for at in cuts] + [ended("a")]
+
+    pool = tails(a=answer, b=[ended("b")])
+    log, shown = RunLog(RUN, CLUSTER), Lines(shower=Straight())
+    first = follow(pool, log, shown)
+    seen = [next(first) for _ in range(3)]
+    first.close()
+    rest, _ = collect(follow(pool, log, shown))
+    assert lines([*seen, *rest]) == [f"[a:0] line {n}" for n in range(100)]
+
+
+def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF", (0.01,))
+    monkeypatch.setattr(module, "LONGEST_WAIT", 0.1)
+    over = threading.Event()
+    calls = []
+
+    def start(node: str, _request: Request) -> Generator[Message | Reply, None, None]:
+        calls.append(node)
+        if len(calls) <= 2:
+            yield Reply(node=node, state="lost", phase="answer")
+            return
+        yield Message({"here": True})
+        over.wait(1.0)
+        yield ended(node)
+        yield Reply(node=node, state="ok")
+
+    class Quiet(FakePool):
+        """A pool of nodes that are silent for a while."""
+
+        def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
+            return Following(start, requests, tick=tick)
+
+    seen, followed = collect(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
+    assert followed.troubles == {}
+    assert sum(isinstance(event, NodeBack) for event in seen) == 2

@@ -1,0 +1,125 @@
+"""Who has joined, who is missing, and when waiting is over."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from clusterctl.inventory.cluster import Stop
+from clusterctl.plan.plan import NodePlan, Plan
+from clusterctl.verbs import gathering
+from clusterctl.verbs.events import Event, NodeHappened, drive
+from clusterctl.verbs.follow import Tick
+from clusterctl.verbs.gathering import Gatherer, Gathering, StartTimeout
+from tests.verbs.runs import RUN
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(gathering, "time", made)
+    return made
+
+
+def node(name: str, rank: int) -> NodePlan:
+    return NodePlan(
+        node=name, host=name, node_rank=rank, address="", interface="", first_rank=rank,
+        procs=1, procs_origin="", device="cpu", workdir="~", state="", lock="",
+        launcher_argv=(), argv=(), path_first=None, env=(),
+    )  # fmt: skip
+
+
+PLAN = Plan(
+    run=RUN, cluster="lab", launcher="direct", nodes=(node("a", 0), node("b", 1)), world_size=2,
+    master_address="", master_port=1, env_init=None, env_from=(), stop=Stop(),
+    start_timeout=60.0, lost_after=15.0, launcher_decides=False, settings=(),
+)  # fmt: skip
+
+
+def watch(clock: Clock, *steps: tuple[float, Event]) -> list[Event]:
+    """Let these events come, each so many seconds after the one before."""
+
+    def events() -> Generator[Event, None, str]:
+        for seconds, event in steps:
+            clock.now += seconds
+            yield event
+        return "result"
+
+    gatherer = Gatherer(PLAN, began=clock.now, _said=clock.now)
+    seen: list[Event] = []
+    assert drive(gatherer.watch(events()), seen.append) == "result"
+    return [one for one in seen if isinstance(one, Gathering | StartTimeout)]
+
+
+def happened(kind: str, rank: int, **more: Any) -> NodeHappened:
+    return NodeHappened(node="ab"[rank], event={"kind": kind, "rank": rank, **more})
+
+
+def both(kind: str) -> list[tuple[float, Event]]:
+    return [(0.0, happened(kind, rank)) for rank in (0, 1)]
+
+
+def test_joins_are_counted_and_the_missing_named(clock: Clock) -> None:
+    seen = watch(clock, *both("rank-started"), *both("rank-joined"), (99.0, Tick()))
+    assert [(one.joined, one.missing) for one in seen if isinstance(one, Gathering)] == [
+        (1, ("b:1",)),
+        (2, ()),
+    ]
+
+
+def test_silence_names_the_missing_again_and_ends_at_the_timeout(clock: Clock) -> None:
+    seen = watch(
+        clock,
+        *both("rank-started"),
+        (1.0, happened("rank-joined", 0)),
+        (6.0, Tick()),
+        (60.0, Tick()),
+    )
+    assert [type(one) for one in seen] == [Gathering, Gathering, Gathering, StartTimeout]
+    assert isinstance(seen[1], Gathering)
+    assert seen[1].quiet
+    assert isinstance(seen[-1], StartTimeout)
+    assert seen[-1].missing == ("b:1",)
+
+
+def test_a_rank_that_was_never_started_is_waited_for(clock: Clock) -> None:
+    seen = watch(clock, (0.0, happened("rank-started", 0)), (61.0, Tick()))
+    assert isinstance(seen[-1], StartTimeout)
+    assert seen[-1].missing == ("a:0", "b:1")
+
+
+def test_a_job_without_a_rendezvous_is_left_alone(clock: Clock) -> None:
+    assert watch(clock, *both("rank-started"), (999.0, Tick())) == []
+
+
+def test_after_an_end_nobody_is_waited_for(clock: Clock) -> None:
+    seen = watch(
+        clock,
+        *both("rank-started"),
+        (0.0, happened("rank-joined", 0)),
+        (0.0, happened("rank-ended", 1, exit_code=1)),
+        (999.0, Tick()),
+    )
+    assert [type(one) for one in seen] == [Gathering]
+
+
+def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(
+    clock: Clock,
+) -> None:
+    seen = watch(
+        clock, (0.0, NodeHappened(node="a", event={"kind": "launcher-joined"})), (61.0, Tick())
+    )
+    assert isinstance(seen[-1], StartTimeout)
+    assert seen[-1].missing == ("b",)

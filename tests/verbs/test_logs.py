@@ -1,0 +1,138 @@
+"""The logs of a run as they are: filtered, in order, or copied byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.logs.filter import Filter
+from clusterctl.transport.fake import FakePool
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs import logs
+from clusterctl.verbs.answers import Trouble
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.follow import LogLines
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.wire import Message
+from tests.verbs.runs import CLUSTER, RUN, data, ended, happened, part
+
+NOW = 1_000_000.0
+
+
+def finish(
+    events: Generator[Event, None, dict[str, Trouble]],
+) -> tuple[list[Event], dict[str, Trouble]]:
+    seen = []
+    while True:
+        try:
+            seen.append(next(events))
+        except StopIteration as end:
+            return seen, end.value
+
+
+def pool() -> FakePool:
+    return FakePool(
+        CLUSTER,
+        {
+            "a": {
+                "tail": [
+                    happened(0, "supervisor-up"),
+                    data(0, 0, b"first\n", time=10.0),
+                    data(0, 6, b"third \xff\n", time=30.0),
+                    ended("a"),
+                ]
+            },
+            "b": {"tail": [data(1, 0, b"second\n", time=20.0), ended("b")]},
+        },
+    )
+
+
+def test_history_is_in_order_of_time() -> None:
+    seen, troubles = finish(logs.read(pool(), RunLog(RUN, CLUSTER)))
+    lines = [
+        line.line.text for event in seen if isinstance(event, LogLines) for line in event.lines
+    ]
+    assert lines == ["first", "second", "third \\xff"]
+    assert troubles == {}
+
+
+def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
+    nodes = FakePool(CLUSTER, {"a": {"tail": [data(0, 0, b"here\n"), ended("a")]}})
+    seen, troubles = finish(logs.read(nodes, RunLog(RUN, CLUSTER)))
+    assert len(seen) == 1
+    assert list(troubles) == ["b"]
+
+
+def test_a_broken_connection_is_a_trouble() -> None:
+    broken = Reply(node="b", state="lost", phase="answer", messages=(data(1, 0, b"x\n"),))
+    nodes = FakePool(CLUSTER, {"a": {"tail": [ended("a")]}, "b": {"tail": broken}})
+    _, troubles = finish(logs.read(nodes, RunLog(RUN, CLUSTER)))
+    assert troubles["b"].kind == "lost"
+
+
+def test_collected_files_are_the_bytes_of_the_nodes(tmp_path: Path) -> None:
+    seen, _ = finish(logs.collect(pool(), RunLog(RUN, CLUSTER), tmp_path / "all"))
+    assert len(seen) == 2
+    assert (tmp_path / "all/a/ranks/0.log").read_bytes() == b"first\nthird \xff\n"
+    event = json.loads((tmp_path / "all/a/events.jsonl").read_text())
+    assert event["kind"] == "supervisor-up"
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("90s", NOW - 90),
+        ("1.5m", NOW - 90),
+        ("2h", NOW - 7200),
+        ("1970-01-01T00:01:00+00:00", 60.0),
+        ("1970-01-01T00:01:00Z", 60.0),
+    ],
+)
+def test_since(text: str, moment: float) -> None:
+    wanted = logs.parse_filter(ranks_text=None, since=text, pattern=None, now=NOW)
+    assert wanted.since == moment
+
+
+@pytest.mark.parametrize(
+    ("ranks", "since", "pattern", "flag"),
+    [("x", None, None, "--rank"), (None, "soon", None, "--since"), (None, None, "(", "--grep")],
+)
+def test_what_cannot_be_read_is_named(
+    ranks: str | None, since: str | None, pattern: str | None, flag: str
+) -> None:
+    with pytest.raises(UsageError, match=flag):
+        logs.parse_filter(ranks_text=ranks, since=since, pattern=pattern, now=NOW)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "ranks/../../x", "ranks/x.log", "nccl/.."])
+def test_a_node_does_not_choose_where_its_logs_are_written(tmp_path: Path, name: str) -> None:
+    evil = Message({"data": name, "rank": 0, "offset": 0}, b"evil")
+    nodes = FakePool(CLUSTER, {"a": {"tail": [evil, ended("a")]}, "b": {"tail": [ended("b")]}})
+    _, troubles = finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path / "in" / "out"))
+    assert troubles["a"].kind == "bad-output"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_collecting_again_leaves_nothing_of_the_last_time(tmp_path: Path) -> None:
+    for body in (b"xxxxxxxxxx", b"yyy"):
+        tails = {"tail": [happened(0, "supervisor-up"), data(0, 0, body), ended("a")]}
+        nodes = FakePool(CLUSTER, {"a": tails, "b": {"tail": [ended("b")]}})
+        finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path))
+    assert (tmp_path / "a/ranks/0.log").read_bytes() == b"yyy"
+    assert len((tmp_path / "a/events.jsonl").read_text().splitlines()) == 1
+
+
+def test_ranks_that_the_run_does_not_have_are_refused() -> None:
+    wanted = Filter(ranks=frozenset({0, 2, 9}))
+    nodes = tuple(
+        NodeAnswer(node=CLUSTER.node(name), part=part(name, world_size=2)) for name in "ab"
+    )
+    with pytest.raises(UsageError, match="--rank: wanted 0-1, found 2,9"):
+        logs.require_ranks(wanted, RunView(run=RUN, cluster="lab", nodes=nodes))
+    silent = (NodeAnswer(node=CLUSTER.node("a"), failure="timeout"),)
+    logs.require_ranks(wanted, RunView(run=RUN, cluster="lab", nodes=silent))

@@ -1,0 +1,86 @@
+"""What a launch exits with: the job's own code, or 125 where clusterctl ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from clusterctl.verbs.answers import Trouble
+from clusterctl.verbs.gathering import StartTimeout
+from clusterctl.verbs.outcome import Ended, outcome
+from clusterctl.verbs.runlog import RunLog
+from tests.verbs.runs import CLUSTER, RUN, data, ended, happened
+
+SILENT = Trouble(node="b", kind="lost", message="no answer", answered=False)
+
+
+def over(by: str, state: str = "failed", **more: Any) -> dict[str, Any]:
+    return {"end": {"state": state, "by": by, "exit_code": None, "reason": "so", **more}}
+
+
+def judged(
+    a: dict[str, Any] | None,
+    b: dict[str, Any] | None,
+    *,
+    b_event: Mapping[str, Any] | None = None,
+    late: StartTimeout | None = None,
+) -> Ended:
+    log = RunLog(RUN, CLUSTER)
+    messages = []
+    if b_event:
+        messages += [("b", data(1, 0, b"ValueError: no\n")), ("b", happened(0, **b_event))]
+    for name, given in (("a", a), ("b", b)):
+        if given:
+            messages.append((name, ended(name, **given)))
+    for name, message in messages:
+        list(log.take(name, message, now=0.0))
+    troubles = {} if b else {"b": SILENT}
+    return outcome(log, troubles, late)
+
+
+EXITED: dict[str, Any] = {"kind": "rank-ended", "rank": 1, "exit_code": 7}
+KILLED: dict[str, Any] = {"kind": "rank-ended", "rank": 1, "exit_code": 139, "signal": 11}
+FINISHED = {"state": "finished"}
+FAILED = {"state": "failed"}
+PEER = {"state": "failed", **over("peer")}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "b_event", "code", "by"),
+    [
+        (FINISHED, FINISHED, None, 0, "job"),
+        (PEER, FAILED, EXITED, 7, "job"),
+        (PEER, FAILED, KILLED, 139, "job"),
+        (PEER, FAILED, None, 1, "job"),
+        ({"state": "stopped"}, {"state": "stopped"}, None, 125, "stop"),
+        ({"state": "lost", **over("lost", "lost")}, PEER, None, 125, "lost"),
+        ({"state": "failed", **over("start-timeout")}, PEER, None, 125, "start-timeout"),
+        (FINISHED, None, None, 125, "unknown"),
+        (PEER, None, None, 125, "unknown"),
+        ({"state": "lost", **over("lost", "lost")}, None, None, 125, "lost"),
+    ],
+)
+def test_exit_codes(
+    a: dict[str, Any],
+    b: dict[str, Any] | None,
+    b_event: Mapping[str, Any] | None,
+    code: int,
+    by: str,
+) -> None:
+    found = judged(a, b, b_event=b_event)
+    assert (found.exit_code, found.ended_by) == (code, by)
+
+
+def test_who_did_not_join_is_named() -> None:
+    stopped = {"state": "stopped"}
+    late = StartTimeout(seconds=60, missing=("b:1",))
+    found = judged(stopped, stopped, late=late)
+    assert (found.exit_code, found.ended_by) == (125, "start-timeout")
+    cause = found.document()["first_cause"]
+    assert (cause["node"], cause["rank"], cause["kind"]) == ("b", 1, "start-timeout")
+
+
+def test_a_finished_run_has_no_cause() -> None:
+    assert judged(FINISHED, FINISHED).document()["first_cause"] is None

@@ -1,0 +1,103 @@
+"""What the controller remembers of a run comes back as it was, and is nobody else's to read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import ClusterError
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.verbs import runid
+from clusterctl.verbs.records import Records, RunRecord
+
+CLUSTER = Cluster(
+    name="lab",
+    nodes=(
+        Node(host="a", name="a", ssh=Ssh(user="u", port=2200, jump="b"), gpus=8),
+        Node(host="b", name="b", ssh=Ssh(via="openssh"), local=True),
+    ),
+    shared=("/workspace",),
+    job=Job(
+        launcher="direct",
+        command=("-m", "train", "it's", ""),
+        env=(("A", "x y"), ("B", '{"k": 1}')),
+        env_from=("HF_TOKEN",),
+        stop=Stop(signal=None, file="STOP", grace=5.0),
+    ),
+)
+
+
+def record(run: str = "lab-20260101t000000-abcd", began: float = 10.0) -> RunRecord:
+    return RunRecord(run=run, began=began, cluster=CLUSTER, tree="t", findings=({"check": "x"},))
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    records = Records(tmp_path / "state")
+    records.write(record())
+    assert records.read("lab", record().run) == record()
+    assert records.find(record().run) == record()
+
+
+def test_the_nodes_that_were_left_out_are_kept_too(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    part = replace(record(), cluster=CLUSTER.with_nodes(CLUSTER.nodes[:1]))
+    records.write(part)
+    assert records.find(record().run) == part
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    folder = Records(tmp_path / "state").write(record(), diff="+ secret plans\n")
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o600"}
+    for made in (folder, folder.parent, folder.parent.parent):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_newest_comes_first_and_clusters_are_kept_apart(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for run, began in (("lab-1", 5.0), ("lab-2", 50.0), ("lab-3", 20.0)):
+        records.write(record(run, began))
+    assert [one.run for one in records.all("lab")] == ["lab-2", "lab-3", "lab-1"]
+    assert records.all("other") == []
+
+
+def test_keys_of_a_later_version_are_ignored_and_broken_records_are_none(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    file = records.write(record()) / "record.json"
+    document = json.loads(file.read_text())
+    document["later"] = 1
+    document["cluster"]["later"] = 1
+    document["cluster"]["nodes"][0]["later"] = 1
+    file.write_text(json.dumps(document))
+    assert records.find(record().run) == record()
+    file.write_text("{")
+    assert records.find(record().run) is None
+
+
+def test_the_end_is_kept_once_seen(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.write(record())
+    assert records.end(record()) is None
+    records.write_end(record(), {"state": "finished"})
+    assert records.end(record()) == {"schema": 1, "state": "finished"}
+
+
+def test_a_record_that_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError) as caught:
+        Records(tmp_path / "file" / "state").write(record())
+    assert "CLUSTERCTL_STATE" in (caught.value.hint or "")
+
+
+def test_a_runs_name_says_its_cluster_and_its_second() -> None:
+    moment = dt.datetime(2026, 11, 20, 20, 5, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    run = runid.make("lab-2", moment)
+    assert re.fullmatch(r"lab-2-20261120t190501-[a-z0-9]{4}", run)
+    assert runid.cluster_of(run) == "lab-2"
+    assert runid.began(run) == moment
+    assert runid.cluster_of("something") is None
+    assert runid.make("lab-2", moment) != run

@@ -1,0 +1,98 @@
+"""A node that answers what is none of ours is named; the others are shown all the same."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from clusterctl.report.console import Screen, make_console
+from clusterctl.report.status import show_status
+from clusterctl.transport.fake import FakePool
+from clusterctl.verbs import locate, logs
+from clusterctl.verbs.events import Event, Said, drive
+from clusterctl.verbs.follow import LogLines, follow
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.status import status
+from clusterctl.verbs.stop import stop
+from clusterctl.wire import Message
+from tests.verbs.runs import CLUSTER, RUN, data, ended, happened, part
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\n[red]"
+
+PARTS: dict[str, object] = {
+    "none": None,
+    "text": EVIL,
+    "no run": {"state": "running"},
+    "state": {**part("a"), "state": [1]},
+    "ranks": part("a", ranks=None),
+    "a rank": part("a", ranks=[{}]),
+    "began": part("a", began=EVIL),
+    "began never": part("a", began=float("inf")),
+    "end": part("a", end=[1]),
+    "time of end": part("a", end={"time": EVIL}),
+    "supervisor": part("a", supervisor=EVIL),
+    "command": part("a", command="abc"),
+}
+
+
+@pytest.mark.parametrize("bad", PARTS.values(), ids=PARTS.keys())
+def test_a_part_that_is_none_is_named_and_the_other_nodes_shown(bad: object) -> None:
+    a = {"status": [Message({"node": bad})], "runs": [Message({"runs": [bad]})]}
+    b = {"status": [Message({"node": part("b")})], "runs": [Message({"runs": [part("b")]})]}
+    pool = FakePool(CLUSTER, {"a": a, "b": b})
+    view = drive(status(pool, RUN, CLUSTER))
+    assert [node.state for node in view.nodes] == ["unreachable", "running"]
+    assert "not one of ours" in view.nodes[0].failure
+    stream = io.StringIO()
+    show_status(Screen(make_console(stream), make_console(stream)), view)
+    assert "\x1b" not in stream.getvalue()
+    found = locate.discover(pool)
+    assert [trouble.node for trouble in found.troubles] == ["a"]
+    assert [one.run for one in found.runs] == [RUN]
+
+
+@pytest.mark.parametrize("runs", [None, "abc", 5])
+def test_a_list_of_runs_that_is_none_is_named(runs: object) -> None:
+    a, b = [Message({"runs": runs})], [Message({"runs": [part("b")]})]
+    found = locate.discover(FakePool(CLUSTER, {"a": {"runs": a}, "b": {"runs": b}}))
+    assert [trouble.node for trouble in found.troubles] == ["a"]
+
+
+HEADS: dict[str, Message] = {
+    "offset": Message({"data": "ranks/0.log", "rank": 0, "offset": EVIL}, b"x\n"),
+    "rank": Message({"data": "ranks/0.log", "rank": [1], "offset": 0}, b"x\n"),
+    "time": data(0, 0, b"x\n", time=EVIL),
+    "time never": data(0, 0, b"x\n", time=float("nan")),
+    "event": Message({"event": EVIL, "file": "events.jsonl", "offset": 0, "next": 5}),
+    "signal": happened(0, "rank-ended", signal=EVIL),
+    "exit code": happened(0, "rank-ended", rank=0, exit_code=EVIL),
+    "clock": happened(0, "clock", offset_s=EVIL),
+}
+
+
+@pytest.mark.parametrize("bad", HEADS.values(), ids=HEADS.keys())
+def test_a_piece_of_a_log_that_is_none_is_passed_over(bad: Message) -> None:
+    tails: dict[str, Any] = {
+        "a": {"tail": [bad, data(0, 0, b"good\n"), ended("a")]},
+        "b": {"tail": [ended("b")]},
+    }
+    for read in (logs.read, follow):
+        seen: list[Event] = []
+        drive(read(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)), seen.append)
+        said = [event for event in seen if isinstance(event, Said)]
+        lines = [line for event in seen if isinstance(event, LogLines) for line in event.lines]
+        assert ["not one of ours" in one.text for one in said] == [True]
+        assert [line.line.text for line in lines] == ["good"]
+
+
+@pytest.mark.parametrize("bad", [{"left": "abc"}, {"left": [5]}, {"left": [], "port_holder": EVIL}])
+def test_a_proof_that_is_none_proves_nothing(bad: dict[str, Any]) -> None:
+    gone = Message({"gone": True, "left": [], "port_free": True})
+    pool = FakePool(
+        CLUSTER, {"a": {"stop": [Message({"gone": True, **bad})]}, "b": {"stop": [gone]}}
+    )
+    result = drive(stop(pool, RUN, CLUSTER))
+    assert [node.gone for node in result.nodes] == [False, True]
+    assert result.exit_code == 3

@@ -1,0 +1,283 @@
+"""What the nodes' answers amount to: states, causes, proofs, and which run is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.transport.fake import FakePool
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs import locate, runs
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runview import NodeAnswer, RunView, ended_by, state_of, waiting_for
+from clusterctl.verbs.status import status
+from clusterctl.verbs.stop import Stopping, StopResult, stop
+from clusterctl.wire import Message
+from tests.verbs.runs import CLUSTER, RUN, data, ended, happened, part, rank
+
+T = TypeVar("T")
+
+DEAD = Reply(node="b", state="timeout", phase="connect", words="no answer in 5 s")
+NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
+
+
+def finish(events: Generator[Event, None, T]) -> tuple[list[Event], T]:
+    seen = []
+    while True:
+        try:
+            seen.append(next(events))
+        except StopIteration as stopped:
+            return seen, stopped.value
+
+
+def parts(**of: dict[str, Any] | None) -> list[NodeAnswer]:
+    return [
+        NodeAnswer(node=CLUSTER.node(name), part=given, failure="" if given else "timeout")
+        for name, given in of.items()
+    ]
+
+
+def over(by: str, state: str = "failed") -> dict[str, Any]:
+    return {"end": {"state": state, "by": by, "exit_code": 1, "reason": ""}}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "state"),
+    [
+        (part("a"), part("b"), "running"),
+        (part("a"), part("b", "starting"), "starting"),
+        (part("a"), part("b", ranks=[rank(1, joined=False)]), "running"),
+        (part("a"), part("b", "failed"), "stopping"),
+        (part("a", "stopping"), part("b"), "stopping"),
+        (part("a", "finished"), part("b", "finished"), "finished"),
+        (part("a", "failed"), part("b", "failed", **over("peer")), "failed"),
+        (part("a", "stopped"), part("b", "stopped"), "stopped"),
+        (part("a", "stopped"), part("b", "failed"), "failed"),
+        (part("a", "failed", **over("lost")), part("b", "lost"), "lost"),
+        (part("a", "failed", **over("start-timeout")), part("b", "failed"), "failed"),
+        (part("a"), None, "running"),
+        (part("a", "finished"), part("b"), "running"),
+    ],
+)
+def test_states(a: dict[str, Any], b: dict[str, Any] | None, state: str) -> None:
+    assert state_of(parts(a=a, b=b)) == state
+
+
+def test_who_ended_it() -> None:
+    assert ended_by(parts(a=part("a", "failed"), b=part("b", "stopped"))) == "job"
+    assert ended_by(parts(a=part("a", "stopped"), b=part("b", "stopped"))) == "stop"
+    timeout = part("a", "failed", **over("start-timeout"))
+    assert ended_by(parts(a=timeout, b=part("b", "failed", **over("peer")))) == "start-timeout"
+
+
+def at(time: float, by: str, state: str) -> dict[str, Any]:
+    return {"end": {"state": state, "by": by, "exit_code": None, "reason": "", "time": time}}
+
+
+def test_what_is_cleared_up_after_a_loss_was_lost_and_not_stopped() -> None:
+    lost, cleared = at(10.0, "lost", "lost"), at(90.0, "stop", "stopped")
+    given = parts(a=part("a", "lost", **lost), b=part("b", "stopped", **cleared))
+    assert (state_of(given), ended_by(given)) == ("lost", "lost")
+    late = at(99.0, "lost", "lost")
+    given = parts(a=part("a", "lost", **late), b=part("b", "stopped", **cleared))
+    assert (state_of(given), ended_by(given)) == ("stopped", "stop")
+
+
+def test_who_is_missing() -> None:
+    given = parts(a=part("a"), b=part("b", ranks=[rank(1, joined=False), rank(2)]))
+    assert waiting_for(given) == ("b:1",)
+    assert waiting_for(parts(a=part("a"), b=part("b", ranks=[]))) == ("b",)
+
+
+def test_status_of_a_failed_run_names_the_cause() -> None:
+    failed = part("b", "failed", ranks=[rank(1, state="ended", exit_code=3)])
+    pool = FakePool(
+        CLUSTER,
+        {
+            "a": {
+                "status": [Message({"node": part("a", "failed", **over("peer"))})],
+                "tail": [ended("a")],
+            },
+            "b": {
+                "status": [Message({"node": failed})],
+                "tail": [
+                    happened(0, "rank-ended", rank=1, exit_code=3),
+                    data(1, 0, b"ValueError: no\n"),
+                    ended("b", "failed"),
+                ],
+            },
+        },
+    )
+    _, view = finish(status(pool, RUN, CLUSTER))
+    document = view.document()
+    assert document["schema"] == 1
+    assert (document["run"], document["state"], document["ended_by"]) == (RUN, "failed", "job")
+    assert document["first_cause"]["node"] == "b"
+    assert document["first_cause"]["exit_status"] == 3
+    assert [one["node"] for one in document["nodes"]] == ["a", "b"]
+    assert [one["rank"] for one in document["ranks"]] == [0, 1]
+    assert document["checkpoint"] is None
+
+
+def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
+    long = b"x" * (3 << 20)
+    tail = [
+        happened(0, "rank-ended", rank=0, exit_code=3),
+        data(0, 0, long + b"\nlast \xff\n"),
+        ended("a", "failed"),
+    ]
+    a = {"status": [Message({"node": part("a", "failed")})], "tail": tail}
+    b = {"status": [NO_RUN]}
+    _, view = finish(status(FakePool(CLUSTER, {"a": a, "b": b}), RUN, CLUSTER))
+    assert view.first_cause is not None
+    assert view.first_cause.lines[-1] == "last \\xff"
+    assert max(map(len, view.first_cause.lines)) < 3000
+    assert view.first_cause.lines[0].endswith("x ...")
+
+
+def test_status_says_which_node_did_not_answer() -> None:
+    pool = FakePool(CLUSTER, {"a": {"status": [Message({"node": part("a")})]}})
+    _, view = finish(status(pool, RUN, CLUSTER))
+    assert [(one.state) for one in view.nodes] == ["running", "unreachable"]
+    assert [one.node.name for one in view.silent] == ["b"]
+
+
+def stopping(**answers: Any) -> tuple[list[Event], StopResult]:
+    pool = FakePool(CLUSTER, {name: {"stop": answer} for name, answer in answers.items()})
+    return finish(stop(pool, RUN, CLUSTER))
+
+
+GONE = [Message({"stage": "asking"}), Message({"gone": True, "left": [], "port_free": True})]
+
+
+def test_stop_is_proven_on_every_node() -> None:
+    seen, result = stopping(a=GONE, b=GONE)
+    assert result.exit_code == 0
+    assert {event.node for event in seen if isinstance(event, Stopping)} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [
+        ({"port_free": True}, 0),
+        ({"port_free": True, "gpu_free": True}, 0),
+        ({"port_free": False, "port_holder": {"pid": 7, "cmd": "nc"}}, 1),
+        ({"port_free": None}, 3),
+        ({"port_free": True, "gpu_free": None}, 3),
+    ],
+)
+def test_the_port_and_the_gpus_are_a_part_of_the_proof(seen: dict[str, Any], code: int) -> None:
+    _, result = stopping(a=[Message({"gone": True, "left": [], **seen})], b=GONE)
+    assert result.exit_code == code
+    assert result.nodes[0].gone == (code == 0)
+
+
+def test_an_operation_that_refuses_proves_nothing() -> None:
+    _, result = stopping(a=GONE, b=[NO_RUN])
+    assert (result.exit_code, result.nodes[1].failure) == (3, "no part here")
+
+
+def test_stop_on_a_node_that_does_not_answer_is_unproven() -> None:
+    _, result = stopping(a=GONE, b=DEAD)
+    assert result.exit_code == 3
+    assert "timeout" in result.nodes[1].failure
+
+
+def test_what_is_left_is_said() -> None:
+    left = {"pid": 7, "cmd": "python", "why": "stuck in the kernel (state D)"}
+    _, result = stopping(a=GONE, b=[Message({"gone": False, "left": [left], "port_free": True})])
+    assert result.exit_code == 1
+    assert result.nodes[1].left == (left,)
+
+
+def cluster_runs(**of: Any) -> FakePool:
+    return FakePool(
+        CLUSTER,
+        {
+            name: {"runs": given if isinstance(given, Reply) else [Message({"runs": given})]}
+            for name, given in of.items()
+        },
+    )
+
+
+ID = "lab-20260101t000000-{}"
+
+
+def named(node: str, run: str, state: str, began: float = 1.0) -> dict[str, Any]:
+    return part(node, state, run=ID.format(run), began=began)
+
+
+def test_the_only_live_run_is_meant_else_the_newest() -> None:
+    old, live = named("a", "old1", "finished", 50.0), named("a", "liv1", "running", 10.0)
+    found = locate.discover(cluster_runs(a=[old, live], b=[named("b", "old1", "finished", 50.0)]))
+    assert locate.choose(found, []) == ID.format("liv1")
+    found = locate.discover(cluster_runs(a=[old], b=[named("b", "old0", "failed", 5.0)]))
+    assert locate.choose(found, []) == ID.format("old1")
+
+
+def test_several_live_runs_are_named() -> None:
+    found = locate.discover(
+        cluster_runs(a=[named("a", "one1", "running")], b=[named("b", "two2", "running")])
+    )
+    with pytest.raises(UsageError, match=r"one1, .*two2|two2, .*one1"):
+        locate.choose(found, [])
+
+
+def test_no_run_at_all() -> None:
+    with pytest.raises(ClusterError, match="no run is known"):
+        locate.choose(locate.discover(cluster_runs(a=[], b=[])), [])
+    with pytest.raises(CouldNotTell, match="b: timeout"):
+        locate.choose(locate.discover(cluster_runs(a=[], b=DEAD)), [])
+
+
+def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.write(RunRecord(run="kept", began=5.0, cluster=CLUSTER, resumed={"checkpoint": "c"}))
+    pool = cluster_runs(a=[named("a", "new1", "finished", 10.0)], b=[])
+    listed = runs.runs(pool, records)
+    assert [(one.run, one.state, one.nodes) for one in listed.runs] == [
+        (ID.format("new1"), "finished", ("a",)),
+        ("kept", "unknown", ("a", "b")),
+    ]
+    assert listed.runs[1].checkpoint == "c"
+    rebuilt = runs.rebuild(pool, records)
+    assert rebuilt.rebuilt == (ID.format("new1"),)
+    found = records.find(ID.format("new1"))
+    assert found is not None
+    assert found.discovered
+    assert [node.name for node in found.cluster.nodes] == ["a"]
+    assert runs.rebuild(pool, records).rebuilt == ()
+
+
+def test_a_run_that_no_node_and_nobody_knows_is_lost() -> None:
+    view = RunView(run=RUN, cluster="lab", nodes=(NodeAnswer(node=CLUSTER.node("a")),))
+    assert (view.state, view.live, view.known) == ("lost", False, False)
+
+
+def test_a_refused_launch_is_not_the_newest_run(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.write(RunRecord(run=ID.format("ref1"), began=99.0, cluster=CLUSTER))
+    found = locate.discover(cluster_runs(a=[named("a", "old1", "finished", 5.0)], b=[]))
+    assert locate.choose(found, records.all()) == ID.format("old1")
+
+
+def test_a_node_does_not_choose_where_the_controller_writes(tmp_path: Path) -> None:
+    evil = [part("a", run=name) for name in ("../../evil", "other-20260101t000000-aaaa", "/x")]
+    pool = cluster_runs(a=evil, b=[])
+    assert locate.discover(pool).runs == ()
+    assert runs.rebuild(pool, Records(tmp_path)).rebuilt == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_no_node_knows_is_as_it_was_remembered() -> None:
+    nodes = (NodeAnswer(node=CLUSTER.node("a")),)
+    remembered = {"state": "failed", "ended_by": "start", "message": "a: command not found: x"}
+    view = RunView(run=RUN, cluster="lab", nodes=nodes, remembered=remembered)
+    assert (view.state, view.ended_by) == ("failed", "start")
+    alive = RunView(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a"))), remembered=remembered)
+    assert alive.state == "running"
