@@ -1,0 +1,88 @@
+"""Follow a run that was just launched; Ctrl-C asks what is to become of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from clusterctl.logs.fold import Folder, Straight
+from clusterctl.report.console import Screen
+from clusterctl.report.launch import LaunchDisplay, Person
+from clusterctl.report.launch_json import Program
+from clusterctl.report.lines import Prefixed
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.attend import Attendance
+from clusterctl.verbs.events import Said
+from clusterctl.verbs.follow import Lines
+from clusterctl.verbs.launch import Launched
+from clusterctl.verbs.records import Records
+from clusterctl.verbs.stop import stop
+from clusterctl.wire import SCHEMA
+
+EXIT_STOPPED_FOLLOWING = 130
+
+LEAVE, STOP, STAY = "leave", "stop", "stay"
+QUESTION = "\n[l]eave it running, [s]top it, or go on [f]ollowing? "
+
+
+def make_display(*, as_json: bool) -> LaunchDisplay:
+    """Return how the launch is shown."""
+    return Program() if as_json else Person(screen=Screen(), lines=Prefixed(sys.stdout))
+
+
+def show_detached(run: str, *, as_json: bool) -> None:
+    """Print the name of a run that is not followed, on stdout."""
+    print(json.dumps({"schema": SCHEMA, "run": run}) if as_json else run)
+
+
+def follow_run(launched: Launched, pool: Pool, records: Records, display: LaunchDisplay) -> int:
+    """Follow to the end; return launch's exit code."""
+    shower = Straight() if isinstance(display, Program) else Folder()
+    attendance = Attendance(launched=launched, lines=Lines(shower=shower))
+    while True:
+        try:
+            ended = display.watch(attendance.attend(pool))
+        except KeyboardInterrupt:
+            wish = _ask()
+            if wish == LEAVE:
+                _leave(launched.plan.run)
+                return EXIT_STOPPED_FOLLOWING
+            if wish == STOP:
+                reason = "stopped by Ctrl-C"
+                run, cluster = launched.plan.run, launched.cluster
+                display.stopped(display.watch(stop(pool, run, cluster, reason=reason)))
+        except BrokenPipeError:
+            _leave(launched.plan.run)  # as with `| head`: nobody reads, and the run lives
+            raise
+        else:
+            records.write_end(launched.record, ended.document())
+            display.ended(ended)
+            return ended.exit_code
+
+
+def _ask() -> str:
+    """Ask what is to become of the run; without a terminal it is left running."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return LEAVE
+    while True:
+        sys.stderr.write(QUESTION)
+        sys.stderr.flush()
+        try:
+            answer = sys.stdin.readline().strip().lower()
+        except KeyboardInterrupt:
+            return LEAVE
+        for word in (LEAVE, STOP, "follow"):
+            if answer and word.startswith(answer):
+                return STAY if word == "follow" else word
+        if not answer:
+            return LEAVE
+
+
+def _leave(run: str) -> None:
+    screen = Screen()
+    for text in (
+        f"{run} goes on",
+        f"  follow it: clusterctl logs -f {run}",
+        f"  end it:    clusterctl stop {run}",
+    ):
+        screen.say(Said(text=text))

@@ -1,0 +1,43 @@
+"""`clusterctl forget`: drop the recorded host key of a host that was installed anew."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from clusterctl.cli import inventory_option
+from clusterctl.inventory.select import named
+from clusterctl.verbs.forget import Forgotten, forget_nodes
+
+EXIT_NOTHING = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    inventory_option.add_inventory(parser)
+    parser.add_argument(
+        "hosts", metavar="HOST", help="host of the inventory, or a range: gpu[02-04]"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Forget, and say what was dropped and what is not ours to drop."""
+    cluster = inventory_option.load_all(args)
+    nodes = named(cluster, args.hosts, option="HOST")
+    results = forget_nodes(cluster, tuple(nodes))
+    for result in results:
+        _say(result)
+    known = any(result.dropped or result.elsewhere for result in results)
+    return 0 if known else EXIT_NOTHING
+
+
+def _say(result: Forgotten) -> None:
+    if result.dropped:
+        sys.stderr.write(f"{result.node}: forgot the host key of {result.name}\n")
+        sys.stderr.write("hint: record the new one with: clusterctl check --accept-new\n")
+    elif not result.elsewhere:
+        sys.stderr.write(f"{result.node}: no host key of {result.name} is recorded\n")
+    for where in result.elsewhere:
+        file = where.rpartition(":")[0]
+        sys.stderr.write(f"{result.node}: your own file has a key of it too: {where}\n")
+        sys.stderr.write(f"hint: ssh-keygen -R '{result.name}' -f {file}\n")

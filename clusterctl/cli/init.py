@@ -1,0 +1,65 @@
+"""`clusterctl init`: write a hosts.yaml to start from."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.cli import inventory_option
+from clusterctl.errors import UsageError
+from clusterctl.verbs.init import convert, draft, name_for, write_new, write_over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    path: Path
+    hosts: tuple[str, ...]
+    convert: Path | None
+    name: str | None
+    force: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "hosts",
+        nargs="*",
+        metavar="HOST",
+        help="as ssh takes it, or a range: [user@]gpu[01-04][:port] (default: localhost)",
+    )
+    inventory_option.add_inventory(parser)
+    parser.add_argument("--name", help="the cluster's name (default: the folder's)")
+    action = parser.add_argument(
+        "--convert", type=Path, metavar="HOSTFILE", help="take the hosts of an MPI hostfile"
+    )
+    inventory_option.complete_files(action)
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file and say what comes next."""
+    options = _Options(
+        path=inventory_option.inventory_path(args),
+        hosts=tuple(args.hosts),
+        convert=args.convert,
+        name=args.name,
+        force=args.force,
+    )
+    write = write_over if options.force else write_new
+    write(options.path, _text(options))
+    usual = str(options.path) == inventory_option.DEFAULT
+    inventory = "" if usual else f" -i {shlex.quote(str(options.path))}"
+    sys.stderr.write(f"wrote {options.path}\nhint: clusterctl check{inventory}\n")
+    return 0
+
+
+def _text(options: _Options) -> str:
+    if options.convert is not None:
+        if options.hosts or options.name:
+            raise UsageError("--convert: wanted it alone, found hosts or --name beside it")
+        return convert(options.convert)
+    name = options.name or name_for(Path.cwd())
+    return draft(options.hosts or ("localhost",), name=name)

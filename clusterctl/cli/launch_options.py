@@ -1,0 +1,112 @@
+"""The options of `launch`, which `resume` takes too: from flags, else from `CLUSTERCTL_*`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterctl.cli.inventory_option import add_selection
+from clusterctl.cli.numbers import LAST_PORT, positive_seconds, whole
+from clusterctl.errors import UsageError
+from clusterctl.plan.launchers import LAUNCHERS
+from clusterctl.plan.options import Options
+from clusterctl.verbs.launch import LaunchOptions
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_READERS: dict[str, Callable[[str], object]] = {
+    "launcher": str,
+    "gpus": whole(0),
+    "master_port": whole(1, LAST_PORT),
+    "max_restarts": whole(0),
+    "start_timeout": positive_seconds,
+    "lost_after": positive_seconds,
+}
+"""How each is read, from its flag and from its variable."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; the command after `--` is split off before, in `main`."""
+    add_selection(parser)
+    add = parser.add_argument
+    add("--launcher", choices=tuple(LAUNCHERS), help="what starts the ranks (default: the job's)")
+    add("--exclude-unhealthy", action="store_true", help="leave out nodes that fail a check")
+    add("--gpus", type=_READERS["gpus"], metavar="N", help="GPUs to use on every node, at most")
+    add("--name", default="", help="a name of your own for the run")
+    add("--env", action="append", default=[], metavar="K=V", help="set for every rank; repeatable")
+    add("--master-port", type=_READERS["master_port"], metavar="P", help="port of the rendezvous")
+    add(
+        "--max-restarts",
+        type=_READERS["max_restarts"],
+        metavar="N",
+        help="let the launcher restart ranks",
+    )
+    patient = positive_seconds
+    add(
+        "--start-timeout",
+        type=patient,
+        metavar="S",
+        help="end it when ranks have not joined by then",
+    )
+    add("--lost-after", type=patient, metavar="S", help="a node silent for so long is lost (15)")
+    add("--debug", action="store_true", help="NCCL and torch say all they can")
+    add("--detach", action="store_true", help="start it and do not follow")
+    add("--dry-run", action="store_true", help="print what would be started, and start nothing")
+    add("--no-check", action="store_true", help="do not check the nodes first")
+    add("--no-sync", action="store_true", help="do not mirror the current folder first")
+    add("--force", action="store_true", help="launch in spite of checks that failed")
+    add("--accept-new", action="store_true", help="record the keys of hosts not known yet")
+    add("--json", action="store_true", help="print one JSON object a line")
+
+
+def launch_options(args: argparse.Namespace) -> LaunchOptions:
+    """Copy the arguments to a typed value.
+
+    Raises:
+        UsageError: one of them cannot be.
+    """
+    if args.name and not _NAME.fullmatch(args.name):
+        raise UsageError(f"--name: wanted letters, digits, '.', '_', '-', found {args.name!r}")
+    values, origins = _chosen(args)
+    plan = Options(
+        command=tuple(args.command),
+        env=tuple(map(_pair, args.env)),
+        debug=args.debug,
+        origins=origins,
+        **values,  # type: ignore[arg-type]  # each was read by its own type above
+    )
+    return LaunchOptions(
+        plan=plan,
+        source=Path.cwd(),
+        name=args.name,
+        checks=not args.no_check,
+        syncs=not args.no_sync,
+        forces=args.force,
+        excludes_unhealthy=args.exclude_unhealthy,
+    )
+
+
+def _chosen(args: argparse.Namespace) -> tuple[dict[str, object], dict[str, str]]:
+    """Return what flags or the environment say, and where each of it was said."""
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for name, read in _READERS.items():
+        given = getattr(args, name)
+        variable = f"CLUSTERCTL_{name.upper()}"
+        if given is None and os.environ.get(variable):
+            try:
+                given = read(os.environ[variable])
+            except argparse.ArgumentTypeError as error:
+                raise UsageError(f"{variable}: {error}") from error
+            origins[name] = variable
+        values[name] = given
+    return values, origins
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--env: wanted NAME=VALUE, found {text!r}")
+    return name, value

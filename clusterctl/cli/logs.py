@@ -1,0 +1,73 @@
+"""`clusterctl logs`: the merged logs of a run, live or as they are; to read or to collect."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from clusterctl.cli.run_option import add_run, open_run
+from clusterctl.inventory.select import named
+from clusterctl.logs.fold import Folder, Straight
+from clusterctl.report.console import Screen
+from clusterctl.report.follow import Shown
+from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
+from clusterctl.verbs import logs
+from clusterctl.verbs.events import drive
+from clusterctl.verbs.follow import Lines, follow
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.status import answers
+
+EXIT_SILENT = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_run(parser)
+    add = parser.add_argument
+    add("-f", "--follow", action="store_true", help="go on until the run is over")
+    add("--node", metavar="SPEC", help="only these nodes: names and ranges")
+    add("--rank", metavar="RANKS", help="only these ranks, as 0-3,7")
+    add("--since", metavar="T", help="only lines since then: 90s, 10m, 2h, 1d, or an ISO time")
+    add("--grep", metavar="RE", help="only lines that match")
+    add("--timestamps", action="store_true", help="begin each line with its time, in UTC")
+    add("--raw", action="store_true", help="each line as it was: unfolded, without a prefix")
+    add("--collect", type=Path, metavar="DIR", help="copy the logs to DIR/NODE/ instead")
+    add("--json", action="store_true", help="one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print; 3 where a node's logs could not be read."""
+    wanted = logs.parse_filter(
+        ranks_text=args.rank, since=args.since, pattern=args.grep, now=time.time()
+    )
+    shower = Straight() if args.raw or args.json else Folder()
+    shown = Shown(screen=Screen(), lines=_printer(args))
+    with open_run(args) as opened:
+        log = RunLog(opened.run, opened.cluster)
+        if wanted.ranks is not None:
+            logs.require_ranks(wanted, drive(answers(opened.pool, opened.run, opened.cluster)))
+        only = None
+        if args.node is not None:
+            chosen = named(opened.cluster, args.node, option="--node")
+            only = frozenset(node.name for node in chosen)
+        pool = opened.pool
+        if args.collect:
+            troubles = drive(logs.collect(pool, log, args.collect, only=only), shown.show)
+        elif args.follow:
+            following = follow(pool, log, Lines(wanted, shower), only=only)
+            troubles = drive(following, shown.show).troubles
+        else:
+            reading = logs.read(pool, log, wanted=wanted, shower=shower, only=only)
+            troubles = drive(reading, shown.show)
+    shown.tell(troubles)
+    return EXIT_SILENT if troubles else 0
+
+
+def _printer(args: argparse.Namespace) -> LinePrinter:
+    if args.json:
+        return JsonLines(sys.stdout)
+    if args.raw:
+        return Raw(sys.stdout)
+    return (Timestamped if args.timestamps else Prefixed)(sys.stdout)

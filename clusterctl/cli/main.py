@@ -1,0 +1,108 @@
+"""The command: picks the verb, runs it, and turns whatever happens into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from clusterctl.cli.parser import EXIT_USAGE, VERBS, build_parser
+from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
+from clusterctl.logs.sanitise import uncoloured
+
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+WITH_COMMAND = frozenset({"launch", "resume"})
+"""Verbs that take a job's command after `--`."""
+
+logger = logging.getLogger("clusterctl")
+
+
+def _verb_of(argv: Sequence[str]) -> str | None:
+    for word in argv:
+        if not word.startswith("-"):
+            return word if word in VERBS else None
+    return None
+
+
+def split_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split at the first `--`: what comes after is the job's, to the letter."""
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+class _Lines(logging.Formatter):
+    """Log lines that look like our other messages: `warning: …`; the module only with `-v`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        where = "" if record.levelno >= logging.WARNING else f"{record.name}: "
+        lines = super().format(record).splitlines()
+        text = "\n".join(map(uncoloured, lines))
+        return f"{record.levelname.lower()}: {where}{text}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Returns:
+        The exit code: the verb's own, 2 for usage, 130 when interrupted, 70 for a bug.
+    """
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return EXIT_INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    """Read the words and do what they say."""
+    verb = _verb_of(words)
+    parser = build_parser([verb] if verb else [])
+    words, command = split_command(words) if verb in WITH_COMMAND else (words, [])
+    try:
+        args = parser.parse_args(words, argparse.Namespace(command=command))
+    except SystemExit as asked:
+        return asked.code if isinstance(asked.code, int) else EXIT_USAGE
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING - 10 * min(args.verbose, 2))
+    if args.verb is None:
+        parser.print_help()
+        return EXIT_USAGE
+    return _do(args)
+
+
+def _do(args: argparse.Namespace) -> int:
+    """Run the verb; the only place that catches everything."""
+    try:
+        code = importlib.import_module(f"clusterctl.cli.{args.verb}").run(args)
+        sys.stdout.flush()
+    except ClusterError as error:
+        say(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our stdout has gone (`| head`); nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_USAGE - 1
+    except Exception:
+        logger.exception("this is a bug in clusterctl; please report it with the lines below")
+        return EXIT_BUG
+    assert isinstance(code, int)
+    return code
+
+
+def say(error: ClusterError) -> None:
+    """Print a known error and its hint to stderr; what a node said must not drive the terminal."""
+    word = "usage: " if isinstance(error, UsageError) else "error: "
+    if isinstance(error, InventoryError | Interrupted):
+        word = ""  # `file:line:` first, where editors look for it; a wish is no error
+    for line in str(error).splitlines():
+        sys.stderr.write(f"{word}{uncoloured(line)}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {uncoloured(error.hint)}\n")

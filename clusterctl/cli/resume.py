@@ -1,0 +1,93 @@
+"""`clusterctl resume`: launch a run's job again from a checkpoint that is proven complete."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from clusterctl.cli.following import make_display
+from clusterctl.cli.inventory_option import inventory_path, load_all, load_selected
+from clusterctl.cli.launch import launch_or_show
+from clusterctl.cli.launch_options import add_options, launch_options
+from clusterctl.cli.run_option import known_cluster, run_name
+from clusterctl.errors import ClusterError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.select import select
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.launch import require_secrets
+from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.resume import ABOUT_CHECKPOINTS, ResumeOptions, resume
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        type=run_name,
+        metavar="RUN",
+        help="the run to go on from; omitted: the newest",
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="PATH|latest", help="what to go on from"
+    )
+    add_options(parser)
+    parser.epilog = (
+        "Instead of the job's own, a command may come after --, with {checkpoint} in it."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Launch again; exit codes as `launch`."""
+    before = _before(args, Records())
+    launch = launch_options(args)
+    options = ResumeOptions(checkpoint=args.checkpoint, launch=launch)
+    display = make_display(as_json=args.json)
+    with Pool(_cluster(args, before), accept_new=args.accept_new) as pool:
+        try:
+            if not args.dry_run:
+                job = replace(pool.cluster, job=before.cluster.job)
+                require_secrets(job, launch.plan)
+            steps = resume(before, pool.cluster, pool, options)
+            cluster, wanted = display.watch(steps)
+            return launch_or_show(args, cluster, pool, wanted, display)
+        except ClusterError as error:
+            display.refused(error)
+            raise
+
+
+def _before(args: argparse.Namespace, records: Records) -> RunRecord:
+    """Return the record of the run to go on from: the one named, else the newest.
+
+    Raises:
+        ClusterError: there is none on this machine.
+    """
+    if args.run:
+        record = records.find(args.run)
+        missing = f"run {args.run} has no record on this machine"
+    else:
+        name = known_cluster(args, records).name
+        record = next(iter(records.all(name)), None)
+        missing = f"no run of cluster {name} has a record on this machine"
+    if record is None:
+        hint = "clusterctl runs --discover rebuilds records from what the nodes know"
+        raise ClusterError(missing, hint=hint)
+    return record
+
+
+def _cluster(args: argparse.Namespace, before: RunRecord) -> Cluster:
+    """Return the nodes to go on with: the run's own, unless the command line picks others.
+
+    The job is the inventory's, where the run's says too little and there is one of this cluster.
+    """
+    if args.nodes or args.exclude:
+        return load_selected(args)
+    if args.inventory:
+        names = ",".join(node.name for node in before.cluster.nodes)
+        return select(load_selected(args), names)
+    job = before.cluster.job
+    if all(getattr(job, name) for name in ABOUT_CHECKPOINTS) or not inventory_path(args).exists():
+        return before.cluster
+    now = load_all(args)
+    same = now.name == before.cluster.name
+    return replace(before.cluster, job=now.job) if same else before.cluster

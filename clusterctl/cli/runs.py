@@ -1,0 +1,76 @@
+"""`clusterctl runs`: list the runs of a cluster, or delete what is kept of old ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+
+from clusterctl.cli.inventory_option import add_inventory
+from clusterctl.cli.numbers import whole
+from clusterctl.cli.run_option import known_cluster
+from clusterctl.errors import UsageError
+from clusterctl.report.console import Screen
+from clusterctl.report.runs import show_pruned, show_runs
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs import prune, runs
+from clusterctl.verbs.answers import Trouble
+from clusterctl.verbs.events import Said
+from clusterctl.verbs.records import Records
+from clusterctl.wire import SCHEMA, plain
+
+EXIT_SILENT = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_inventory(parser)
+    parser.add_argument(
+        "--discover",
+        action="store_true",
+        help="rebuild this machine's records from what the nodes know",
+    )
+    parser.add_argument(
+        "--prune",
+        type=whole(0),
+        nargs="?",
+        const=prune.KEPT,
+        metavar="N",
+        help=f"delete logs and records of all but the newest N ended runs ({prune.KEPT})",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List or prune; 3 where a node did not answer."""
+    if args.prune is not None and args.discover:
+        raise UsageError("wanted either --discover or --prune, found both")
+    screen = Screen()
+    records = Records()
+    with Pool(known_cluster(args, records)) as pool:
+        if args.prune is not None:
+            return _prune(args, pool, records, screen)
+        listed = (runs.rebuild if args.discover else runs.runs)(pool, records)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, **plain(listed)}, indent=1))
+    else:
+        show_runs(screen, listed)
+    for name in listed.rebuilt:
+        screen.say(Said(text=f"{name}: record rebuilt from the nodes"))
+    return _told(screen, listed.troubles)
+
+
+def _prune(args: argparse.Namespace, pool: Pool, records: Records, screen: Screen) -> int:
+    pruned = prune.prune(pool, records, keep=args.prune)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, **plain(pruned)}, indent=1))
+    else:
+        show_pruned(screen, pruned)
+    return _told(screen, pruned.troubles)
+
+
+def _told(screen: Screen, troubles: Iterable[Trouble]) -> int:
+    """Say which nodes could not be asked; return the exit code."""
+    for trouble in troubles:
+        screen.say(Said(node=trouble.node, text=trouble.message, level="warning"))
+    return EXIT_SILENT if troubles else 0

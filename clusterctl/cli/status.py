@@ -1,0 +1,35 @@
+"""`clusterctl status`: what a run is doing, or how it ended and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+
+from clusterctl.cli.run_option import add_run, open_run
+from clusterctl.report.console import Screen
+from clusterctl.report.status import show_status
+from clusterctl.verbs.records import Records
+from clusterctl.verbs.status import status
+
+EXIT_SILENT = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_run(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it; 3 where a node of the run did not answer, or none knows of it."""
+    screen = Screen()
+    with open_run(args) as opened:
+        view = screen.watch(status(opened.pool, opened.run, opened.cluster))
+        if opened.record:
+            view = replace(view, remembered=Records().end(opened.record))
+        if args.json:
+            print(json.dumps(view.document(), indent=1))
+        else:
+            show_status(screen, view)
+    return EXIT_SILENT if view.silent or not (view.known or view.remembered) else 0

@@ -1,0 +1,73 @@
+"""`clusterctl stop`: stop exactly this run, or all of the cluster's, and prove it gone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clusterctl.cli.numbers import seconds
+from clusterctl.cli.run_option import OpenRun, add_run, known_cluster, open_run
+from clusterctl.errors import UsageError
+from clusterctl.report.console import Screen
+from clusterctl.report.stop import show_stop
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs import locate
+from clusterctl.verbs.records import Records
+from clusterctl.verbs.stop import UNPROVEN, stop
+from clusterctl.wire import SCHEMA, plain
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_run(parser)
+    parser.add_argument("--grace", type=seconds, metavar="S", help="seconds until KILL")
+    parser.add_argument("--all", action="store_true", help="every live run of the cluster")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stop; 0 proven gone, 1 something is left, 3 not proven on some node."""
+    if args.all and args.run:
+        raise UsageError("wanted either RUN or --all, found both")
+    screen = Screen()
+    results = []
+    with _meant(args) as (opened, silent):
+        for one in opened:
+            stopping = stop(one.pool, one.run, one.cluster, grace=args.grace)
+            results.append(screen.watch(stopping))
+    for result in results:
+        if not args.json:
+            show_stop(screen.out, result)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, "runs": plain(results), "silent": list(silent)}))
+    for node in silent:
+        screen.err.print(f"{node}: did not answer: whether a run lives there is not known")
+    codes = {result.exit_code for result in results} | ({UNPROVEN} if silent else set())
+    return next((code for code in (1, UNPROVEN) if code in codes), 0)
+
+
+@contextmanager
+def _meant(args: argparse.Namespace) -> Iterator[tuple[list[OpenRun], tuple[str, ...]]]:
+    """Open the runs to stop, and name the nodes that could not be asked for theirs."""
+    if not args.all:
+        with open_run(args) as one:
+            yield [one], ()
+        return
+    records = Records()
+    with Pool(known_cluster(args, records)) as pool:
+        found = locate.discover(pool)
+        live = [
+            OpenRun(
+                run=view.run,
+                cluster=pool.cluster.with_nodes(
+                    tuple(answer.node for answer in view.nodes if answer.part)
+                ),
+                pool=pool,
+                record=records.read(pool.cluster.name, view.run),
+            )
+            for view in found.runs
+            if view.live
+        ]
+        yield live, tuple(trouble.node for trouble in found.troubles)

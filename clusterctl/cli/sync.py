@@ -1,0 +1,35 @@
+"""`clusterctl sync`: mirror the current folder into every node's workdir."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from clusterctl.cli import inventory_option
+from clusterctl.report.console import Screen
+from clusterctl.report.sync import show_sync, sync_document
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.sync import sync
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    inventory_option.add_selection(parser)
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
+    screen = Screen()
+    cluster = inventory_option.load_selected(args)
+    with Pool(cluster, accept_new=args.accept_new) as pool:
+        result = screen.watch(sync(cluster, pool, Path.cwd()))
+    if args.json:
+        print(json.dumps(sync_document(result)))
+    else:
+        show_sync(screen.err, result)
+    return result.exit_code

@@ -1,0 +1,37 @@
+"""Fixtures for tests of whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterctl.sandbox.sandbox import Sandbox
+from tests.cli.runs import ECHO, JOB, Project
+
+MakeProject = Callable[[Sandbox], Project]
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Iterator[MakeProject]:
+    """Make a project for a sandbox; what it left running is stopped."""
+    made: list[Project] = []
+
+    def make(sandbox: Sandbox) -> Project:
+        folder = tmp_path / "project"
+        folder.mkdir()
+        (folder / "job.py").write_text(JOB)
+        (folder / "echo.py").write_text(ECHO)
+        made.append(Project(sandbox=sandbox, folder=folder, state=tmp_path / "state"))
+        return made[-1]
+
+    yield make
+    for project in made:
+        project.run("stop", "--all", "--grace", "0")
+
+
+@pytest.fixture
+def project(sandbox3: Sandbox, make_project: MakeProject) -> Project:
+    """A project for three healthy hosts."""
+    return make_project(sandbox3)

@@ -1,0 +1,110 @@
+"""A project and a way to run `clusterctl` on it in a sandbox, for tests of whole runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.sandbox.sandbox import Sandbox
+
+ROOT = Path(__file__).parent.parent.parent
+DONE = 40
+"""Seconds that any step of a test may take on a busy machine."""
+
+JOB = """
+import os, signal, socket, sys, time
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    server = socket.create_server(place)
+    peers = [server.accept()[0] for _ in range(world - 1)]
+    for peer in peers:
+        peer.sendall(b"go")
+else:
+    while True:
+        try:
+            peer = socket.create_connection(place)
+            break
+        except OSError:
+            time.sleep(0.02)
+    assert peer.recv(2)
+print("all met", flush=True)
+for step in range(int(os.environ.get("STEPS", "3"))):
+    print(f"rank {rank} step {step}", flush=True)
+    time.sleep(0.1)
+if os.environ.get("BAD") == str(rank):
+    if "CODE" in os.environ:
+        sys.exit(int(os.environ["CODE"]))
+    os.kill(os.getpid(), signal.SIGKILL)
+if "BAD" in os.environ:
+    time.sleep(600)
+"""
+"""Ranks that meet on the master's port, step, and end as they are told."""
+
+ECHO = """
+import json, os, sys
+print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith("EVIL")}]))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A folder with a job, and the command to run on it."""
+
+    sandbox: Sandbox
+    folder: Path
+    state: Path
+
+    def settings(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the environment of a command."""
+        return {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(self.state), **(env or {})}
+
+    def run(
+        self, *words: str, env: Mapping[str, str] | None = None, seconds: float = DONE
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `clusterctl` on the controller's side and wait for it."""
+        argv = [sys.executable, "-m", "clusterctl", *words]
+        return self.sandbox.run(argv, env=self.settings(env), cwd=self.folder, timeout=seconds)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `clusterctl` on the controller's side; its stdout is a pipe."""
+        argv = [sys.executable, "-u", "-m", "clusterctl", *words]
+        return subprocess.Popen(
+            self.sandbox.command(argv, cwd=self.folder),
+            env=self.sandbox.environment() | self.settings(None),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def launch(
+        self, *words: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Launch without torch: `direct` is the quickest launcher."""
+        return self.run("launch", "--launcher", "direct", *words, env=env)
+
+    def status(self, run: str | None = None) -> dict[str, Any]:
+        """Return `status --json`."""
+        answer = self.run("status", "--json", *([run] if run else []))
+        document: dict[str, Any] = json.loads(answer.stdout)
+        return document
+
+    def wait_for(self, run: str, state: str) -> None:
+        """Wait until a run is in a state."""
+        until = time.monotonic() + DONE
+        while (found := self.status(run)["state"]) != state:
+            assert time.monotonic() < until, f"{run} is {found}, wanted {state}"
+            time.sleep(0.2)
+
+
+def lines_of(rank: int, stdout: str) -> list[str]:
+    """Return the job's step lines of one rank, as `logs --raw` gives them."""
+    return [line for line in stdout.splitlines() if line.startswith(f"rank {rank} step")]

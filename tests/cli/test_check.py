@@ -1,0 +1,79 @@
+"""The command line of `check`: what can go wrong before a node is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.main import main
+
+HOSTS = "cluster: lab\nnodes: [10.255.255.1]\n"
+
+
+def test_an_explanation_needs_no_inventory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "--explain", "storage.shared"]) == 0
+    assert "one filesystem" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--explain", "storage.share"], "hint: did you mean storage.shared?"),
+        (["--only", "netwrk"], "there is no check 'netwrk'"),
+        (["--facts", "none.json"], "none.json: No such file or directory"),
+        (["--facts", "bad.json"], "bad.json: not saved facts: wanted an object with a list"),
+        (["--facts", "hosts.yaml"], "hosts.yaml: not saved facts"),
+        (["--facts", "facts.json", "--report", "x.pdf"], "wanted a name that ends in .html or .md"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_a_wrong_option_is_a_message_and_exit_code_2(
+    options: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    (tmp_path / "bad.json").write_text("[]")
+    (tmp_path / "facts.json").write_text('{"nodes": []}')
+
+    assert main(["check", *options]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_saved_facts_that_lack_a_node_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    (tmp_path / "facts.json").write_text('{"nodes": []}')
+
+    assert main(["check", "--facts", "facts.json", "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["check"], finding["found"]) == (
+        "ssh.connect",
+        "the saved facts do not have it",
+    )
+
+
+def test_a_strict_check_fails_on_a_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    facts = {"nodes": [{"node": "10.255.255.1", "reach": {"ping": "silent"}}]}
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    options = ["check", "--facts", "facts.json", "--only", "ssh"]
+
+    assert main(options) == 0
+    assert main([*options, "--strict"]) == 1
+    assert "WARN ssh.ping  10.255.255.1" in capsys.readouterr().out

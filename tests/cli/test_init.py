@@ -1,0 +1,121 @@
+"""`clusterctl init` as a person types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.main import main
+from clusterctl.inventory import load
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "My Project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    return folder
+
+
+def test_hosts_are_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "gpu[01-04]", "root@10.0.0.9:2222", "[fd00::5]:22", "localhost"]) == 0
+    cluster = load(Path("hosts.yaml"))
+    assert cluster.name == "my-project"
+    assert [(node.host, node.ssh.user, node.ssh.port) for node in cluster.nodes] == [
+        ("gpu01", None, None),
+        ("gpu02", None, None),
+        ("gpu03", None, None),
+        ("gpu04", None, None),
+        ("10.0.0.9", "root", 2222),
+        ("fd00::5", None, 22),
+        ("localhost", None, None),
+    ]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "wrote hosts.yaml\nhint: clusterctl check\n"
+
+
+def test_without_hosts_it_is_this_machine() -> None:
+    assert main(["init", "--name", "here"]) == 0
+    cluster = load(Path("hosts.yaml"))
+    assert (cluster.name, [node.local for node in cluster.nodes]) == ("here", [True])
+
+
+def test_what_is_commented_out_is_right_when_it_is_not(folder: Path) -> None:
+    main(["init", "gpu01", "--name", "lab"])
+    lines = (folder / "hosts.yaml").read_text().splitlines()
+    start = lines.index("# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}")
+    text = "\n".join([*lines[:start], *(line.removeprefix("# ") for line in lines[start:])])
+    (folder / "full.yaml").write_text(text)
+    cluster = load(folder / "full.yaml")
+    assert cluster.job.resume_args == ("--resume-from-checkpoint", "{checkpoint}")
+    assert cluster.nodes[0].gpus == 8
+
+
+def test_the_schema_it_names_is_there(folder: Path) -> None:
+    main(["init"])
+    first = (folder / "hosts.yaml").read_text().splitlines()[0]
+    assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()
+
+
+def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hosts.yaml").write_text("mine")
+    assert main(["init", "gpu01"]) == 2
+    assert Path("hosts.yaml").read_text() == "mine"
+    assert capsys.readouterr().err == (
+        "usage: hosts.yaml: wanted no file yet, found one\nhint: --force writes over it\n"
+    )
+    assert main(["init", "--force", "gpu01"]) == 0
+    assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"
+
+
+def test_hosts_that_are_none_are_all_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "gpu01", "gpu01", "b[3-1]", "--name", "My Lab"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            "--name: cluster: wanted a name of 1 to 24 characters a-z, 0-9 and -, no - in front,"
+            ' found "My Lab"'
+        ),
+        (
+            'argument 2: nodes[1].host: wanted each host once, found "gpu01" again'
+            " (first at argument 1)"
+        ),
+        'argument 3: nodes[2].host: wanted the smaller number first: 1-3, found "b[3-1]"',
+        "hint: clusterctl init --help",
+    ]
+    assert not Path("hosts.yaml").exists()
+
+
+def test_a_hostfile_is_converted(folder: Path) -> None:
+    (folder / "hostfile").write_text("gpu01 slots=8\ngpu02 slots=8\nroot@gpu03 slots=4\n")
+    assert main(["init", "--convert", "hostfile", "-i", "new.yaml"]) == 0
+    found = [(node.host, node.gpus, node.ssh.user) for node in load(Path("new.yaml")).nodes]
+    assert found == [("gpu01", 8, None), ("gpu02", 8, None), ("gpu03", 4, "root")]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--convert", "nowhere"], "usage: --convert nowhere: wanted a hostfile, found no such"),
+        (["--convert", "x", "gpu01"], "usage: --convert: wanted it alone, found hosts or --name"),
+        (["-i", "no/such/hosts.yaml"], "usage: no/such/hosts.yaml: wanted a place to write, found"),
+        (["--force", "-i", "."], "usage: .: wanted a place to write, found: Is a directory"),
+    ],
+)
+def test_what_cannot_be_ends_with_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["init", *words]) == 2
+    assert capsys.readouterr().err.startswith(told)
+
+
+@pytest.mark.parametrize("name", ["...", "ÄÖ", "x" * 40])
+def test_any_folder_gives_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    assert main(["init"]) == 0
+    assert load(Path("hosts.yaml")).name in {"cluster", "x" * 24}

@@ -1,0 +1,83 @@
+"""Which inventory a verb reads, and how its problems end the command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli import inventory_option
+from clusterctl.cli.main import main
+from clusterctl.errors import InventoryError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    for name in ("hosts.yaml", "flag.yaml", "variable.yaml"):
+        (tmp_path / name).write_text(f"cluster: {Path(name).stem}\nnodes: [a, b, c]\n")
+    return tmp_path
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    inventory_option.add_selection(parser)
+    return parser.parse_args(words)
+
+
+def test_the_flag_comes_first_then_the_variable_then_the_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert inventory_option.load_all(parse()).name == "hosts"
+    monkeypatch.setenv("CLUSTERCTL_INVENTORY", "variable.yaml")
+    assert inventory_option.load_all(parse()).name == "variable"
+    assert inventory_option.load_all(parse("-i", "flag.yaml")).name == "flag"
+    monkeypatch.setenv("CLUSTERCTL_INVENTORY", "")
+    assert inventory_option.load_all(parse()).name == "hosts"
+
+
+def test_nodes_are_picked() -> None:
+    cluster = inventory_option.load_selected(parse("--nodes", "1", "--exclude", "a"))
+    assert [node.name for node in cluster.nodes] == ["b"]
+    assert len(inventory_option.load_all(parse("--nodes", "1")).nodes) == 3
+
+
+def test_an_unknown_node_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"--exclude: wanted nodes of hosts\.yaml"):
+        inventory_option.load_selected(parse("--exclude", "gpu9"))
+
+
+def test_a_missing_inventory_is_never_this_machine(folder: Path) -> None:
+    (folder / "hosts.yaml").unlink()
+    with pytest.raises(InventoryError) as caught:
+        inventory_option.load_selected(parse())
+    assert str(caught.value) == "hosts.yaml: wanted an inventory, found no such file"
+    assert caught.value.hint == "clusterctl init HOST... writes one; -i FILE names another"
+
+
+@pytest.mark.parametrize("verb", ["check", "sync", "launch", "runs", "forget gpu01"])
+def test_every_verb_refuses_a_bad_inventory(
+    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "hosts.yaml").write_text("cluster: lab\nnodes: [gpu01, gpu01]\nworkdri: /code\n")
+    assert main(verb.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        (
+            'hosts.yaml:2: nodes[1].host: wanted each host once, found "gpu01" again'
+            " (first at hosts.yaml:2)"
+        ),
+        'hosts.yaml:3: workdri: wanted "workdir", found "workdri"',
+        "hint: clusterctl init -i new.yaml writes one that is right, to compare with",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["check", "sync", "launch"])
+def test_every_verb_refuses_an_unknown_host(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--nodes", "gpu9"]) == 2
+    assert capsys.readouterr().err == (
+        'usage: --nodes: wanted nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
+    )

@@ -1,0 +1,275 @@
+"""Whole runs on real sshd hosts: launched, followed, failed, abandoned, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runs import DONE, Project, lines_of
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+
+LONG = ("--env", "STEPS=6000")
+
+
+def running(project: Project) -> str:
+    """Launch a long run, detached; return its name."""
+    answer = project.launch("--detach", *LONG, "--", "job.py")
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+def last_event(answer: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    event: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
+    return event
+
+
+def test_a_run_from_start_to_end(project: Project) -> None:
+    answer = project.launch("--env", "STEPS=20", "--", "job.py")
+    assert answer.returncode == 0, answer.stderr
+    assert "] all met" in answer.stdout
+    for rank, node in enumerate(("node1", "node2", "node3")):
+        assert f"[{node}:{rank}] rank {rank} step 19" in answer.stdout
+    assert "3 of 3 ranks have joined" in answer.stderr
+    document = project.status()
+    assert (document["state"], document["ended_by"]) == ("finished", "job")
+    assert [rank["exit_code"] for rank in document["ranks"]] == [0, 0, 0]
+    listed = json.loads(project.run("runs", "--json").stdout)["runs"]
+    assert listed[0]["run"] == document["run"]
+
+
+@pytest.mark.torch
+def test_a_run_under_torchrun(project: Project) -> None:
+    (project.folder / "reduce.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "t = torch.ones(1)\n"
+        "dist.all_reduce(t)\n"
+        "print('sum', t.item(), flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    answer = project.run("launch", "--", "reduce.py", seconds=150)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.count("sum 3.0") in {1, 2, 3}
+
+
+def test_the_first_failure_decides_and_the_others_are_stopped(project: Project) -> None:
+    answer = project.launch("--json", "--env", "BAD=1", "--env", "CODE=7", "--", "job.py")
+    assert answer.returncode == 7, answer.stderr
+    ended = last_event(answer)
+    assert (ended["kind"], ended["ended_by"], ended["state"]) == ("ended", "job", "failed")
+    document = project.status()
+    cause = document["first_cause"]
+    assert (cause["node"], cause["rank"], cause["exit_code"]) == ("node2", 1, 7)
+    assert cause["lines"][-1] == "rank 1 step 2"
+    assert {node["state"] for node in document["nodes"]} == {"failed"}
+    assert project.run("stop").returncode == 0
+
+
+def test_the_launcher_of_the_command_line_is_the_one_that_is_judged(project: Project) -> None:
+    inventory = project.folder / "ray.yaml"
+    inventory.write_text(project.sandbox.inventory.read_text() + "job: {launcher: ray}\n")
+    refused = project.run("launch", "-i", str(inventory), "--", "job.py")
+    assert refused.returncode == 2
+    assert "launcher: wanted one of direct, torchrun, found ray" in refused.stderr
+    answer = project.launch("-i", str(inventory), "--", "job.py")
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_ranks_that_a_run_does_not_have_are_refused(project: Project) -> None:
+    assert project.launch("--", "job.py").returncode == 0
+    refused = project.run("logs", "--rank", "0,9")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--rank: wanted 0-2, found 9" in refused.stderr
+    assert lines_of(2, project.run("logs", "--raw", "--rank", "2").stdout)
+
+
+def test_a_rank_ended_by_a_signal_gives_128_and_its_number(project: Project) -> None:
+    answer = project.launch("--env", "BAD=2", "--", "job.py")
+    assert answer.returncode == 128 + signal.SIGKILL
+    assert "first cause: node3, rank 2: was ended by SIGKILL" in answer.stderr
+
+
+def until_step(controller: subprocess.Popen[str], step: int) -> None:
+    """Read a follower's lines until a step is shown."""
+    assert controller.stdout is not None
+    while f"step {step}" not in controller.stdout.readline():
+        assert controller.poll() is None
+
+
+def signal_all(controller: subprocess.Popen[str], number: int) -> None:
+    """Send a signal to a command and to what brought it to the controller's side."""
+    children = Path(f"/proc/{controller.pid}/task/{controller.pid}/children").read_text()
+    for pid in (*map(int, children.split()), controller.pid):
+        os.kill(pid, number)
+
+
+def must_be_whole(stdout: str) -> None:
+    """Assert that every rank's steps are there from the first on, each once."""
+    for rank in range(3):
+        found = lines_of(rank, stdout)
+        assert found == [f"rank {rank} step {n}" for n in range(len(found))]
+        assert found
+
+
+def test_a_run_outlives_its_controller(project: Project) -> None:
+    controller = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
+    until_step(controller, 3)
+    signal_all(controller, signal.SIGKILL)
+    controller.communicate()
+    project.wait_for("", "running")
+    assert project.run("stop").returncode == 0
+    answer = project.run("logs", "-f", "--raw")
+    assert answer.returncode == 0, answer.stderr
+    must_be_whole(answer.stdout)
+    assert project.status()["state"] == "stopped"
+
+
+def test_without_a_terminal_an_interrupt_leaves_the_run_alone(project: Project) -> None:
+    follower = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
+    until_step(follower, 1)
+    signal_all(follower, signal.SIGINT)
+    _, stderr = follower.communicate(timeout=DONE)
+    assert follower.returncode == 130
+    assert "follow it: clusterctl logs -f" in stderr
+    project.wait_for("", "running")
+
+
+def test_a_reader_that_has_gone_is_told_that_the_run_goes_on(project: Project) -> None:
+    follower = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
+    until_step(follower, 1)
+    assert follower.stdout is not None
+    assert follower.stderr is not None
+    follower.stdout.close()
+    stderr = follower.stderr.read()
+    assert follower.wait(timeout=DONE) == 1
+    assert "goes on" in stderr
+    assert "Traceback" not in stderr
+    project.wait_for("", "running")
+
+
+def test_an_interrupt_while_it_starts_ends_it_and_says_so(project: Project) -> None:
+    inventory = project.folder / "slow.yaml"
+    slow = "job:\n  env_init: sleep 5\n"
+    inventory.write_text(project.sandbox.inventory.read_text() + slow)
+    words = ("launch", "--no-check", "-i", str(inventory), "--launcher", "direct", "--", "job.py")
+    launch = project.start(*words)
+    while not (records := list(project.state.glob("*/*/record.json"))):
+        assert launch.poll() is None
+    run = records[0].parent.name
+    time.sleep(1)
+    signal_all(launch, signal.SIGINT)
+    _, stderr = launch.communicate(timeout=DONE)
+    assert launch.returncode == 130
+    assert f"{run}: interrupted; nothing of it is left" in stderr
+    assert project.status(run)["state"] == "stopped"
+    time.sleep(5)
+    assert project.launch("--", "job.py").returncode == 0, "it came up after all"
+
+
+def test_an_interrupt_before_it_starts_says_that_nothing_runs(project: Project) -> None:
+    launch = project.start("launch", "--launcher", "direct", "--json", "--", "job.py")
+    assert launch.stdout is not None
+    launch.stdout.readline()
+    signal_all(launch, signal.SIGINT)
+    stdout, stderr = launch.communicate(timeout=DONE)
+    assert launch.returncode == 130
+    assert stderr.splitlines()[-1].startswith("interrupted; nothing was started")
+    assert json.loads(stdout.splitlines()[-1])["ended_by"] == "stop"
+
+
+def test_a_lost_connection_costs_no_line_and_doubles_none(project: Project) -> None:
+    run = running(project)
+    follower = project.start("logs", "-f", "--raw", run)
+    until_step(follower, 2)
+    project.sandbox.fault("node2", "sshd-killed")
+    assert follower.stderr is not None
+    while "node2: connection lost" not in follower.stderr.readline():
+        assert follower.poll() is None
+    project.sandbox.heal()
+    while "node2: connected again" not in follower.stderr.readline():
+        assert follower.poll() is None
+    assert project.run("stop", run).returncode == 0
+    stdout, _ = follower.communicate(timeout=DONE)
+    whole = project.run("logs", "--raw", run).stdout
+    must_be_whole(whole)
+    for rank in range(3):
+        assert lines_of(rank, whole)[-1] == lines_of(rank, stdout)[-1]
+        assert len(lines_of(rank, stdout)) == len(set(lines_of(rank, stdout)))
+        steps = [int(line.split()[-1]) for line in lines_of(rank, stdout)]
+        assert steps == list(range(steps[0], steps[-1] + 1))
+
+
+def test_busy_nodes_refuse_a_second_launch_and_name_the_holder(project: Project) -> None:
+    run = running(project)
+    refused = project.launch("--json", "--no-check", "--", "job.py")
+    assert refused.returncode == 125
+    assert run in refused.stderr
+    assert last_event(refused)["ended_by"] in {"busy", "sync"}
+    checked = project.launch("--", "job.py")
+    assert checked.returncode == 125
+    assert f"clusterctl stop {run}" in checked.stderr
+    project.wait_for(run, "running")
+
+
+def test_a_command_that_does_not_exist_starts_nothing(project: Project) -> None:
+    answer = project.launch("--", "no-such-program", "--flag")
+    assert answer.returncode == 125
+    assert "command not found: no-such-program" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    (refused,) = project.state.glob("*/*/record.json")
+    document = project.status(refused.parent.name)
+    assert (document["state"], document["ended_by"]) == ("failed", "start")
+    assert project.launch("--", "job.py").returncode == 0
+
+
+def test_ranks_that_do_not_join_end_the_run_by_name(project: Project) -> None:
+    (project.folder / "late.py").write_text(
+        "import os, runpy, time\n"
+        "if os.environ['RANK'] == '2': time.sleep(600)\n"
+        "runpy.run_path('job.py')\n"
+    )
+    answer = project.launch("--json", "--start-timeout", "3", "--", "late.py")
+    assert answer.returncode == 125
+    ended = last_event(answer)
+    assert ended["ended_by"] == "start-timeout"
+    assert "node3:2" in str(ended["first_cause"])
+
+
+def test_a_dry_run_starts_nothing_and_says_where_values_come_from(project: Project) -> None:
+    answer = project.launch("--dry-run", "--env", "A=b c", "--", "job.py", "x y")
+    assert answer.returncode == 0, answer.stderr
+    assert "job.py 'x y'" in answer.stdout
+    assert "A='b c'" in answer.stdout
+    assert "(--env)" in answer.stdout
+    assert not list(project.state.rglob("record.json"))
+
+
+def test_a_missing_secret_is_an_error_before_anything(project: Project) -> None:
+    inventory = project.sandbox.inventory.read_text()
+    mine = project.folder / "mine.yaml"
+    mine.write_text(inventory + "job:\n  env_from: [EVIL_SECRET]\n")
+    words = ("-i", str(mine), "--", "echo.py")
+    refused = project.launch(*words)
+    assert refused.returncode == 2
+    assert "EVIL_SECRET" in refused.stderr
+    answer = project.launch(*words, env={"EVIL_SECRET": "hunter2"})
+    assert answer.returncode == 0, answer.stderr
+    assert '"EVIL_SECRET": "hunter2"' in answer.stdout
+    written = "".join(path.read_text() for path in project.state.rglob("*") if path.is_file())
+    assert "EVIL_SECRET" in written
+    assert "hunter2" not in written
+
+
+def test_a_run_that_nobody_knows_is_an_error(project: Project) -> None:
+    for verb in ("stop", "status", "logs"):
+        answer = project.run(verb, "no-such-run")
+        assert answer.returncode == 1
+        assert "run no-such-run is known neither here nor on the nodes" in answer.stderr
+        assert "hint: clusterctl runs" in answer.stderr

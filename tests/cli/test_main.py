@@ -1,0 +1,109 @@
+"""The frame of the command: what it imports, and how each end becomes an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl import __version__
+from clusterctl.cli import init
+from clusterctl.cli.main import main
+from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    """Run a verb that ends so."""
+
+    def run(args: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(init, "run", run)
+    return main(["init"])
+
+
+def test_the_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"clusterctl {__version__}\n"
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    """Paramiko and pydantic cost more than all of `--help` may take."""
+    code = (
+        "import sys; from clusterctl.cli.main import main; main(['--help'])\n"
+        "slow = {'paramiko', 'fabric', 'pydantic', 'yaml', 'shtab', 'psutil'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "launch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["chekc"], "invalid choice: 'chekc'"),
+        (["chekc"], "hint: did you mean check?"),
+        (["stop", ""], "argument RUN: wanted a run's id or name, found an empty word"),
+        (["resume", "", "--checkpoint", "latest"], "argument RUN: wanted a run's id or name"),
+        (["sandbox", "fualt"], "hint: did you mean fault?"),
+        (["init", "--convert", "no.hosts"], "wanted a hostfile, found no such file"),
+        (["init", "--nope"], "unrecognized arguments: --nope"),
+        (["init", "--nope"], "hint: clusterctl init --help"),
+        (["init", "--forc"], "unrecognized arguments: --forc"),
+        (["init", "--forc"], "hint: did you mean --force?"),
+        (["--print-completion", "csh"], "invalid choice: 'csh'"),
+    ],
+)
+def test_a_wrong_command_line_is_usage(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert err.splitlines()[-1].startswith(("hint: clusterctl", "hint: did you mean"))
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ClusterError("no\nand no", hint="try"), 1, "error: no\nerror: and no\nhint: try\n"),
+        (UsageError("no"), 2, "usage: no\n"),
+        (InventoryError(("h:1: a", "h:2: b"), hint="c"), 2, "h:1: a\nh:2: b\nhint: c\n"),
+        (CouldNotTell("gpu01 is silent"), 3, "error: gpu01 is silent\n"),
+        (LaunchRefused("busy"), 125, "error: busy\n"),
+        (ClusterError("\x1b]0;t\x07\x1b[2Jno", hint="\x1b[31mtry"), 1, "error: no\nhint: try\n"),
+        (KeyboardInterrupt(), 130, "\ninterrupted\n"),
+    ],
+)
+def test_each_end_has_its_code(
+    error: BaseException,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ending(monkeypatch, error) == code
+    assert capsys.readouterr().err == told
+
+
+def test_a_bug_says_that_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ending(monkeypatch, ZeroDivisionError()) == 70
+    assert "this is a bug in clusterctl" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_reader_that_has_gone_is_no_bug() -> None:
+    command = f"{sys.executable} -m clusterctl --print-completion bash | head -c 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

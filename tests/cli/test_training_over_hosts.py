@@ -1,0 +1,98 @@
+"""The training program on real hosts: stopped and resumed, the losses are those of one long run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runs import ROOT, Project
+from tests.train.tiny import LONGEST, make_corpus, make_model
+
+pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(500)]
+
+STEPS = 24
+LONG = 150
+"""Seconds for a training: three times torch must start on a busy machine."""
+CONFIG = f"""\
+name_or_path: /shared/tiny/model
+dataset_path: /shared/tiny/train.jsonl
+output_dir: /shared/tiny/out
+seq_len: {LONGEST}
+global_batch_size: 48
+per_device_train_batch_size: 2
+learning_rate: 1e-2
+max_steps: {STEPS}
+save_steps: 8
+save_total_limit: 9
+tensorboard: "off"
+"""
+JOB = """\
+job:
+  launcher: direct
+  command: [-m, train, --config, tiny.yaml]
+  env: {OMP_NUM_THREADS: "1"}
+  needs: [/shared/tiny/model, /shared/tiny/train.jsonl]
+  checkpoints: /shared/tiny/out
+  resume_args: [--resume-from-checkpoint, "{checkpoint}"]
+"""
+
+
+@pytest.fixture
+def tiny(project: Project) -> Path:
+    """Put a model and data where the hosts see them, and the program where it is launched from."""
+    folder = project.sandbox.shared / "tiny"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_model(folder / "model")
+    make_corpus(folder / "train.jsonl", 60)
+    shutil.copytree(
+        ROOT / "train", project.folder / "train", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (project.folder / "tiny.yaml").write_text(CONFIG)
+    (project.folder / "hosts.yaml").write_text(project.sandbox.inventory.read_text() + JOB)
+    return folder
+
+
+def launched(project: Project, *words: str) -> None:
+    verb, *rest = words
+    answer = project.run(verb, "-i", "hosts.yaml", *rest, seconds=LONG)
+    assert answer.returncode == 0, answer.stderr
+
+
+def losses(folder: Path) -> dict[int, tuple[float, float]]:
+    records = map(json.loads, (folder / "out" / "metrics.jsonl").read_text().splitlines())
+    return {r["step"]: (r["loss"], r["grad_norm"]) for r in records if r["kind"] == "step"}
+
+
+def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
+    project: Project, tiny: Path
+) -> None:
+    launched(project, "launch")
+    whole = losses(tiny)
+    assert sorted(whole) == list(range(1, STEPS + 1))
+    (tiny / "out").rename(tiny / "whole")
+
+    with project.start("launch", "-i", "hosts.yaml") as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if re.search(r"Step 3/", line))
+        launched(project, "stop")
+        process.communicate(timeout=60)
+    stopped_at = max(losses(tiny))
+    assert stopped_at >= 3
+    if stopped_at == STEPS:  # the machine was too busy to stop it sooner
+        shutil.rmtree(tiny / "out" / f"step-{STEPS:06d}")
+        stopped_at = 16
+    launched(project, "resume", "--checkpoint", "latest")
+    assert losses(tiny) == whole
+
+    # Elsewhere: one node fewer, and the same global batch.
+    launched(
+        project, "resume", "--checkpoint", f"/shared/tiny/out/step-{stopped_at:06d}", "--nodes", "2"
+    )
+    other = losses(tiny)
+    assert sorted(other) == sorted(whole)
+    for step, (loss, _) in whole.items():
+        assert other[step][0] == pytest.approx(loss, abs=1e-5)
