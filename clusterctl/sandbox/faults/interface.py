@@ -1,0 +1,136 @@
+"""What every fault is: something that is done to one host, and undone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.sandbox import processes
+from clusterctl.sandbox.backend import Backend
+from clusterctl.sandbox.layout import Host
+from clusterctl.sandbox.netns import Netns
+from clusterctl.sandbox.waiting import Waiting
+
+HIGHEST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a fault sits."""
+
+    backend: Backend
+    host: Host
+    master_port: int
+    value: str
+    """What the person gave with the fault, or its default."""
+
+    @property
+    def netns(self) -> Netns:
+        """The backend, for faults that only hosts of the netns backend can have."""
+        assert isinstance(self.backend, Netns)
+        return self.backend
+
+    @property
+    def folder(self) -> Path:
+        """The host's own folder, as this machine sees it."""
+        return self.backend.layout.host(self.host.name)
+
+    def port(self) -> int:
+        """Return the value as a port.
+
+        Raises:
+            UsageError: it is none.
+        """
+        if not self.value.isdigit() or not 0 < int(self.value) <= HIGHEST_PORT:
+            raise UsageError(f"port: wanted 1 to {HIGHEST_PORT}, found {self.value!r}")
+        return int(self.value)
+
+    def run(self, argv: list[str], text: str = "") -> None:
+        """Run a command on the host.
+
+        Raises:
+            ClusterError: it failed.
+        """
+        done = self._run(argv, text)
+        if done.returncode:
+            what = " ".join(argv)
+            raise ClusterError(f"{self.host.name}: `{what}` failed: {done.stderr.strip()}")
+
+    def try_to(self, argv: list[str], text: str = "") -> None:
+        """Run a command that undoes something, which may be undone already."""
+        if self.backend.processes(self.host):
+            self._run(argv, text)
+
+    def _run(self, argv: list[str], text: str) -> subprocess.CompletedProcess[str]:
+        command = self.backend.on(self.host, argv)
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+    def hold(self, program: str, *words: str) -> None:
+        """Start a Python program on the host, wait for its `ready`, and leave it running.
+
+        Args:
+            program: its source; the host may not see the file that it is from.
+            words: its arguments, by which `release` finds it again.
+
+        Raises:
+            ClusterError: it did not get ready.
+        """
+        argv = self.backend.on(self.host, [sys.executable, "-I", "-S", "-c", program, *words])
+        log = self.folder / "fault.log"
+        environment = self.backend.host_environment(self.host)
+        with Waiting() as waiting:
+            ready = waiting.expect(" ".join(words), log)
+            processes.spawn(argv, environment=environment, log=log, ready=ready)
+            waiting.until("ready")
+
+    def release(self, *words: str) -> None:
+        """End the program that `hold` started with these words."""
+        processes.end(lambda: {pid for pid in self.pids() if self._ends_with(pid, words)})
+
+    def pids(self) -> set[int]:
+        """Return the host's processes."""
+        return self.backend.processes(self.host)
+
+    @staticmethod
+    def _ends_with(pid: int, words: tuple[str, ...]) -> bool:
+        try:
+            return tuple(psutil.Process(pid).cmdline()[-len(words) :]) == words
+        except psutil.Error:
+            return False
+
+
+class Fault(ABC):
+    """A way in which a host breaks."""
+
+    kind: ClassVar[str]
+    """Its name on the command line."""
+    summary: ClassVar[str]
+    """What it does, for `clusterctl sandbox fault --help`."""
+    takes: ClassVar[str] = ""
+    """What VALUE is, where it takes one."""
+    loopback: ClassVar[bool] = False
+    """Hosts of the loopback backend can have it too."""
+
+    def default(self, place: Place) -> str:
+        """Return VALUE where the person gave none."""
+        del place
+        return ""
+
+    @abstractmethod
+    def inject(self, place: Place) -> None:
+        """Break it.
+
+        Raises:
+            ClusterError: it could not be done here.
+        """
+
+    @abstractmethod
+    def heal(self, place: Place) -> None:
+        """Undo it; a host that was started anew since has nothing to undo."""

@@ -1,0 +1,161 @@
+"""Faults of a host's network: firewalls, cables, interfaces, a port that is taken."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from typing_extensions import override
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox.faults.interface import Fault, Place
+
+SECOND_NETWORK = "10.78.0"
+SECOND_BRIDGE = "switch2"
+
+_LISTEN = """
+import socket, sys, time
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(("", int(sys.argv[2])))
+server.listen()
+print("ready", flush=True)
+time.sleep(1e9)
+"""
+
+
+class _Firewall(Fault):
+    takes = "PORT"
+    verdict: ClassVar[str]
+
+    @override
+    def default(self, place: Place) -> str:
+        return str(place.master_port)
+
+    def _table(self, place: Place) -> str:
+        return f"inet {self.kind.replace('-', '_')}_{place.port()}"
+
+    @override
+    def inject(self, place: Place) -> None:
+        match = f"meta l4proto {{ tcp, udp }} th dport {place.port()} {self.verdict}"
+        chains = "".join(
+            f" chain {hook} {{ type filter hook {hook} priority 0;"
+            f' {direction}name != "lo" {match}; }}\n'
+            for hook, direction in (("input", "iif"), ("output", "oif"))
+        )
+        place.run(["nft", "-f", "-"], f"table {self._table(place)} {{\n{chains}}}\n")
+
+    @override
+    def heal(self, place: Place) -> None:
+        place.try_to(["nft", "-f", "-"], f"delete table {self._table(place)}\n")
+
+
+class PortDropped(_Firewall):
+    """A firewall that says nothing: connecting hangs until a timeout."""
+
+    kind = "port-dropped"
+    summary = "a firewall drops what goes to a port, in and out, without a word"
+    verdict = "drop"
+
+
+class PortRejected(_Firewall):
+    """A firewall that answers, as firewalld does: `No route to host`."""
+
+    kind = "port-rejected"
+    summary = "a firewall rejects what goes to a port, in and out"
+    verdict = "reject with icmpx type admin-prohibited"
+
+
+class LinkDown(Fault):
+    """A pulled cable."""
+
+    kind = "link-down"
+    summary = "the network cable is pulled"
+
+    @override
+    def inject(self, place: Place) -> None:
+        place.netns.switch(f"link set {place.host.name} down")
+
+    @override
+    def heal(self, place: Place) -> None:
+        place.netns.switch(f"link set {place.host.name} up")
+        place.netns.await_link([place.host])
+
+
+class SecondInterface(Fault):
+    """One more network that is up, and that other hosts may not be on."""
+
+    kind = "second-interface"
+    summary = "one more interface is up, on a network of its own"
+    takes = "NAME=ADDRESS/PREFIX"
+
+    @override
+    def default(self, place: Place) -> str:
+        return f"ens9={SECOND_NETWORK}.{place.host.address.rpartition('.')[2]}/24"
+
+    def _cable(self, place: Place) -> str:
+        return f"{place.host.name}-2"
+
+    @override
+    def inject(self, place: Place) -> None:
+        name, equals, address = place.value.partition("=")
+        if not (name and equals and "/" in address):
+            raise UsageError(f"wanted {self.takes}, found {place.value!r}")
+        place.netns.switch(f"link add {SECOND_BRIDGE} type bridge forward_delay 0", check=False)
+        place.netns.switch(
+            f"link set {SECOND_BRIDGE} up",
+            *place.netns.cable(
+                place.host, name=self._cable(place), interface=name, bridge=SECOND_BRIDGE
+            ),
+        )
+        batch = f"address add {address} dev {name}\nlink set {name} up\n"
+        place.run(["ip", "-batch", "-"], batch)
+
+    @override
+    def heal(self, place: Place) -> None:
+        place.netns.switch(f"link delete {self._cable(place)}", check=False)
+
+
+class InterfacesRenamed(Fault):
+    """A name that is not what it was before a reboot or a new kernel."""
+
+    kind = "interfaces-renamed"
+    summary = "the network interface has another name than before"
+    takes = "NAME"
+
+    @override
+    def default(self, place: Place) -> str:
+        del place
+        return "wan0"
+
+    @override
+    def inject(self, place: Place) -> None:
+        place.run(["ip", "-batch", "-"], _rename(place.host.interface, place.value))
+
+    @override
+    def heal(self, place: Place) -> None:
+        place.try_to(["ip", "-batch", "-"], _rename(place.value, place.host.interface))
+
+
+def _rename(old: str, new: str) -> str:
+    return f"link set {old} down\nlink set {old} name {new}\nlink set {new} up\n"
+
+
+class PortTaken(Fault):
+    """A port that another process listens on, as a forgotten run does."""
+
+    kind = "port-taken"
+    summary = "another process listens on a port"
+    takes = "PORT"
+    loopback = True
+
+    @override
+    def default(self, place: Place) -> str:
+        return str(place.master_port)
+
+    @override
+    def inject(self, place: Place) -> None:
+        place.hold(_LISTEN, self.kind, str(place.port()))
+
+    @override
+    def heal(self, place: Place) -> None:
+        place.release(self.kind, place.value)

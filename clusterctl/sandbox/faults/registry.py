@@ -1,0 +1,97 @@
+"""All faults by name, and the record of those that are in force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox.faults import accelerators, network, power, storage
+from clusterctl.sandbox.faults.interface import Fault, Place
+from clusterctl.sandbox.layout import Layout
+
+FAULTS: dict[str, Fault] = {
+    fault.kind: fault
+    for fault in (
+        network.PortDropped(),
+        network.PortRejected(),
+        network.PortTaken(),
+        network.SecondInterface(),
+        network.InterfacesRenamed(),
+        network.LinkDown(),
+        power.SshdKilled(),
+        power.Frozen(),
+        power.Killed(),
+        power.Slow(),
+        power.WrongClock(),
+        storage.SharedUnmounted(),
+        storage.SharedReplaced(),
+        storage.HungMount(),
+        accelerators.GpuMissing(),
+        accelerators.GpuDriverLost(),
+        accelerators.GpuHung(),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """A fault that a host has now."""
+
+    node: str
+    kind: str
+    value: str
+
+
+def of_kind(kind: str) -> Fault:
+    """Return the fault of this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if kind in FAULTS:
+        return FAULTS[kind]
+    near = get_close_matches(kind, FAULTS, n=1)
+    raise UsageError(
+        f"fault: wanted one of {', '.join(FAULTS)}; found {kind!r}",
+        hint=f"did you mean {near[0]}?" if near else "clusterctl sandbox fault --help",
+    )
+
+
+def in_force(layout: Layout) -> list[InForce]:
+    """Return the faults of a sandbox, oldest first."""
+    if not layout.faults.exists():
+        return []
+    return [InForce(**item) for item in json.loads(layout.faults.read_text())]
+
+
+def _write(layout: Layout, faults: list[InForce]) -> None:
+    layout.faults.write_text(json.dumps([asdict(fault) for fault in faults]))
+
+
+def inject(layout: Layout, fault: Fault, place: Place) -> InForce:
+    """Put a fault on a host, and note it first: half of it may be done when it fails.
+
+    Raises:
+        UsageError: this backend's hosts cannot have it.
+    """
+    if place.backend.name == "loopback" and not fault.loopback:
+        raise UsageError(
+            f"{fault.kind}: hosts of the loopback backend cannot have it",
+            hint="as root: clusterctl sandbox up --backend netns",
+        )
+    one = InForce(node=place.host.name, kind=fault.kind, value=place.value)
+    _write(layout, [*in_force(layout), one])
+    fault.inject(place)
+    return one
+
+
+def heal(layout: Layout, place_of: Callable[[InForce], Place]) -> list[InForce]:
+    """Undo all faults, the newest first, and return them."""
+    healed = in_force(layout)[::-1]
+    for at, one in enumerate(healed):
+        FAULTS[one.kind].heal(place_of(one))
+        _write(layout, healed[at + 1 :][::-1])
+    return healed

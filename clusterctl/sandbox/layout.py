@@ -1,0 +1,145 @@
+"""What a sandbox is made of: its hosts, and the name of every file and folder it keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox import processes
+from clusterctl.sandbox.gpus import NONE as NO_GPUS
+from clusterctl.sandbox.gpus import Gpus
+
+BackendName = Literal["netns", "loopback"]
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
+
+
+def base() -> Path:
+    """Return the folder under which this user's sandboxes live; never under HOME."""
+    root = os.environ.get("CLUSTERCTL_SANDBOXES")
+    return Path(root) if root else Path(f"/var/tmp/clusterctl-sandbox-{os.getuid()}")  # noqa: S108
+
+
+def current() -> str:
+    """Return the sandbox on whose controller's side this process is, else the usual one."""
+    root = os.environ.get(processes.STAMP)
+    return Path(root).name if root else "sandbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One machine of the sandbox."""
+
+    name: str
+    address: str
+    port: int
+    user: str
+    """Who logs in; the netns backend also knows `ada`, who is not root."""
+    shell: str
+    """Login shell, as `dash` or, with rc files that print, `bash+noise`."""
+    interface: str
+    shared: str
+    """The folder that all hosts share, as the host sees it."""
+    workspace: str
+    """A folder of this host alone, as the host sees it."""
+    state: str | None = None
+    """Where node state goes when hosts share /var/tmp."""
+    gpus: Gpus = NO_GPUS
+    """What a stand-in nvidia-smi shows."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value as JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Host:
+        """Return the host that `to_json` wrote; keys of a later version are not read."""
+        known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        return cls(**known | {"gpus": Gpus(**value["gpus"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """All names of one sandbox's files."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, name: str) -> Layout:
+        """Return the layout of the sandbox of this name.
+
+        Raises:
+            UsageError: the name cannot be a cluster's name.
+        """
+        if not NAME.fullmatch(name):
+            raise UsageError(
+                f"sandbox name: wanted [a-z0-9-]{{1,24}}, found {name!r}", hint="--name lab"
+            )
+        return cls(root=base() / name)
+
+    @property
+    def name(self) -> str:
+        """The sandbox's name, which is also its cluster's."""
+        return self.root.name
+
+    @property
+    def state(self) -> Path:
+        """What the sandbox is, written once it is up."""
+        return self.root / "sandbox.json"
+
+    @property
+    def faults(self) -> Path:
+        """The faults that are in force."""
+        return self.root / "faults.json"
+
+    @property
+    def inventory(self) -> Path:
+        """The hosts.yaml of the sandbox."""
+        return self.root / "hosts.yaml"
+
+    @property
+    def shared(self) -> Path:
+        """The one folder that all hosts see as shared storage."""
+        return self.root / "shared"
+
+    @property
+    def home(self) -> Path:
+        """HOME of the controller's side, holding its key and known_hosts."""
+        return self.root / "controller" / "home"
+
+    @property
+    def ssh(self) -> Path:
+        """The controller's ~/.ssh."""
+        return self.home / ".ssh"
+
+    @property
+    def key(self) -> Path:
+        """The controller's private key, which every host accepts."""
+        return self.ssh / "id_ed25519"
+
+    @property
+    def bin(self) -> Path:
+        """Programs that come first on the controller's PATH."""
+        return self.root / "controller" / "bin"
+
+    @property
+    def controller_pid(self) -> Path:
+        """Pid and start time of the process that holds the controller's namespaces."""
+        return self.root / "controller" / "pid"
+
+    @property
+    def controller_etc(self) -> Path:
+        """The controller's own /etc/hosts and /etc/passwd."""
+        return self.root / "controller" / "etc"
+
+    def host(self, name: str) -> Path:
+        """Return the folder of one host."""
+        return self.root / "hosts" / name
+
+    def pid(self, name: str) -> Path:
+        """Return the file with the pid and start time of a host's first process."""
+        return self.host(name) / "pid"

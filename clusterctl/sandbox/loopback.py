@@ -1,0 +1,171 @@
+"""Hosts as sshd processes on 127.0.0.1, each on a port of its own: no root needed.
+
+They share this machine's files, processes and clock, and differ in HOME, workspace and node state.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.sandbox import processes, sshd
+from clusterctl.sandbox.backend import PATH, Backend, in_folder
+from clusterctl.sandbox.gpus import Gpus
+from clusterctl.sandbox.layout import BackendName, Host
+
+ADDRESS = "127.0.0.1"
+PORT_TRIES = 5
+PRIVSEP = Path("/run/sshd")
+"""Root's sshd wants this folder; packages make it when the system starts, containers do not."""
+
+
+class Loopback(Backend):
+    """The backend for anybody who has sshd installed."""
+
+    name: ClassVar[BackendName] = "loopback"
+
+    def plan(self, count: int, login: Sequence[str], gpu: Gpus) -> list[Host]:
+        """Return hosts node1 … whose ports the system will choose."""
+        if set(login) != {"bash"}:
+            raise UsageError(
+                "--shells: the loopback backend logs in to the shell of this account",
+                hint="--backend netns, as root",
+            )
+        return [
+            Host(
+                name=f"node{number}",
+                address=ADDRESS,
+                port=0,
+                user=getpass.getuser(),
+                shell="",
+                interface="lo",
+                shared=str(self.layout.shared),
+                workspace=str(self.layout.host(f"node{number}") / "workspace"),
+                state=str(self.layout.host(f"node{number}") / "state"),
+                gpus=gpu,
+            )
+            for number in range(1, count + 1)
+        ]
+
+    def begin(self, hosts: Sequence[Host]) -> None:
+        """Make the hosts' folders, and an `ssh` that reads the sandbox's own settings."""
+        if os.geteuid() == 0:
+            PRIVSEP.mkdir(mode=0o755, exist_ok=True)
+        for host in hosts:
+            folder = self.layout.host(host.name)
+            for name in ("home", "workspace", "state", "bin"):
+                (folder / name).mkdir(mode=0o700)
+            public = self.layout.key.with_suffix(".pub")
+            (folder / "authorized_keys").write_text(public.read_text())
+        wrapper = self.layout.bin / "ssh"
+        # ssh asks passwd, not HOME, where its settings lie, and passwd is this machine's.
+        wrapper.write_text(f'#!/bin/sh\nPATH="{PATH}" exec ssh -F "{self._config}" "$@"\n')
+        wrapper.chmod(0o755)
+
+    @property
+    def _config(self) -> Path:
+        return self.layout.ssh / "config"
+
+    def start(self, hosts: Sequence[Host]) -> list[Host]:
+        """Start every sshd, on another port where the chosen one was just taken."""
+        started = [self._start(host) for host in hosts]
+        if not self._config.exists():
+            lines = [
+                f"UserKnownHostsFile {self.layout.ssh / 'known_hosts'}",
+                f"IdentityFile {self.layout.key}",
+            ]
+            for host in started:
+                lines += [f"Host {host.name}", f"  HostName {ADDRESS}", f"  Port {host.port}"]
+            self._config.write_text("\n".join(lines) + "\n")
+        return started
+
+    def _start(self, host: Host) -> Host:
+        for _ in range(PORT_TRIES):
+            placed = host if host.port else replace(host, port=_free_port())
+            if self._listens(placed, {}):
+                return placed
+        raise ClusterError(f"{host.name}: no port on {ADDRESS} was free for its sshd")
+
+    def listen(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
+        """Start a host's sshd again on its port."""
+        if not self._listens(host, environment or {}):
+            raise ClusterError(f"{host.name}: port {host.port} was taken by another process")
+
+    def _listens(self, host: Host, more: Mapping[str, str]) -> bool:
+        folder = self.layout.host(host.name)
+        environment = self.host_environment(host) | {"HOME": str(folder / "home")}
+        self._settings(host.name).write_text(
+            sshd.configuration(
+                port=host.port,
+                folder=str(folder),
+                environment=environment | dict(more),
+                listen=ADDRESS,
+                authorized=f"{folder}/authorized_keys",
+            )
+        )
+        log = folder / "sshd.log"
+        since = sshd.size(log)
+        argv = [sshd.program(), "-D", "-e", "-f", str(self._settings(host.name))]
+        pid = processes.spawn(argv, environment=environment, log=log)
+        processes.record(self.layout.pid(host.name), pid)
+        return sshd.wait_until_listening(log, since=since)
+
+    def master_port(self) -> int:
+        """Return a port that is free on this machine, for other sandboxes may be up."""
+        return _free_port()
+
+    def controller(self, argv: Sequence[str], folder: str) -> list[str]:
+        """Run it here, in the folder."""
+        return in_folder(folder, argv)
+
+    def on(self, host: Host, argv: Sequence[str]) -> list[str]:
+        """Run it here, as a process of this host."""
+        environment = self.host_environment(host)
+        return ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
+
+    def processes(self, host: Host) -> set[int]:
+        """Return the host's sshd with its tree, and what carries the host's stamp."""
+        return processes.stamped(self.layout.root, host.name) | self._tree(host.name)
+
+    def power_off(self, host: Host) -> None:
+        """Stop all of it first, so that nobody in it sees the others end, then kill."""
+        processes.send(self.processes(host), signal.SIGSTOP)
+        processes.end(lambda: self.processes(host))
+
+    def end(self) -> set[int]:
+        """Kill what carries the sandbox's stamp, and every sshd with its tree."""
+        names = [path.name for path in (self.layout.root / "hosts").glob("*")]
+        return processes.end(
+            lambda: processes.stamped(self.layout.root).union(*(self._tree(n) for n in names))
+        )
+
+    def _tree(self, name: str) -> set[int]:
+        """Return a host's sshd with all that it started.
+
+        sshd writes its title over its environment, so it is known by its settings file.
+        """
+        found = set()
+        for process in psutil.process_iter(["cmdline"]):
+            if f"-f {self._settings(name)}" in " ".join(process.info["cmdline"] or ()):
+                found |= processes.tree(process.pid)
+        return found
+
+    def _settings(self, name: str) -> Path:
+        return self.layout.host(name) / "sshd_config"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        port = probe.getsockname()[1]
+    assert isinstance(port, int)
+    return port

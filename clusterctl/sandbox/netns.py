@@ -1,0 +1,324 @@
+"""Hosts as network namespaces on one bridge: own address, mounts, hostname, process tree, sshd.
+
+Everything lives in namespaces that no file or name of the machine refers to, the bridge too: once
+the processes are gone the kernel removes the rest, and the machine's own network is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import ClassVar
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.sandbox import host as host_program
+from clusterctl.sandbox import hostfiles, processes, shells, sshd
+from clusterctl.sandbox.backend import PATH, Backend, in_folder
+from clusterctl.sandbox.gpus import Gpus
+from clusterctl.sandbox.layout import BackendName, Host
+from clusterctl.sandbox.waiting import Waiting
+
+NETWORK = "10.77.0"
+"""Every sandbox has the same one: no sandbox can see another, or the machine."""
+CONTROLLER = f"{NETWORK}.1"
+MOST_HOSTS = 200
+LINK_SECONDS = 5.0
+BRIDGE = "switch"
+INTERFACES = ("eth0", "enp3s0", "ens5", "eno1np0", "enp65s0f0", "bond0")
+"""Names differ between hosts, as they do on real machines."""
+
+
+def missing() -> str | None:
+    """Return why this machine cannot make network namespaces; None when it can."""
+    if not sys.platform.startswith("linux"):
+        return "it needs Linux"
+    if os.geteuid() != 0:
+        return "it needs root"
+    argv = ["unshare", "-n", "-m", "-u", "-p", "-i", "-f", "ip", "link", "set", "lo", "up"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "it needs unshare (package util-linux)"
+    return done.stderr.strip() if done.returncode else None
+
+
+class Netns(Backend):
+    """The backend for root on Linux."""
+
+    name: ClassVar[BackendName] = "netns"
+
+    def plan(self, count: int, login: Sequence[str], gpu: Gpus) -> list[Host]:
+        """Return hosts node1 … on 10.77.0.11 …."""
+        if count > MOST_HOSTS:
+            raise UsageError(f"--nodes: wanted {MOST_HOSTS} at most, found {count}")
+        for name in login:
+            shells.path_of(name)
+        return [
+            Host(
+                name=f"node{number}",
+                address=f"{NETWORK}.{10 + number}",
+                port=22,
+                user="root",
+                shell=login[(number - 1) % len(login)],
+                interface=INTERFACES[(number - 1) % len(INTERFACES)],
+                shared="/shared",
+                workspace="/workspace",
+                gpus=gpu,
+            )
+            for number in range(1, count + 1)
+        ]
+
+    def begin(self, hosts: Sequence[Host]) -> None:
+        """Make the controller's namespaces, with the bridge in them, and the hosts' folders."""
+        self.layout.shared.chmod(0o1777)
+        hostfiles.write_controller(self.layout, hosts, address=CONTROLLER)
+        for host in hosts:
+            hostfiles.write_host(self.layout, host, hosts, controller=CONTROLLER)
+            self._configure(host, {})
+        self._hold_controller()
+
+    def _configure(self, host: Host, more: Mapping[str, str]) -> None:
+        (self.layout.host(host.name) / "sshd_config").write_text(
+            sshd.configuration(
+                port=host.port,
+                folder="/sandbox",
+                environment={"PATH": self.host_environment(host)["PATH"], **more},
+                listen="0.0.0.0",  # noqa: S104  (of its own namespace)
+            )
+        )
+
+    def _hold_controller(self) -> None:
+        etc = self.layout.controller_etc
+        script = (
+            'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/passwd" /etc/passwd &&'
+            ' printf "%s\\n" "link set lo up" "link add $2 type bridge forward_delay 0"'
+            ' "address add $3 dev $2" "link set $2 up" | ip -batch - &&'
+            " hostname controller && echo ready && exec sleep infinity"
+        )
+        argv = ["unshare", "-n", "-m", "-u", "sh", "-c", script, "controller"]
+        argv += [str(etc), BRIDGE, f"{CONTROLLER}/24"]
+        with Waiting() as waiting:
+            pid = processes.spawn(
+                argv,
+                environment=self._bare_environment(),
+                log=self.layout.root / "controller" / "log",
+                ready=waiting.expect("controller", self.layout.root / "controller" / "log"),
+            )
+            processes.record(self.layout.controller_pid, pid)
+            waiting.until("ready")
+
+    def _bare_environment(self) -> dict[str, str]:
+        return {"PATH": PATH, processes.STAMP: str(self.layout.root)}
+
+    def start(self, hosts: Sequence[Host]) -> list[Host]:
+        """Start the hosts' first processes, plug in their cables, wait for their sshd."""
+        logs = {host.name: self.layout.host(host.name) / "sshd.log" for host in hosts}
+        since = {name: sshd.size(log) for name, log in logs.items()}
+        with Waiting() as waiting:
+            pids = {host.name: self._spawn(host, waiting) for host in hosts}
+            waiting.until("born")
+            self._plug_in(hosts, pids)
+            waiting.until("ready")
+        self.await_link(hosts)
+        for host in hosts:
+            self._await_sshd(host, logs[host.name], since[host.name])
+        return list(hosts)
+
+    def _await_sshd(self, host: Host, log: Path, since: int) -> None:
+        if not sshd.wait_until_listening(log, since=since):
+            raise ClusterError(f"{host.name}: port {host.port} is taken by another process")
+
+    def listen(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
+        """Start a host's sshd again, as its own daemon."""
+        self._configure(host, environment or {})
+        log = self.layout.host(host.name) / "sshd.log"
+        since = sshd.size(log)
+        words = ["-E", "/sandbox/sshd.log", "-f", "/sandbox/sshd_config"]
+        subprocess.run(self.on(host, [sshd.program(), *words]), check=False)
+        self._await_sshd(host, log, since)
+
+    def _spawn(self, host: Host, waiting: Waiting) -> int:
+        folder = self.layout.host(host.name)
+        (folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        spec = {
+            "name": host.name,
+            "folder": str(folder),
+            "shared": str(self.layout.shared),
+            "interface": host.interface,
+            "address": f"{host.address}/24",
+            "visible": [str(path) for path in python_folders()],
+            "sshd": [sshd.program(), "-D", "-e", "-f", "/sandbox/sshd_config"],
+        }
+        argv = ["unshare", "-n", "-m", "-u", "-p", "-i", "-C", "-f", "--kill-child=KILL"]
+        argv += [sys.executable, "-I", "-S", host_program.__file__, json.dumps(spec)]
+        log = folder / "host.log"
+        ready = waiting.expect(host.name, log)
+        pid = processes.spawn(argv, environment=self._bare_environment(), log=log, ready=ready)
+        processes.record(self.layout.pid(host.name), pid)
+        return pid
+
+    def _plug_in(self, hosts: Iterable[Host], pids: dict[str, int]) -> None:
+        for host in hosts:  # a host that lost its power has left its end of the cable behind
+            self.switch(f"link delete {host.name}", check=False)
+        self.switch(
+            *(
+                line
+                for host in hosts
+                for line in self.cable(
+                    host,
+                    name=host.name,
+                    interface=host.interface,
+                    bridge=BRIDGE,
+                    pid=pids[host.name],
+                )
+            )
+        )
+
+    def cable(
+        self, host: Host, *, name: str, interface: str, bridge: str, pid: int | None = None
+    ) -> tuple[str, ...]:
+        """Return the `switch` commands that plug a cable into a host.
+
+        Args:
+            host: the host.
+            name: of the cable's end at the bridge.
+            interface: name of the cable's end at the host.
+            bridge: where it is plugged in.
+            pid: a process of the host, where it has just been born.
+        """
+        # As on a real machine the MAC is the same after a reboot: others have it cached.
+        far_end = f"{interface} address {_mac(name)} netns {pid or self.first(host)}"
+        return (
+            f"link add {name} type veth peer name {far_end}",
+            f"link set {name} master {bridge} up",
+        )
+
+    def await_link(self, hosts: Iterable[Host]) -> None:
+        """Wait until packets pass: the kernel notices a plugged cable up to a second later.
+
+        Raises:
+            ClusterError: a link does not come up.
+        """
+        wanted = {host.name for host in hosts}
+        until = time.monotonic() + LINK_SECONDS
+        argv = ["nsenter", "-t", str(self._controller_pid()), "-n", "ip", "-j", "link", "show"]
+        while time.monotonic() < until:
+            shown = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
+            wanted -= {link["ifname"] for link in shown if link["operstate"] == "UP"}
+            if not wanted:
+                return
+            time.sleep(0.01)
+        raise ClusterError(f"no link: {', '.join(sorted(wanted))}")
+
+    def switch(self, *lines: str, check: bool = True) -> None:
+        """Run `ip` commands where the bridge is.
+
+        Raises:
+            ClusterError: one failed, unless `check` is False.
+        """
+        argv = ["nsenter", "-t", str(self._controller_pid()), "-n", "ip", "-batch", "-"]
+        text = "\n".join(lines) + "\n"
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            raise ClusterError(f"ip could not do {lines}: {done.stderr.strip()}")
+
+    def _controller_pid(self) -> int:
+        pid = processes.recorded(self.layout.controller_pid)
+        if pid is None:
+            raise ClusterError(
+                f"sandbox {self.layout.name}: its controller side is gone",
+                hint=f"clusterctl sandbox down --name {self.layout.name}",
+            )
+        return pid
+
+    def controller(self, argv: Sequence[str], folder: str) -> list[str]:
+        """Enter the controller's namespaces; entering a mount namespace loses the folder."""
+        words = ["nsenter", "-t", str(self._controller_pid()), "-n", "-m", "-u", "-r"]
+        return [*words, *in_folder(folder, argv)]
+
+    def on(self, host: Host, argv: Sequence[str]) -> list[str]:
+        """Enter all namespaces of a host."""
+        environment = (f"{name}={value}" for name, value in self.host_environment(host).items())
+        return ["nsenter", "-t", str(self.first(host)), "-a", "env", *environment, *argv]
+
+    def seen(self, host: Host, path: str) -> str:  # noqa: ARG002  (the same on every host)
+        """Return where the host sees something in its own folder."""
+        return f"/sandbox/{path}"
+
+    def first(self, host: Host) -> int:
+        """Return the first process of a host, as the machine numbers it.
+
+        Raises:
+            ClusterError: the host is off.
+        """
+        holder = processes.recorded(self.layout.pid(host.name))
+        children = Path(f"/proc/{holder}/task/{holder}/children")
+        words = children.read_text().split() if holder is not None else []
+        if not words:
+            raise ClusterError(f"{host.name} is off", hint="clusterctl sandbox heal")
+        return int(words[0])
+
+    def processes(self, host: Host) -> set[int]:
+        """Return the processes of the host's pid namespace."""
+        try:
+            inode = processes.namespace(self.first(host), "pid")
+        except ClusterError:
+            return set()
+        return processes.in_namespaces("pid", {inode}) if inode is not None else set()
+
+    def power_off(self, host: Host) -> None:
+        """Pull the cable first, so that not even a FIN gets out, then kill the first process."""
+        self.switch(f"link set {host.name} down")
+        holder = processes.recorded(self.layout.pid(host.name))
+        if holder is not None:
+            # The rest of the pid namespace goes with its first process, before wait returns.
+            os.kill(self.first(host), signal.SIGKILL)
+            processes.end(lambda: {holder})
+
+    def end(self) -> set[int]:
+        """Kill what carries our stamp and whatever shares a namespace with it."""
+        machine = {kind: processes.namespace(os.getpid(), kind) for kind in ("net", "pid")}
+        with ExitStack() as held:
+            # Held open until the end: the kernel gives a freed number to the next namespace, and
+            # that may be another sandbox's.
+            inodes: dict[str, set[int]] = {kind: set() for kind in machine}
+            for pid in processes.stamped(self.layout.root):
+                for kind, found in inodes.items():
+                    with suppress(OSError):  # it has just gone
+                        handle = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+                        held.callback(os.close, handle)
+                        found.add(os.fstat(handle).st_ino)
+
+            def ours() -> set[int]:
+                found = processes.stamped(self.layout.root)
+                for kind, members in inodes.items():
+                    found |= processes.in_namespaces(kind, members - {machine[kind]})
+                return found
+
+            return processes.end(ours)
+
+
+def python_folders() -> list[Path]:
+    """Return the folders that the running Python needs, so that hosts have it at the same path."""
+    folders = {Path(sys.prefix), Path(sys.base_prefix)}
+    link = Path(sys.executable)
+    while link.is_symlink():
+        link = Path(os.path.normpath(link.parent / link.readlink()))
+        folders.add(link.parent.parent)
+    folders |= {folder.resolve() for folder in folders}
+    folders -= {Path("/"), Path("/usr")}
+    return sorted(f for f in folders if not any(f != o and f.is_relative_to(o) for o in folders))
+
+
+def _mac(cable: str) -> str:
+    digest = hashlib.sha256(cable.encode()).hexdigest()
+    return "02:" + ":".join(digest[at : at + 2] for at in range(0, 10, 2))

@@ -1,0 +1,292 @@
+"""The sandbox as its users see it: up, its hosts, commands in it, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.sandbox import cgroup, hostsyaml, netns, sshd
+from clusterctl.sandbox import gpus as stand_in
+from clusterctl.sandbox.backend import Backend
+from clusterctl.sandbox.faults import registry
+from clusterctl.sandbox.faults.interface import Place
+from clusterctl.sandbox.faults.registry import InForce
+from clusterctl.sandbox.gpus import NONE as NO_GPUS
+from clusterctl.sandbox.gpus import Gpus
+from clusterctl.sandbox.layout import BackendName, Host, Layout, base
+from clusterctl.sandbox.loopback import Loopback
+from clusterctl.sandbox.netns import Netns
+
+SCHEMA = 1
+BACKENDS: dict[str, type[Backend]] = {"netns": Netns, "loopback": Loopback}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """A sandbox that is up."""
+
+    layout: Layout
+    backend_name: BackendName
+    hosts: tuple[Host, ...]
+    master_port: int
+    """The port that its inventory names, so that a fault can sit on it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, and its cluster's."""
+        return self.layout.name
+
+    @property
+    def inventory(self) -> Path:
+        """Its hosts.yaml."""
+        return self.layout.inventory
+
+    @property
+    def shared(self) -> Path:
+        """Its shared folder, as this machine sees it."""
+        return self.layout.shared
+
+    @property
+    def backend(self) -> Backend:
+        """What reaches into its hosts."""
+        return BACKENDS[self.backend_name](self.layout)
+
+    def host(self, name: str) -> Host:
+        """Return the host of this name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        names = ", ".join(host.name for host in self.hosts)
+        raise UsageError(f"sandbox {self.name}: wanted one of {names}, found {name!r}")
+
+    def folder(self, name: str) -> Path:
+        """Return the folder, on this machine, of a host's own files."""
+        return self.layout.host(self.host(name).name)
+
+    def command(self, argv: Sequence[str], *, cwd: str | Path | None = None) -> list[str]:
+        """Return the argv that runs a command on the controller's side."""
+        return self.backend.controller(argv, str(cwd or Path.cwd()))
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment that `command` wants to be started with."""
+        return self.backend.environment()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **options: Any,  # noqa: ANN401  (as subprocess.run has them)
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the controller's side; stdout and stderr come back as text.
+
+        Args:
+            argv: the command.
+            env: variables to set besides those of the sandbox.
+            cwd: where it runs; the current folder if not told.
+            options: passed on to `subprocess.run`.
+        """
+        settings = {"capture_output": True, "text": True, "check": False} | options
+        environment = self.environment() | (env or {})
+        return subprocess.run(self.command(argv, cwd=cwd), env=environment, **settings)  # noqa: PLW1510
+
+    def on(
+        self,
+        node: str,
+        argv: Sequence[str],
+        **options: Any,  # noqa: ANN401  (as subprocess.run has them)
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host as root, not through SSH; for looking and for setting up."""
+        settings = {"capture_output": True, "text": True, "check": False} | options
+        return subprocess.run(self.backend.on(self.host(node), argv), **settings)  # noqa: PLW1510
+
+    def fault(self, node: str, kind: str, value: str | None = None) -> InForce:
+        """Put a fault on a host.
+
+        Args:
+            node: the host's name.
+            kind: a name of `faults.registry.FAULTS`.
+            value: what the kind takes, as a port; its default if not told.
+
+        Raises:
+            ClusterError: it cannot be had here.
+        """
+        fault = registry.of_kind(kind)
+        place = self._place(self.host(node), value or "")
+        if value is None:
+            place = replace(place, value=fault.default(place))
+        return registry.inject(self.layout, fault, place)
+
+    def heal(self) -> list[InForce]:
+        """Undo all faults and return them."""
+        return registry.heal(self.layout, lambda one: self._place(self.host(one.node), one.value))
+
+    def faults(self) -> list[InForce]:
+        """Return the faults in force."""
+        return registry.in_force(self.layout)
+
+    def _place(self, host: Host, value: str) -> Place:
+        return Place(backend=self.backend, host=host, master_port=self.master_port, value=value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it is, and its faults, as JSON types."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "backend": self.backend_name,
+            "inventory": str(self.inventory),
+            "master_port": self.master_port,
+            "hosts": [host.to_json() for host in self.hosts],
+            "faults": [asdict(fault) for fault in self.faults()],
+        }
+
+    def down(self) -> None:
+        """End the sandbox and remove all of it."""
+        remove(self.name)
+
+
+def up(
+    name: str = "sandbox",
+    *,
+    nodes: int = 3,
+    backend: BackendName | None = None,
+    gpus: Gpus = NO_GPUS,
+    shells: Sequence[str] = ("bash",),
+) -> Sandbox:
+    """Start a sandbox.
+
+    Args:
+        name: its name; another sandbox may be up beside it under another name.
+        nodes: how many hosts.
+        backend: how hosts are made; the best that this machine can do if not told.
+        gpus: what a stand-in nvidia-smi shows on each host.
+        shells: login shells, dealt out to the hosts in turn.
+
+    Raises:
+        UsageError: there is one of this name already, or it cannot be as asked.
+        ClusterError: it could not be started; nothing of it is left.
+    """
+    layout = Layout.of(name)
+    if nodes < 1:
+        raise UsageError(f"--nodes: wanted 1 or more, found {nodes}")
+    chosen = backend or best_backend()
+    if chosen == "netns" and (why := netns.missing()):
+        raise UsageError(f"the netns backend cannot be had here: {why}", hint="--backend loopback")
+    driver = BACKENDS[chosen](layout)
+    base().mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        layout.root.mkdir()
+        layout.root.chmod(0o755)
+    except FileExistsError:
+        raise UsageError(
+            f"sandbox {name} is already there", hint=f"clusterctl sandbox down --name {name}"
+        ) from None
+    umask = os.umask(0o022)  # others than root must be able to read a host's /etc
+    try:
+        hosts = driver.plan(nodes, tuple(shells), gpus)
+        _lay_out(layout, hosts)
+        driver.begin(hosts)
+        for host in hosts:
+            if host.gpus.count:
+                stand_in.install(layout.host(host.name) / "bin", host.gpus, host=host.name)
+        hosts = driver.start(hosts)
+        sandbox = Sandbox(
+            layout=layout,
+            backend_name=chosen,
+            hosts=tuple(hosts),
+            master_port=driver.master_port(),
+        )
+        _save(sandbox)
+    except BaseException:
+        remove(name)
+        raise
+    finally:
+        os.umask(umask)
+    return sandbox
+
+
+def best_backend() -> BackendName:
+    """Return the most real backend that works here."""
+    return "netns" if netns.missing() is None else "loopback"
+
+
+def _lay_out(layout: Layout, hosts: Sequence[Host]) -> None:
+    layout.shared.mkdir()
+    (layout.shared / "code").mkdir()
+    layout.ssh.mkdir(parents=True)
+    layout.ssh.chmod(0o700)
+    layout.bin.mkdir()
+    for host in hosts:
+        layout.host(host.name).mkdir(parents=True)
+    sshd.make_keys([layout.key, *(layout.host(host.name) / "host_key" for host in hosts)])
+
+
+def _save(sandbox: Sandbox) -> None:
+    """Write what needs the hosts' final ports, the state last: it says that `up` got through."""
+    layout = sandbox.layout
+    sshd.write_known_hosts(layout, sandbox.hosts)
+    layout.inventory.write_text(
+        hostsyaml.text(layout, sandbox.hosts, master_port=sandbox.master_port)
+    )
+    layout.state.write_text(json.dumps(sandbox.to_json(), indent=1))
+
+
+def find(name: str = "sandbox") -> Sandbox:
+    """Return the sandbox of this name, started by this or another process.
+
+    Raises:
+        UsageError: there is none, or its start was cut off.
+    """
+    layout = Layout.of(name)
+    if not layout.root.exists():
+        raise UsageError(f"there is no sandbox {name}", hint=f"clusterctl sandbox up --name {name}")
+    try:
+        document = json.loads(layout.state.read_text())
+    except (OSError, ValueError):
+        raise UsageError(
+            f"sandbox {name} was not started to the end",
+            hint=f"clusterctl sandbox down --name {name}",
+        ) from None
+    return Sandbox(
+        layout=layout,
+        backend_name=document["backend"],
+        master_port=document["master_port"],
+        hosts=tuple(Host.from_json(host) for host in document["hosts"]),
+    )
+
+
+def names() -> list[str]:
+    """Return the names of this user's sandboxes, whole or not."""
+    try:
+        return sorted(path.name for path in base().iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def remove(name: str) -> None:
+    """End a sandbox, whole, half started or half removed, and remove all of it.
+
+    Raises:
+        ClusterError: some of its processes could not be ended; its files stay.
+    """
+    layout = Layout.of(name)
+    left = set().union(*(backend(layout).end() for backend in BACKENDS.values()))
+    if left:
+        raise ClusterError(f"sandbox {name}: processes that could not be ended: {sorted(left)}")
+    cgroup.remove(layout)
+    if layout.root.exists():
+        shutil.rmtree(layout.root)
+    if base().exists() and not names():
+        base().rmdir()

@@ -1,0 +1,139 @@
+"""The real sshd of each host: its keys, its configuration, and who may log in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from clusterctl.errors import ClusterError
+from clusterctl.sandbox.layout import Host, Layout
+
+START_SECONDS = 20.0
+
+
+def program() -> str:
+    """Return the path of sshd, which wants to be started by its full path.
+
+    Raises:
+        ClusterError: it is not installed.
+    """
+    found = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/opt/homebrew/sbin")
+    if found is None:
+        raise ClusterError(
+            "sshd: wanted on this machine, found none", hint="sudo apt-get install openssh-server"
+        )
+    return found
+
+
+def make_keys(files: Iterable[Path]) -> None:
+    """Make ed25519 key pairs, all at once.
+
+    Raises:
+        ClusterError: ssh-keygen is missing or failed.
+    """
+    try:
+        running = [
+            subprocess.Popen(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", str(file)],
+                stdin=subprocess.DEVNULL,
+            )
+            for file in files
+        ]
+    except FileNotFoundError:
+        raise ClusterError(
+            "ssh-keygen: wanted on this machine, found none",
+            hint="sudo apt-get install openssh-client",
+        ) from None
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise ClusterError("ssh-keygen could not make the sandbox's keys")
+
+
+def configuration(
+    *,
+    port: int,
+    folder: str,
+    environment: Mapping[str, str],
+    listen: str,
+    authorized: str | None = None,
+) -> str:
+    """Return an sshd_config.
+
+    Args:
+        port: where it listens.
+        folder: the host's own folder, as sshd sees it; holds its host key.
+        environment: set for every session.
+        listen: address it listens on.
+        authorized: file with the accepted keys, instead of the one in each account's home.
+    """
+    lines = [
+        f"Port {port}",
+        f"ListenAddress {listen}",
+        f"HostKey {folder}/host_key",
+        f"PidFile {folder}/sshd.pid",
+        f"StrictModes {'yes' if authorized is None else 'no'}",
+        "UsePAM no",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "PermitRootLogin prohibit-password",
+        "PrintMotd no",
+        "UseDNS no",
+        "AcceptEnv LANG LC_*",
+        "Subsystem sftp internal-sftp",
+        "SetEnv " + " ".join(f'{name}="{value}"' for name, value in environment.items()),
+    ]
+    if authorized is not None:
+        lines.append(f"AuthorizedKeysFile {authorized}")
+    if _version() >= (9, 8):
+        # All logins come from one address here: one wrong key would shut out the next test.
+        lines.append("PerSourcePenalties no")
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def _version() -> tuple[int, int]:
+    told = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r"OpenSSH_(\d+)\.(\d+)", told)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def write_known_hosts(layout: Layout, hosts: Iterable[Host]) -> None:
+    """Record every host's key under its name and its address."""
+    lines = []
+    for host in hosts:
+        key = " ".join((layout.host(host.name) / "host_key.pub").read_text().split()[:2])
+        names = dict.fromkeys((host.name, host.address))
+        marks = [n if host.port == 22 else f"[{n}]:{host.port}" for n in names]  # noqa: PLR2004
+        lines.append(f"{','.join(marks)} {key}\n")
+    (layout.ssh / "known_hosts").write_text("".join(lines))
+
+
+def size(log: Path) -> int:
+    """Return how long a log is, for `wait_until_listening` to look behind."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def wait_until_listening(log: Path, *, since: int = 0) -> bool:
+    """Wait for sshd's own word that it listens; False when its port was taken.
+
+    Looking in the log costs nothing; connecting would count as a login that failed.
+
+    Raises:
+        ClusterError: it did not come up; with what it said.
+    """
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        said = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
+        if "Server listening on" in said:
+            return True
+        if "Address already in use" in said:
+            return False
+        if "fatal:" in said or "Bad configuration" in said:
+            raise ClusterError(f"sshd did not start: {said.strip()}")
+        time.sleep(0.005)
+    raise ClusterError(f"sshd did not start within {START_SECONDS:.0f} s; see {log}")

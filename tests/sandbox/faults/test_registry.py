@@ -1,0 +1,49 @@
+"""Faults are named, recorded, refused where they cannot be, and healed once."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox import gpus, sandbox
+from clusterctl.sandbox.faults import registry
+from tests.conftest import MakeSandbox
+
+
+def test_a_misspelt_fault_is_named() -> None:
+    with pytest.raises(UsageError, match="frozn") as refused:
+        registry.of_kind("frozn")
+    assert refused.value.hint == "did you mean frozen?"
+
+
+def test_what_loopback_cannot_have_is_refused(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=1, backend="loopback")
+    with pytest.raises(UsageError, match="loopback"):
+        box.fault("node1", "shared-unmounted")
+    assert box.faults() == []
+
+
+def test_faults_are_remembered_by_other_processes(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=2)
+    box.fault("node2", "port-dropped")
+    other = sandbox.find(box.name)
+    assert [(one.node, one.kind, one.value) for one in other.faults()] == [
+        ("node2", "port-dropped", "29500")
+    ]
+    assert len(other.heal()) == 1
+    assert box.heal() == []
+
+
+@pytest.mark.parametrize("kind", sorted(set(registry.FAULTS) - {"killed"}))
+def test_a_host_can_lose_its_power_on_top_of_any_fault(
+    make_sandbox: MakeSandbox, kind: str
+) -> None:
+    box = make_sandbox(nodes=1, gpus=gpus.parse("H100x2"))
+    box.fault("node1", kind)
+    box.fault("node1", "killed")
+    box.heal()
+    said = box.run(["ssh", "node1", "ls -d /shared/code; nvidia-smi -L"]).stdout
+    assert said.count("NVIDIA H100") == 2
+    assert "/shared/code" in said
+    box.down()
+    assert not box.layout.root.exists()

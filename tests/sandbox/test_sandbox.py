@@ -1,0 +1,39 @@
+"""A sandbox comes up as real hosts, refuses a second start, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox import processes, sandbox
+from clusterctl.sandbox.sandbox import Sandbox
+from tests.conftest import MakeSandbox
+
+
+def test_every_host_answers_ssh_under_its_own_name(sandbox3: Sandbox) -> None:
+    said = [sandbox3.run(["ssh", host.name, "hostname"]).stdout for host in sandbox3.hosts]
+    assert said == ["node1\n", "node2\n", "node3\n"]
+
+
+def test_interface_names_differ(sandbox3: Sandbox) -> None:
+    for host in sandbox3.hosts:
+        shown = sandbox3.on(host.name, ["ip", "-br", "address", "show", "dev", host.interface])
+        assert f"{host.address}/24" in shown.stdout
+    assert len({host.interface for host in sandbox3.hosts}) == 3
+
+
+def test_a_name_is_taken_once(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=1)
+    with pytest.raises(UsageError, match="already there") as refused:
+        sandbox.up(box.name)
+    assert refused.value.hint == f"clusterctl sandbox down --name {box.name}"
+
+
+def test_down_leaves_nothing(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=2)
+    box.run(["sh", "-c", "sleep 1000 >/dev/null 2>&1 &"])
+    assert processes.stamped(box.layout.root)
+    box.down()
+    assert not processes.stamped(box.layout.root)
+    assert not box.layout.root.exists()
+    box.down()
