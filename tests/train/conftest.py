@@ -1,0 +1,49 @@
+"""A tiny model, a corpus, and trainings of them, made once for all tests of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.train.tiny import LONGEST, make_corpus, make_model
+from tests.train.world import World
+from train.config import Config
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a model (`model`, `tied`) and data (`train.jsonl`, `eval.jsonl`)."""
+    folder = tmp_path_factory.mktemp("tiny")
+    make_model(folder / "model")
+    make_model(folder / "tied", tied=True)
+    make_corpus(folder / "train.jsonl", 60)
+    make_corpus(folder / "eval.jsonl", 13, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def base(tiny: Path) -> Config:
+    """Return a training of six steps that learns something."""
+    return Config(
+        name_or_path=str(tiny / "model"),
+        dataset_path=str(tiny / "train.jsonl"),
+        eval_dataset_path=str(tiny / "eval.jsonl"),
+        cache_dir=str(tiny / "tokens"),
+        seq_len=LONGEST,
+        global_batch_size=12,
+        per_device_train_batch_size=2,
+        learning_rate=2e-2,
+        warmup_steps=1,
+        max_steps=6,
+        tensorboard="off",
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path, base: Config) -> Iterator[World]:
+    """Return what starts trainings in this test's folder."""
+    world = World(tmp_path, base)
+    yield world
+    world.close()

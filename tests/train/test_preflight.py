@@ -1,0 +1,178 @@
+"""The look before a run: what would not work is told, with numbers, and without torch."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train import estimate, preflight
+from train.config import Config
+from train.estimate import GIB
+from train.preflight import Devices, Finding, check
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Return a training of a model that is a header only: 8 billion weights, no bytes."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    about = {
+        "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
+        "vocab_size": 128256,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "tokenizer.json").write_text("{}")
+    header = {"w": {"dtype": "BF16", "shape": [8_000_000, 1000], "data_offsets": [0, 0]}}
+    text = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "hello"}\n' * 50)
+    return Config(
+        name_or_path=str(folder),
+        dataset_path=str(data),
+        output_dir=str(tmp_path / "output"),
+        seq_len=2048,
+        per_device_train_batch_size=2,
+        global_batch_size=128,
+    )
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Devices(count=8, memory=80 << 30, name="NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(preflight, "find_devices", lambda: found)
+    for name in ("WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def said(config: Config, about: str) -> list[Finding]:
+    return [finding for finding in check(config) if finding.about == about]
+
+
+@pytest.mark.usefixtures("gpus")
+def test_the_arithmetic_is_told_for_several_nodes(config: Config) -> None:
+    assert [finding.said for finding in said(config, "batch")] == [
+        "2 local x 8 a node x 1 node x 8 accumulation = 128 samples a step",
+        "2 local x 8 a node x 2 nodes x 4 accumulation = 128 samples a step",
+        "2 local x 8 a node x 4 nodes x 2 accumulation = 128 samples a step",
+    ]
+    (first, *_) = said(replace(config, gradient_accumulation_steps=3), "batch")
+    assert first.state == "fail"
+    assert "2 x 8 ranks x gradient_accumulation_steps 3 = 48" in first.said
+
+
+@pytest.mark.usefixtures("gpus")
+def test_what_fits_is_told(config: Config) -> None:
+    (memory,) = said(config, "memory")
+    assert memory.state == "ok"
+    assert "of 80 GiB; an estimate" in memory.said
+    (nodes,) = said(config, "nodes")
+    assert nodes.said.startswith("this fits on one GPU")
+    (nodes,) = said(replace(config, method="full", activation_checkpointing=True), "nodes")
+    assert nodes.said.startswith("this fits on one node")
+    (nodes,) = said(replace(config, method="full", per_device_train_batch_size=16), "nodes")
+    assert nodes.said.startswith("this does not fit on one node")
+
+
+def test_the_estimate_is_near_what_one_gpu_took() -> None:
+    """LoRA on a Llama of 1.1 billion weights took 36.6 GiB with 8 x 2048 tokens."""
+    shape = estimate.Shape(
+        parameters=1_100_000_000, layers=22, width=2048, inner=5632, vocabulary=32000, complete=True
+    )
+    config = Config(name_or_path="m", dataset_path="d", seq_len=2048, per_device_train_batch_size=8)
+    total = estimate.memory(config, shape, shards=1, gpu=True).total
+    assert total / GIB == pytest.approx(36.6, rel=0.15)
+
+
+def test_what_is_held_whole_is_counted() -> None:
+    shape = estimate.Shape(
+        parameters=8_000_000_000,
+        layers=32,
+        width=4096,
+        inner=14336,
+        vocabulary=128256,
+        complete=True,
+    )
+    config = Config(name_or_path="m", dataset_path="d", method="full")
+
+    def gathered(**changes: Any) -> float:
+        return estimate.memory(replace(config, **changes), shape, shards=8, gpu=True).gathered
+
+    once = gathered()
+    assert gathered(gradient_accumulation_steps=2) == once + 4 * shape.parameters
+    assert gathered(global_batch_size=16) == once + 4 * shape.parameters
+    assert gathered(global_batch_size=8) == once
+    assert gathered(reshard_after_forward=False) == 2 * shape.parameters
+
+
+@pytest.mark.usefixtures("gpus")
+def test_what_would_stop_it_is_told_all_at_once(config: Config, tmp_path: Path) -> None:
+    Path(config.dataset_path).write_text('{"instruction": "a"}\n')
+    (tmp_path / "file").write_text("")
+    wrong = replace(
+        config,
+        name_or_path=str(tmp_path / "nothing"),
+        output_dir=str(tmp_path / "file" / "output"),
+        resume_from_checkpoint=str(tmp_path / "step-000001"),
+    )
+    failed = {finding.about: finding.said for finding in check(wrong) if finding.state == "fail"}
+    assert "wanted a model's folder" in failed["model"]
+    assert "found the keys instruction" in failed["data"]
+    assert "wanted COMPLETE" in failed["folders"]
+    assert preflight.main(wrong) == 2
+
+
+@pytest.mark.usefixtures("gpus")
+def test_chats_need_a_template(config: Config) -> None:
+    Path(config.dataset_path).write_text('{"messages": []}\n')
+    (finding,) = said(config, "data")
+    assert (finding.state, "chat template" in finding.said) == ("fail", True)
+    (Path(config.name_or_path) / "chat_template.jinja").write_text("")
+    (finding,) = said(config, "data")
+    assert finding.state == "ok"
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_missing_shard_of_the_weights_is_told(config: Config) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}
+    path = Path(config.name_or_path) / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    (finding,) = said(config, "model")
+    assert (finding.state, "some missing" in finding.said) == ("fail", True)
+
+
+def test_it_needs_no_torch(config: Config) -> None:
+    code = (
+        "import sys; from train.__main__ import main; code = main(sys.argv[1:]);"
+        "print([n for n in ('torch', 'transformers') if n in sys.modules]); sys.exit(code)"
+    )
+    keys = [f"--set={name}={getattr(config, name)}" for name in ("name_or_path", "dataset_path")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--check", *keys, f"--output-dir={config.output_dir}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "ready to train" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (8_030_261_248, "8.03 billion weights"),
+        (70_600_000_000, "70.6 billion weights"),
+        (131_840, "132 thousand weights"),
+        (12, "12 weights"),
+    ],
+)
+def test_a_models_size_is_said_as_people_do(count: int, said: str) -> None:
+    assert estimate.weights_in_words(count) == said

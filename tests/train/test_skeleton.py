@@ -1,0 +1,56 @@
+"""What is asked of a model is looked for on its modules, before any of its weights are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from train import skeleton
+from train.config import Config, ConfigError
+from train.preflight import check
+
+pytestmark = pytest.mark.torch
+
+
+def targets(base: Config, *names: str) -> Config:
+    return replace(base, lora_target_modules=names)
+
+
+def test_a_modules_name_is_checked_and_the_nearest_said(base: Config) -> None:
+    findings = {
+        finding.said: finding.state
+        for finding in check(targets(base, "q_projj", "down_proj", "qkv"))
+        if finding.about == "modules"
+    }
+    start = "lora_target_modules: wanted modules of the model, found no "
+    (first, second) = findings
+    assert first == f"{start}q_projj; nearest: q_proj, v_proj"
+    assert second.startswith(f"{start}qkv")
+    assert set(findings.values()) == {"fail"}
+
+
+def test_names_are_matched_as_peft_matches_them(base: Config, tiny: Path) -> None:
+    said = skeleton.look(targets(base, "q_proj", "self_attn.v_proj"), tiny / "model")
+    assert said == "adapters on 4 modules of 16"
+    with pytest.raises(ConfigError):
+        skeleton.look(targets(base, "proj"), tiny / "model")
+
+
+def test_no_weights_are_read(base: Config, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((tiny / "model" / "config.json").read_text())
+    assert "16" in skeleton.look(targets(base, "q_proj"), tmp_path)
+
+
+def test_an_attention_that_is_not_installed_is_told(base: Config, tiny: Path) -> None:
+    config = replace(base, attn_implementation="flash_attention_2")
+    with pytest.raises(ConfigError, match="attn_implementation: wanted flash_attention_2") as told:
+        skeleton.look(config, tiny / "model")
+    assert "attn_implementation: sdpa" in str(told.value)
+    with pytest.raises(ConfigError, match="attn_implementation: wanted spda"):
+        skeleton.look(replace(base, attn_implementation="spda"), tiny / "model")
+
+
+def test_the_usual_needs_no_look(base: Config) -> None:
+    assert not [finding for finding in check(base) if finding.about == "modules"]

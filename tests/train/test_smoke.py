@@ -1,0 +1,28 @@
+"""`--smoke` does the whole of it on a toy, and says what fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from train import smoke
+from train.arguments import parse
+from train.config import ConfigError
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+
+
+def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke.main(parse(["--smoke", "--lora-r=4", "--lora-dropout=0.1"])) == 0
+    said = capsys.readouterr().out
+    assert "resumed at step 2: the same losses bit for bit" in said
+    assert "exported an adapter (r=4) that PEFT loads" in said
+
+
+def test_other_ranks_of_a_node_leave_it_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert smoke.main(parse(["--smoke"])) == 0
+
+
+def test_a_configuration_that_cannot_be_is_refused_first() -> None:
+    with pytest.raises(ConfigError, match="lora_r"):
+        smoke.main(parse(["--smoke", "--lora-r=0"]))

@@ -1,0 +1,264 @@
+"""The token cache: made once, by one node or many, never stale, and refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.train.world import context
+from train import claims, lines, samples, tokencache, tokens
+from train.config import Config, ConfigError
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass(frozen=True)
+class Place:
+    local_rank: int = 0
+    node_rank: int = 0
+    nodes: int = 1
+
+
+@pytest.fixture
+def config(tiny: Path, tmp_path: Path) -> Config:
+    data = tmp_path / "data.jsonl"
+    lines = [json.dumps({"text": f"line {number} " * (number % 7 + 1)}) for number in range(200)]
+    data.write_text("\n".join(lines) + "\n")
+    return Config(
+        name_or_path=str(tiny / "model"),
+        dataset_path=str(data),
+        output_dir=str(tmp_path / "output"),
+        seq_len=48,
+    )
+
+
+@pytest.fixture
+def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokencache, "SHARD_BYTES", 1000)
+
+
+def contents(corpus: tokens.Corpus) -> list[list[int]]:
+    return [corpus.train.sample(number)[0].tolist() for number in range(len(corpus.train))]
+
+
+def caches(config: Config) -> list[Path]:
+    return sorted(path for path in (Path(config.output_dir) / "tokens").iterdir() if path.is_dir())
+
+
+def cache_of(config: Config) -> Path:
+    (cache,) = caches(config)
+    return cache
+
+
+def test_tokens_are_those_of_the_tokenizer_in_the_order_of_the_lines(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tokens.prepare(replace(config, cache_dir=config.output_dir + "/one"), Place())
+    monkeypatch.setattr(tokencache, "SHARD_BYTES", 1000)
+    many = tokens.prepare(config, Place())
+    assert len(list(caches(config)[0].glob("shard-*"))) > 5
+    assert contents(one) == contents(many)
+    assert one.key == many.key
+    tokenizer = tokens.load_tokenizer(Path(config.name_or_path), config)
+    assert tokenizer.decode(contents(one)[3]) == "line 3 " * 4 + "<eos>"
+    ids, labels = one.train.sample(3)
+    assert (ids == labels).all()
+    assert one.train.targets[3] == len(ids) - 1
+
+
+def test_a_second_run_takes_what_is_there(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tokens.prepare(config, Place())
+
+    def never(*_: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(tokens, "load_tokenizer", never)
+    assert contents(tokens.prepare(config, Place(local_rank=1))) == contents(first)
+
+
+def test_other_data_another_length_or_tokenizer_is_another_cache(
+    config: Config, tiny: Path
+) -> None:
+    keys = {tokens.prepare(config, Place()).key}
+    keys.add(tokens.prepare(replace(config, seq_len=32), Place()).key)
+    path = Path(config.dataset_path)
+    path.write_text(path.read_text().replace("line 7 ", "line 8 "))
+    keys.add(tokens.prepare(config, Place()).key)
+    assert len(keys) == len(caches(config)) == 3
+
+
+def test_nodes_that_share_the_folder_share_the_work(config: Config) -> None:
+    places = [
+        Place(local_rank=local, node_rank=node, nodes=3) for node in range(3) for local in (0, 1)
+    ]
+    with context().Pool(len(places)) as pool:
+        keys = pool.starmap(key_of, [(config, place) for place in places])
+    assert len(set(keys)) == 1
+    (cache,) = caches(config)
+    assert len(list(cache.glob("shard-*"))) > 5
+    left = [path.name for path in cache.iterdir() if "tmp" in path.name or "claim" in path.name]
+    assert left == []
+
+
+def key_of(config: Config, place: Place) -> str:
+    """Be a process of a node."""
+    tokencache.SHARD_BYTES = 1000
+    corpus = tokens.prepare(config, place)
+    return corpus.key + str(len(corpus.train))
+
+
+def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> None:
+    strided = replace(config, node_data="strided")
+    parts = [tokens.prepare(strided, Place(node_rank=node, nodes=3)) for node in range(3)]
+    lines = [set(part.train.lines.tolist()) for part in parts]
+    assert [min(found) for found in lines] == [0, 1, 2]
+    assert all(number % 3 == node for node, found in enumerate(lines) for number in found)
+    assert set.union(*lines) == set(range(200))
+    assert len({part.key for part in parts}) == 1
+
+
+def test_no_line_is_on_both_sides_of_a_held_out_share(config: Config) -> None:
+    corpus = tokens.prepare(replace(config, eval_split=0.1, seq_len=8), Place())
+    assert corpus.eval is not None
+    assert not set(corpus.eval.lines.tolist()) & set(corpus.train.lines.tolist())
+    assert len(np.unique(corpus.eval.lines)) == 20
+
+
+def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("train-0", "train-1", "test"):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": f"some words {name}"}) + "\n")
+    both = replace(config, dataset_path=str(folder), eval_dataset_path=str(folder))
+    corpus = tokens.prepare(both, Place())
+    assert corpus.notes == (
+        f"dataset_path: train-0.jsonl, train-1.jsonl of {folder}",
+        f"eval_dataset_path: test.jsonl of {folder}",
+    )
+    same = str(folder / "test.jsonl")
+    corpus = tokens.prepare(replace(config, dataset_path=same, eval_dataset_path=same), Place())
+    assert corpus.notes == ("eval_dataset_path: test.jsonl is trained on as well",)
+
+
+def test_bad_lines_are_named_and_counted(config: Config) -> None:
+    path = Path(config.dataset_path)
+    lines = path.read_text().splitlines()
+    lines[3], lines[9] = "{", '{"txt": "a"}'
+    path.write_text("\n".join([*lines, "", ""]))
+    with pytest.raises(ConfigError) as caught:
+        tokens.prepare(replace(config, max_bad_lines=1), Place())
+    said = str(caught.value)
+    assert f"{path}:4: wanted a JSON object" in said
+    assert f"{path}:10: wanted text" in said
+    assert "wanted at most 1 unusable lines (max_bad_lines), found 2" in said
+    corpus = tokens.prepare(replace(config, max_bad_lines=2), Place())
+    assert 3 not in corpus.train.lines
+    assert len(corpus.notes) == 2
+
+
+def test_a_prompt_without_room_for_its_answer_is_told_what_it_needs(config: Config) -> None:
+    with Path(config.dataset_path).open("a") as file:
+        file.write(json.dumps({"prompt": "why " * 100, "completion": "so"}) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        tokens.prepare(config, Place())
+    assert ":201: nothing to learn within seq_len 48: a long prompt needs a" in str(caught.value)
+
+
+def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
+    Path(config.dataset_path).write_text("some words\n" * 5000)
+    with pytest.raises(ConfigError, match="and so are all lines after it"):
+        tokens.prepare(replace(config, max_bad_lines=10**6), Place())
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_a_flipped_bit_is_refused_with_the_way_out(config: Config) -> None:
+    tokens.prepare(config, Place())
+    path = caches(config)[0] / "shard-001-of-008" / "tokens.bin"
+    if not path.exists():
+        path = next(caches(config)[0].glob("shard-001-*/tokens.bin"))
+    damaged = bytearray(path.read_bytes())
+    damaged[7] ^= 4
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigError) as caught:
+        tokens.prepare(config, Place())
+    assert f"{path}: the token cache is damaged" in str(caught.value)
+    assert "rm -r" in str(caught.value)
+
+
+def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None:
+    source = tokencache.source(
+        config, Place(), Path(config.name_or_path), (Path(config.dataset_path),)
+    )
+    half = source.folder / "shard-000-of-001.tmp-1234"
+    half.mkdir(parents=True)
+    (half / "tokens.bin").write_bytes(b"\0")
+    assert set(tokens.prepare(config, Place()).train.lines.tolist()) == set(range(200))
+    assert not half.exists()
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_every_line_is_read_once_for_all_shards(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    plainly = lines.read
+
+    def counted(*words: Any, **how: Any) -> Iterator[lines.Line]:
+        for line in plainly(*words, **how):
+            read.append(line.number)
+            yield line
+
+    monkeypatch.setattr(lines, "read", counted)
+    tokens.prepare(config, Place())
+    assert sorted(read) == list(range(200))
+    assert len(list(cache_of(config).glob("shard-*"))) > 5
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_data_that_changes_under_the_tokeniser_is_refused(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly = samples.encode
+
+    def meanwhile(*words: Any) -> Any:
+        with Path(config.dataset_path).open("a") as file:
+            file.write('{"text": "more"}\n')
+        return plainly(*words)
+
+    monkeypatch.setattr(samples, "encode", meanwhile)
+    with pytest.raises(ConfigError, match="wanted data that stays as it is"):
+        tokens.prepare(config, Place())
+    assert not [path for path in cache_of(config).iterdir() if _is_made(path)]
+
+
+def _is_made(path: Path) -> bool:
+    return (path / "shard.json").exists() and ".tmp-" not in path.name
+
+
+def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokencache, "SHARD_BYTES", 1000)
+    with Path(config.dataset_path).open("a") as file:
+        file.write("some words\n" * 500)
+    corpus = tokens.prepare(replace(config, max_bad_lines=500), Place())
+    assert set(corpus.train.lines.tolist()) == set(range(200))
+
+
+def test_waiting_ends_when_nobody_makes_the_tokens(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "PATIENCE", 0.3)
+    with pytest.raises(ConfigError, match="nobody makes it"):
+        tokens.prepare(config, Place(local_rank=1))
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "empty"])
+def test_missing_data_is_told(config: Config, tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="dataset_path: wanted"):
+        tokens.prepare(replace(config, dataset_path=str(tmp_path / name)), Place())

@@ -1,0 +1,109 @@
+"""The command `python -m train`: arguments in, an exit code out, the outcome in status.json."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from train import hub, manifest, owner, status
+from train.arguments import parse
+from train.config import ConfigError
+from train.early import Early, Stopped
+from train.place import NoPlace, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from train.config import Config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the arguments say; return the exit code (see `train.status`)."""
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        match arguments.mode:
+            case "check":
+                from train.preflight import main as check  # noqa: PLC0415  (it needs no torch)
+
+                return check(arguments.config())
+            case "smoke":
+                from train.smoke import main as smoke  # noqa: PLC0415  (as above)
+
+                return smoke(arguments)
+            case "train":
+                return train(arguments.config())
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return status.USAGE
+
+
+def train(config: Config, place: Place | None = None, *, rendezvous: str | None = None) -> int:
+    """Train as configured; whatever happens, rank 0 leaves a status.json.
+
+    Args:
+        config: What to train.
+        place: This process among the ranks; the environment says it if None.
+        rendezvous: Where ranks meet, as a torch init method; the environment says it if None.
+    """
+    output = Path(config.output_dir)
+    try:
+        place = place or Place.from_environment()
+        state = status.Status(output, rank=place.rank)
+        with ExitStack() as stack:
+            early = stack.enter_context(Early(lambda name: state.set("preempted", name)))
+            if place.rank == 0:
+                stack.callback(owner.take(output))
+            return _train(config, place, state, early, rendezvous)
+    except Stopped:  # before the folder was ours to say anything in
+        return status.DONE
+    except (ConfigError, NoPlace) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return status.USAGE
+
+
+def _train(
+    config: Config, place: Place, state: status.Status, early: Early, rendezvous: str | None
+) -> int:
+    """Train in a folder that no other run uses."""
+    state.step = last_step(config)
+    try:
+        # At once: what an earlier run left must not be taken for what this one is.
+        state.set("starting")
+        hub.settle(config)
+        # After settle: transformers reads the hub's variables when it is imported.
+        from torch.distributed.elastic.multiprocessing.errors import record  # noqa: PLC0415
+
+        from train.run import run  # noqa: PLC0415
+
+        record(run)(config, place, state, early, rendezvous=rendezvous)
+    except Stopped as stopped:
+        state.set("preempted", str(stopped))
+        print(f"preempted at step {state.step}: {stopped}", flush=True)
+    except ModuleNotFoundError as error:
+        state.set("failed", str(error))
+        print(f"error: {error}\nhint: every node's Python needs clusterctl[train]", file=sys.stderr)
+        return status.USAGE
+    except BaseException as error:  # a second Ctrl-C too
+        from train.failures import exit_code, reason  # noqa: PLC0415  (needs torch as well)
+
+        state.set("failed", reason(error))
+        code = exit_code(error)
+        if code is None:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return code
+    return status.DONE
+
+
+def last_step(config: Config) -> int:
+    """Return the step of the checkpoint that a run will probably go on from."""
+    wanted = config.resume_from_checkpoint
+    if wanted == "latest":
+        return manifest.newest_step(Path(config.output_dir))
+    return (wanted and manifest.step_of(Path(wanted))) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What libraries say of a model that cannot be loaded or run, as a person can act on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from train.config import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from train.config import Config
+
+
+def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
+    """Return what a library said of a model as a person can act on it."""
+    text = " ".join(str(error).split())
+    if isinstance(error, torch.OutOfMemoryError):
+        return no_room("the base model", error)
+    if "target module" in text.lower():
+        names = f"lora_target_modules: wanted modules of {config.name_or_path}, found: {text}"
+        return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
+    if isinstance(error, ImportError):
+        return ConfigError(
+            (f"the model {config.name_or_path}: wanted its packages installed, found: {text}",),
+            hint="install it on every node, or set attn_implementation: sdpa",
+        )
+    return ConfigError(
+        (f"name_or_path: wanted a causal language model in {folder}, found: {text}",),
+        hint="it needs whole *.safetensors: `python -m train --check` looks at the files",
+    )
+
+
+def no_room(what: str, error: Exception) -> ConfigError:
+    """Return a lack of memory as a person can act on it."""
+    return ConfigError(
+        (f"{what}: wanted room in this GPU's memory, found: {' '.join(str(error).split())}",),
+        hint="a smaller per_device_train_batch_size or seq_len, activation_checkpointing: true, or "
+        "more ranks; `python -m train --check` estimates what it takes",
+    )

@@ -1,0 +1,290 @@
+"""`python -m train --check`: say in seconds what would fail, without any GPU's work."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from train import estimate, hub, lines, skeleton, tokencache
+from train.batchsize import batch_size
+from train.config import Config, ConfigError
+from train.estimate import GIB
+from train.samples import FORMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from train.estimate import Shape
+
+NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
+LOOKED_AT = 100
+CHECKPOINT_BYTES = 12
+"""A trained weight on disk: itself and AdamW's two moments."""
+MACHINE = Path("/proc/meminfo")
+FAILED = 2
+NODES = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    state: Literal["ok", "warn", "fail"]
+    about: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What this node computes on."""
+
+    count: int
+    memory: int
+    """Bytes of the smallest one."""
+    name: str
+
+    @property
+    def are_gpus(self) -> bool:
+        """Whether they are GPUs."""
+        return self.name != "CPU"
+
+
+def main(config: Config) -> int:
+    """Look at everything, print a line each, and return 0 if nothing would fail."""
+    hub.settle(config)
+    findings = []
+    for finding in check(config):
+        findings.append(finding)
+        print(f"{finding.state:4}  {finding.about:10} {finding.said}", flush=True)
+    failed = sum(finding.state == "fail" for finding in findings)
+    print(f"{failed} of {len(findings)} would stop the training" if failed else "ready to train")
+    return FAILED if failed else 0
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """Yield what was found, the cheapest first."""
+    yield from _packages()
+    devices = find_devices()
+    world = int(os.environ.get("WORLD_SIZE", devices.count))
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", os.environ.get("NNODES", "1")))
+    yield Finding(
+        state="ok",
+        about="devices",
+        said=f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
+        if devices.are_gpus
+        else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together",
+    )
+    yield from _batch(config, max(1, world // nodes))
+    yield from _model(config, devices, max(1, world // nodes))
+    yield from _data(config)
+    yield from _folders(config)
+
+
+def _packages() -> Iterator[Finding]:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        said = f"not installed: {', '.join(missing)} (pip install 'clusterctl[train]')"
+        yield Finding(state="fail", about="packages", said=said)
+        return
+    versions = (f"{name} {importlib.metadata.version(name)}" for name in NEEDED[:3])
+    yield Finding(state="ok", about="packages", said=", ".join(versions))
+
+
+def find_devices() -> Devices:
+    """Return this node's GPUs as nvidia-smi lists them, or its processor, without torch."""
+    program = shutil.which("nvidia-smi")
+    if program:
+        query = [program, "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+            rows = [line.split(", ", 1) for line in done.stdout.splitlines() if ", " in line]
+        except (OSError, subprocess.TimeoutExpired):
+            rows = []
+        if rows:
+            smallest = min(int(float(row[0])) for row in rows) << 20
+            return Devices(count=len(rows), memory=smallest, name=rows[0][1])
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Devices(count=1, memory=memory, name="CPU")
+
+
+def _batch(config: Config, local: int) -> Iterator[Finding]:
+    """Say local x GPUs x nodes x accumulation for some numbers of nodes."""
+    for nodes in NODES:
+        try:
+            size = batch_size(config, local * nodes)
+        except ConfigError as error:
+            state: Literal["fail", "warn"] = "fail" if nodes == 1 else "warn"
+            said = f"{nodes} x {local}: {'; '.join(error.problems)}"
+            yield Finding(state=state, about="batch", said=said)
+            continue
+        of_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
+        said = (
+            f"{size.per_device} local x {local} a node x {of_nodes} x {size.accumulation} "
+            f"accumulation = {size.total} samples a step"
+        )
+        if size.empty:
+            said += f" ({size.empty} places stay empty)"
+        yield Finding(state="ok", about="batch", said=said)
+
+
+def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
+    name = config.name_or_path
+    if hub.is_hub_id(name):
+        offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
+        token = "with" if os.environ.get("HF_TOKEN") else "without"
+        said = f"{name} is a hub id: downloaded once a node at the start, {token} HF_TOKEN"
+        yield Finding(state="warn" if offline else "ok", about="model", said=said)
+        return
+    try:
+        folder = hub.model_folder(config)
+        shape = estimate.shape(folder)
+    except ConfigError as error:
+        yield Finding(state="fail", about="model", said=" ".join(error.problems))
+        return
+    except (OSError, ValueError, KeyError) as error:
+        yield Finding(state="fail", about="model", said=f"{name}: cannot be read: {error}")
+        return
+    if not shape.complete or not shape.parameters:
+        said = f"{folder}: wanted all its *.safetensors, found some missing"
+        yield Finding(state="fail", about="model", said=said)
+        return
+    if not any((folder / file).is_file() for file in tokencache.TOKENIZER_FILES):
+        yield Finding(state="fail", about="model", said=f"{folder}: wanted a tokenizer, found none")
+    said = f"{estimate.weights_in_words(shape.parameters)}, {shape.layers} layers"
+    yield Finding(state="ok", about="model", said=said)
+    yield from _asked_for(config, folder)
+    yield from _memory(config, shape, devices, local)
+
+
+def _asked_for(config: Config, folder: Path) -> Iterator[Finding]:
+    """Look at the model's own modules, where something is asked for that not every model has."""
+    if skeleton.is_usual(config):
+        return
+    try:
+        yield Finding(state="ok", about="modules", said=skeleton.look(config, folder))
+    except ConfigError as error:
+        for problem in error.problems:
+            hint = f" (hint: {error.hint})" if error.hint else ""
+            yield Finding(state="fail", about="modules", said=problem + hint)
+
+
+def _memory(config: Config, shape: Shape, devices: Devices, local: int) -> Iterator[Finding]:
+    """Say what a rank takes, and how few GPUs or nodes would do."""
+    shards = 1 if config.parallel in {"ddp", "single"} else local
+    need = estimate.memory(config, shape, shards=shards, gpu=devices.are_gpus)
+    room = devices.memory if devices.are_gpus else devices.memory / max(1, local)
+    where = "a GPU" if devices.are_gpus else "a process"
+    fits = need.total < room
+    said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
+    yield Finding(state="ok" if fits else "warn", about="memory", said=said)
+    alone = estimate.memory(config, shape, shards=1, gpu=devices.are_gpus)
+    if alone.total < room:
+        said = f"this fits on one {'GPU' if devices.are_gpus else 'process'}: more only add speed"
+    elif fits:
+        said = "this fits on one node: more nodes only add speed, and need a fast network for it"
+    else:
+        said = "this does not fit on one node: more nodes with parallel: fsdp, a smaller "
+        said += "per_device_train_batch_size or seq_len, or activation_checkpointing: true"
+    yield Finding(state="ok" if fits else "warn", about="nodes", said=said)
+
+
+def _data(config: Config) -> Iterator[Finding]:
+    for key in ("dataset_path", "eval_dataset_path"):
+        name = getattr(config, key)
+        if not name:
+            continue
+        if hub.is_hub_dataset(name):
+            yield Finding(state="ok", about="data", said=f"{name} is a hub id: downloaded at start")
+            continue
+        try:
+            files = lines.find(Path(name), key=key)
+        except ConfigError as error:
+            hint = f" (hint: {error.hint})" if error.hint else ""
+            yield Finding(state="fail", about="data", said=" ".join(error.problems) + hint)
+            continue
+        yield _lines(config, key, files)
+
+
+def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
+    """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
+    first = list(islice(lines.read(files), LOOKED_AT))
+    bad = []
+    for line in first:
+        try:
+            record = json.loads(line.content)
+            keys = set(record)
+        except (ValueError, TypeError):
+            bad.append(f"{line.where}: wanted a JSON object")
+            continue
+        if not ({"text", "messages"} & keys or {"prompt", "completion"} <= keys):
+            bad.append(f"{line.where}: wanted {FORMS}, found the keys {', '.join(sorted(keys))}")
+    size = sum(path.stat().st_size for path in files)
+    if not first:
+        return Finding(state="fail", about="data", said=f"{key}: wanted lines, found none")
+    if len(bad) > config.max_bad_lines:
+        return Finding(
+            state="fail", about="data", said=f"{bad[0]} ({len(bad)} of {len(first)} bad)"
+        )
+    chats = any(b'"messages"' in line.content for line in first)
+    if chats and not _has_template(Path(config.name_or_path)):
+        said = f"{key}: wanted a chat template beside the model for messages, found none"
+        return Finding(state="fail", about="data", said=said)
+    each = sum(len(line.content) for line in first) / len(first)
+    names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    said = f"{key}: {names}, {size / 2**20:.1f} MiB, about {size / each:.0f} lines"
+    return Finding(state="ok", about="data", said=said)
+
+
+def _has_template(folder: Path) -> bool:
+    """Whether a model's folder has a chat template; one that is not here yet may have."""
+    if not folder.is_dir() or (folder / "chat_template.jinja").is_file():
+        return True
+    names = ("tokenizer_config.json", "chat_template.json")
+    texts = [(folder / name).read_text() for name in names if (folder / name).is_file()]
+    return any('"chat_template"' in text for text in texts)
+
+
+def _folders(config: Config) -> Iterator[Finding]:
+    """Try to write where the run will write, and look for room for its checkpoints."""
+    folders = {"output_dir": Path(config.output_dir)}
+    if config.cache_dir:
+        folders["cache_dir"] = Path(config.cache_dir)
+    for key, folder in folders.items():
+        above = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                pass
+        except OSError as error:
+            said = f"{key}: cannot write in {above}: {error.strerror}"
+            yield Finding(state="fail", about="folders", said=said)
+            continue
+        free = shutil.disk_usage(above).free
+        wanted = _checkpoints(config) if key == "output_dir" else 0
+        said = f"{key}: {folder} can be written, {free / GIB:.1f} GiB free"
+        if wanted:
+            said += f", checkpoints take about {max(wanted / GIB, 0.1):.1f} GiB"
+        yield Finding(state="ok" if free > wanted else "fail", about="folders", said=said)
+    wanted_from = config.resume_from_checkpoint
+    if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
+        said = f"resume_from_checkpoint: wanted COMPLETE in {wanted_from}, found none"
+        yield Finding(state="fail", about="folders", said=said)
+
+
+def _checkpoints(config: Config) -> int:
+    """Return the bytes that the kept checkpoints and the one being written take."""
+    try:
+        shape = estimate.shape(Path(config.name_or_path))
+    except (OSError, ValueError, KeyError):
+        return 0
+    lora = config.method == "lora"
+    trained = estimate.lora_parameters(shape, config.lora_r) if lora else shape.parameters
+    return trained * CHECKPOINT_BYTES * (config.save_total_limit + 1)

@@ -1,0 +1,221 @@
+"""One training from its configuration to its outcome: everything made, proven, and set going."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from train import flops, hub, identity, layout, resume, tokens
+from train.banner import banner
+from train.batches import Batches, Position
+from train.batchsize import batch_size
+from train.checkpoint import Checkpoints, Progress
+from train.loop import Trainer
+from train.metrics import Meter
+from train.model import build
+from train.optimizer import Optimizer
+from train.ranks import Ranks
+from train.stop import Requests
+
+if TYPE_CHECKING:
+    from train.batchsize import BatchSize
+    from train.config import Config
+    from train.early import Early
+    from train.loop import Outcome
+    from train.model import Model
+    from train.place import Place
+    from train.resume import Choice
+    from train.shards import Ints
+    from train.status import Status
+    from train.tokens import Corpus, TokenSet
+
+
+NOISE = (
+    ".*is_gradient_checkpointing.* is deprecated",  # peft asks transformers for it
+    "The PEFT config's `base_model_name_or_path` was renamed",  # ours is written down in the end
+    "torch.distributed is disabled, unavailable or uninitialized",  # the export reads alone
+)
+"""Warnings of libraries about each other, which nobody who trains can act on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """All that nodes must know of each other's samples."""
+
+    lengths: Ints
+    targets: Ints
+
+    @classmethod
+    def of(cls, samples: TokenSet) -> Lengths:
+        """Take them from a node's samples."""
+        return cls(lengths=samples.lengths, targets=samples.targets)
+
+
+def run(
+    config: Config, place: Place, status: Status, early: Early, *, rendezvous: str | None = None
+) -> Outcome:
+    """Train, on every rank.
+
+    Args:
+        config: The same on every rank.
+        place: This process among them.
+        status: Told of every step and of the end.
+        early: Takes the signals until the ranks have met.
+        rendezvous: Where ranks meet, as a torch init method; the environment says it if None.
+    """
+    for words in NOISE:
+        warnings.filterwarnings("ignore", message=words)
+    if config.deterministic:
+        # cuBLAS reads it when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(mode=True)
+    base = hub.model_folder(config)
+    # Before any group exists: no collective may wait, and time out, on somebody's tokeniser.
+    corpus = tokens.prepare(config, place)
+    early.meet()
+    output = Path(config.output_dir)
+    ranks = Ranks.join(
+        place, timeout=config.start_timeout, traces=output / "nccl", rendezvous=rendezvous
+    )
+    requests = Requests(ranks, output)
+    requests.listen(early)
+    try:
+        return _together(config, ranks, requests, base, corpus, status)
+    except BaseException as error:
+        if theirs := ranks.first_failure.behind(error):
+            raise theirs from error
+        raise
+
+
+def _together(
+    config: Config,
+    ranks: Ranks,
+    requests: Requests,
+    base: Path,
+    corpus: Corpus,
+    status: Status,
+) -> Outcome:
+    """Train, now that all ranks are there."""
+    place = ranks.place
+    about = identity.about(config, base, corpus.key, place.world_size)
+    about["ranks_of_nodes"] = list(ranks.on_nodes().values())
+    ranks.same_everywhere(
+        {
+            "the code in train/": about["code"],
+            f"the base model {base}": about["base"],
+            "the tokenised data": corpus.key,
+        }
+        | {f"the installed {name}": text for name, text in identity.must_match(about).items()}
+        | {f"the configuration's {key}": str(value) for key, value in about["config"].items()}
+    )
+    pythons = _pythons(ranks, about["versions"]["python"])
+    laid = layout.choose(config, ranks, base)
+    config = replace(config, reshard_after_forward=laid.reshards)
+    checkpoints = Checkpoints(config, ranks, base, about)
+    wanted = config.resume_from_checkpoint
+    # Before the model is loaded: a checkpoint that is no good should be said at once.
+    choice = resume.choose(checkpoints, ranks, wanted) if wanted else None
+    torch.manual_seed(config.seed)
+    model = build(config, ranks, base, laid.name)
+    optimizer = Optimizer(config, model)
+    # From here on ranks differ: each drops out other parts of its own samples.
+    torch.manual_seed(resume.seed_of(config.seed, 0, place.rank))
+    progress, remarks = _start(choice, checkpoints, model, optimizer, ranks)
+    if wanted and choice is None:
+        remarks = (f"resume: no checkpoint in {checkpoints.output} yet, starting anew", *remarks)
+    size = batch_size(config, place.world_size)
+    batches = _batches(config, ranks, corpus, size)
+    if progress.position.consumed >= batches.epoch_rows:
+        # The data has shrunk since: there is nothing left of this epoch.
+        position = Position(epoch=progress.position.epoch + 1)
+        remark = (
+            f"resume: wanted sample {progress.position.consumed} of epoch "
+            f"{progress.position.epoch}, found {batches.epoch_rows}: the next epoch begins"
+        )
+        remarks = (*remarks, remark)
+        progress = replace(progress, position=position)
+    steps = config.max_steps or config.num_train_epochs * batches.steps_per_epoch
+    work = flops.per_token(model.network, flops.typical(corpus.train.lengths))
+    meter = Meter(config, ranks, flops_per_token=work)
+    meter.resumed(progress.step)
+    status.step = progress.step
+    status.set("running")
+    if ranks.is_first:
+        lines = banner(config, ranks, model, corpus, size, steps=steps, step=progress.step)
+        remarks = (*pythons, *laid.remarks, *model.remarks, *corpus.notes, *remarks)
+        print("\n".join((*lines, *remarks)), flush=True)
+    trainer = Trainer(
+        config=config,
+        ranks=ranks,
+        model=model,
+        optimizer=optimizer,
+        batches=batches,
+        checkpoints=checkpoints,
+        requests=requests,
+        meter=meter,
+        status=status,
+        steps=steps,
+        evaluates=corpus.eval is not None,
+    )
+    outcome = trainer.run(progress)
+    meter.close()
+    checkpoints.close()
+    status.set(outcome.state, outcome.reason)
+    if ranks.is_first:
+        print(f"{outcome.state} at step {outcome.step}: {outcome.reason}", flush=True)
+    # The others leave when the outcome is written: a launcher may look as soon as one has ended.
+    ranks.barrier()
+    ranks.leave()
+    return outcome
+
+
+def _pythons(ranks: Ranks, version: str) -> tuple[str, ...]:
+    """Say where nodes have other patch levels of Python: that changes no numbers."""
+    found = ranks.gather(version)
+    who = [f"{text} on rank {(r := found.index(text))} on {ranks.hosts[r]}" for text in set(found)]
+    return (f"Python differs: {', '.join(sorted(who))}",) if len(who) > 1 else ()
+
+
+def _batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
+    """Return this rank's batches; nodes with samples of their own first tell each other theirs."""
+    if config.node_data == "whole" or len(ranks.leaders) == 1:
+        return Batches(corpus.train, corpus.eval, config, size, rank=ranks.place.rank)
+    mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)
+    rows = ranks.gather(mine if ranks.is_leader else None)
+    theirs = [row for row in rows if row is not None]
+    return Batches(
+        corpus.train,
+        corpus.eval,
+        config,
+        size,
+        rank=ranks.place.rank,
+        pools=[train for train, _ in theirs],
+        evaluation_pools=[held_out for _, held_out in theirs if held_out],
+        ranks_of_pools=tuple(ranks.on_nodes().values()),
+    )
+
+
+def _start(
+    choice: Choice | None,
+    checkpoints: Checkpoints,
+    model: Model,
+    optimizer: Optimizer,
+    ranks: Ranks,
+) -> tuple[Progress, tuple[str, ...]]:
+    """Go on from a checkpoint, or from nothing; return what a person must know as well."""
+    if choice is None:
+        return Progress(step=0, position=Position()), checkpoints.set_aside(after=0)
+    progress, differences = resume.load(choice, model, optimizer, ranks, checkpoints.about)
+    if choice.folder.resolve().parent == checkpoints.output.resolve():
+        checkpoints.last_step = progress.step
+    return progress, (
+        *(f"resume: passed over {text}" for text in choice.refused),
+        f"resume: from {choice.folder}, step {progress.step}",
+        *(f"resume: {text}" for text in differences),
+        *checkpoints.set_aside(after=progress.step),
+    )

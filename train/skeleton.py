@@ -1,0 +1,89 @@
+"""A model without its weights: does it have the modules and the attention that are asked for."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from typing import TYPE_CHECKING
+
+from train.config import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from train.config import Config
+
+EVERY = ("all-linear",)
+BUILT_IN = ("sdpa", "eager")
+
+
+def is_usual(config: Config) -> bool:
+    """Return whether any model has what is asked for: torch need not be loaded to say so."""
+    named = config.method == "lora" and config.lora_target_modules != EVERY
+    return not named and config.attn_implementation in BUILT_IN
+
+
+def look(config: Config, folder: Path) -> str:
+    """Make the model's modules without any weights, and say what was found.
+
+    Args:
+        config: What is asked for.
+        folder: The base model's.
+
+    Raises:
+        ConfigError: a module or a package is not there.
+    """
+    # ruff: noqa: PLC0415  (seconds, for those alone who ask for the unusual)
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    how = {"trust_remote_code": config.trust_remote_code}
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            shape = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
+            network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                shape, attn_implementation=config.attn_implementation, **how
+            )
+        except (ImportError, OSError, ValueError) as error:
+            found = " ".join(str(error).split())
+            raise ConfigError(
+                (f"attn_implementation: wanted {config.attn_implementation}, found: {found}",),
+                hint="install it on every node, or set attn_implementation: sdpa",
+            ) from error
+    if config.method != "lora" or config.lora_target_modules == EVERY:
+        return f"attention by {config.attn_implementation}"
+    names = [name for name, module in network.named_modules() if _is_linear(module)]
+    counts = count_targets(config, names)
+    return f"adapters on {sum(counts.values())} modules of {len(names)}"
+
+
+def count_targets(config: Config, names: list[str]) -> dict[str, int]:
+    """Return how many of a model's modules each name in lora_target_modules means.
+
+    PEFT is content if one of them is found, and says nothing of the others.
+
+    Raises:
+        ConfigError: naming each that means none, and what is nearest.
+    """
+    counts = {
+        target: sum(name == target or name.endswith(f".{target}") for name in names)
+        for target in config.lora_target_modules
+    }
+    lacking = [target for target, count in counts.items() if not count]
+    if lacking:
+        raise ConfigError(tuple(_lacks(target, names) for target in lacking))
+    return counts
+
+
+def _is_linear(module: object) -> bool:
+    """Return whether an adapter can be put beside it: GPT-2 calls its own linear layer Conv1D."""
+    return type(module).__name__ in {"Linear", "Conv1D", "Embedding"}
+
+
+def _lacks(target: str, names: list[str]) -> str:
+    """Say that no module is called so, and what is."""
+    known = sorted({name.rpartition(".")[2] for name in names})
+    close = difflib.get_close_matches(target.rpartition(".")[2], known, n=2, cutoff=0.6)
+    nearest = f"nearest: {', '.join(close)}" if close else f"there are {', '.join(known)}"
+    return f"lora_target_modules: wanted modules of the model, found no {target}; {nearest}"
