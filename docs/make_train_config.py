@@ -1,0 +1,67 @@
+"""Writes docs/reference/train-config.md from the keys themselves: `python docs/make_train_config.py`."""
+# ruff: noqa: INP001, E501  (a script, not a module of a package; prose has a line a sentence)
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from train.arguments import TYPES, describe
+from train.config import Config
+
+PAGE = Path(__file__).parent / "reference" / "train-config.md"
+
+HEAD = """\
+# Keys of a training
+
+What `python -m train` can be told.
+Written by `python docs/make_train_config.py`; a test keeps it equal.
+
+A key stands in the file given with `--config`, or on the command line as `--set KEY=VALUE` or as a flag of its own.
+`--learning-rate 1e-4` and `--learning_rate=1e-4` are the same.
+A flag wins over the file, and of two flags the last one.
+Headings in the file (`model:`, `data:`, …) are only for the reader: a key may stand under any of them or under none.
+Under `lora:` the short names `r`, `alpha`, `dropout` and `target_modules` do.
+
+An unknown key is refused with the nearest right one, a wrong value with `file:line: key: wanted, found`, all of them at once, exit code 2.
+Spellings of other programs are taken where they mean the same; they stand in the last column.
+`packing: true`, `bf16: true`, `use_lora: false`, `group_by_length: true`, `save_strategy: epoch` are understood as well.
+What belongs to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) is named as such.
+
+The batch of a step is `per_device_train_batch_size` x ranks x `gradient_accumulation_steps`.
+With `global_batch_size` the accumulation is derived, so the batch is the same on any number of nodes; where it does not divide, some places of a step stay empty and the run says so.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    sections: dict[str, list[dataclasses.Field[object]]] = {}
+    for item in dataclasses.fields(Config):
+        sections.setdefault(item.metadata["section"], []).append(item)
+    blocks = [HEAD]
+    for name, items in sections.items():
+        rows = ["| key | value | default | what it means | also |", "|---|---|---|---|---|"]
+        rows += [_row(item) for item in items]
+        blocks.append(f"## {name}\n\n" + "\n".join(rows) + "\n")
+    return "\n".join(blocks)
+
+
+def _row(item: dataclasses.Field[object]) -> str:
+    kind = describe(TYPES[item.name]).replace("|", "\\|")
+    text = item.metadata["text"].replace("|", "\\|")
+    also = " ".join(f"`{name}`" for name in item.metadata["also"])
+    return f"| `{item.name}` | {kind} | {_default(item.default)} | {text} | {also} |"
+
+
+def _default(value: object) -> str:
+    if value is None or value == "":
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(value)}]`"
+    return f"`{value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

@@ -1,0 +1,103 @@
+"""The documentation holds: links lead somewhere, commands parse, help is what help says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.main import WITH_COMMAND, split_command
+from clusterctl.cli.parser import VERBS, build_parser
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+FENCE = re.compile(r"^ *(```+).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`(clusterctl [^`]+)`")
+LINE = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S* )*(clusterctl (?:.*\\\n)*.*)$", re.MULTILINE)
+OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"}
+ELLIPSES = {"…", "..."}
+
+
+def links() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for target in LINK.findall(FENCE.sub("", page.read_text())):
+            if "://" not in target and not target.startswith("mailto:"):
+                yield str(page.relative_to(ROOT)), target
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield every command of ours that a page shows, in a line of a block or within a sentence."""
+    for page in PAGES:
+        text = page.read_text()
+        found = INLINE.findall(FENCE.sub("", text))
+        for block in FENCE.finditer(text):
+            found += LINE.findall(block.group())
+        for command in dict.fromkeys(found):
+            yield str(page.relative_to(ROOT)), command
+
+
+def words_of(command: str) -> list[str]:
+    """Return our own arguments of a shown command: up to a pipe, without what stands for more."""
+    words = []
+    for word in shlex.split(command.replace("\\\n", " "), comments=True)[1:]:
+        if word in OPERATORS:
+            break
+        if word not in ELLIPSES:
+            words.append(word.rstrip(";"))
+    return words
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings as GitHub makes them."""
+    titles = HEADING.findall(FENCE.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(("page", "target"), sorted(set(links())))
+def test_a_link_leads_somewhere(page: str, target: str) -> None:
+    path, _, anchor = target.partition("#")
+    aim = (ROOT / page).parent / path if path else ROOT / page
+    assert aim.exists()
+    if anchor:
+        assert anchor in anchors(aim)
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+def test_a_command_that_is_shown_parses(
+    page: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = words_of(command)
+    verb = next((word for word in words[:1] if not word.startswith("-")), None)
+    if verb is not None:
+        assert verb in VERBS
+    if words == [verb]:
+        return  # the verb's name, not a whole command
+    if verb in WITH_COMMAND:
+        words, _ = split_command(words)
+    code: object = 0
+    try:
+        build_parser([verb] if verb else []).parse_args(words)
+    except SystemExit as asked:
+        code = asked.code
+    assert code == 0, capsys.readouterr().err
+
+
+def test_the_page_of_commands_is_what_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write it anew with: python docs/make_commands.py."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    made = runpy.run_path(str(ROOT / "docs" / "make_commands.py"))
+    # Python versions differ in where they break the lines of a usage, not in its words.
+    assert made["PAGE"].read_text().split() == made["render"]().split()
+
+
+def test_every_verb_has_its_page_entry() -> None:
+    headings = anchors(ROOT / "docs" / "reference" / "commands.md")
+    assert set(VERBS) <= headings
