@@ -145,8 +145,11 @@ def wanted_of(cluster: Cluster, node: Node) -> Wanted:
 
 def _connect(survey: Survey, pool: Nodes) -> Iterator[Event]:
     """Open all connections, and let each node read as soon as its own is there."""
+    meant = {node.name for node in survey.cluster.nodes}
     done: set[str] = set()
     for reply in pool.open():
+        if reply.node not in meant:
+            continue  # it was left out after the pool was made
         done.add(reply.node)
         if reply.ok:
             wanted = wanted_of(survey.cluster, survey.cluster.node(reply.node))

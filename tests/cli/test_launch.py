@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import MakeProject
 from tests.cli.runs import DONE, Project, lines_of
+from tests.conftest import MakeSandbox
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
 
@@ -249,6 +251,28 @@ def test_a_dry_run_starts_nothing_and_says_where_values_come_from(project: Proje
     assert "A='b c'" in answer.stdout
     assert "(--env)" in answer.stdout
     assert not list(project.state.rglob("record.json"))
+
+
+@pytest.mark.parametrize(
+    ("node", "fault", "left"),
+    [
+        ("node3", "shared-unmounted", ["node1", "node2"]),
+        ("node1", "sshd-killed", ["node2", "node3"]),
+    ],
+)
+def test_unhealthy_nodes_are_left_out_and_the_others_run(
+    node: str,
+    fault: str,
+    left: list[str],
+    make_sandbox: MakeSandbox,
+    make_project: MakeProject,
+) -> None:
+    project = make_project(make_sandbox())
+    project.sandbox.fault(node, fault)
+    answer = project.launch("--exclude-unhealthy", "--", "job.py")
+    assert answer.returncode == 0, answer.stderr
+    assert f"left out: {node}: " in answer.stderr
+    assert [each["node"] for each in project.status()["nodes"]] == left
 
 
 def test_a_missing_secret_is_an_error_before_anything(project: Project) -> None:
