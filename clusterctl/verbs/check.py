@@ -120,7 +120,7 @@ def check_code(
 ) -> Generator[Event, None, CheckResult]:
     """Judge what `sync` brought, on top of a verdict that left it out."""
     began = time.monotonic()
-    facts = yield from run_job_check(cluster, pool, before.facts)
+    facts = yield from run_job_check(cluster, pool, before.facts, synced=True)
     result = judge(cluster, facts, CheckOptions(strict=before.strict))
     return replace(result, seconds=before.seconds + time.monotonic() - began)
 

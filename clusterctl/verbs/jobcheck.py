@@ -23,9 +23,15 @@ LAST_LINES = 20
 
 
 def run_job_check(
-    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts]
+    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], *, synced: bool = False
 ) -> Generator[Event, None, dict[str, NodeFacts]]:
     """Run it where there is one and its folder is; nothing is there before the first `sync`.
+
+    Args:
+        cluster: the nodes, and the job.
+        pool: the ways to them.
+        facts: of each node.
+        synced: the folder was made since, if it was not there.
 
     Returns:
         The facts, with `job_check` where it was run.
@@ -33,7 +39,7 @@ def run_job_check(
     requests = {
         node.name: _request(cluster, node, facts[node.name])
         for node in cluster.nodes
-        if cluster.job.check and _is_ready(node, facts[node.name])
+        if cluster.job.check and _is_ready(node, facts[node.name], synced=synced)
     }
     known = dict(facts)
     waiting = list(requests)
@@ -49,10 +55,11 @@ def run_job_check(
     return known
 
 
-def _is_ready(node: Node, facts: NodeFacts) -> bool:
+def _is_ready(node: Node, facts: NodeFacts, *, synced: bool) -> bool:
     workdir = facts.path(node.workdir) if node.workdir else None
+    there = synced or workdir is None or workdir.folder is True
     started = facts.python is not None and not facts.python.problem
-    return facts.answered and started and (workdir is None or workdir.folder is True)
+    return facts.answered and started and there
 
 
 def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
