@@ -13,7 +13,7 @@ LAST = 29999
 def choose_port(wanted: int | None, master: NodeFacts | None) -> tuple[int, str]:
     """Return the port and why: what the person set, else the first that is free there."""
     if wanted is not None:
-        return wanted, "set in the inventory"
+        return wanted, "asked for"
     if master is None or master.listeners is None:
         return FIRST, "PyTorch's default; what listens on the master is unknown"
     taken = {listener.port for listener in master.listeners}

@@ -80,6 +80,7 @@ def make_plan(
             zip(cluster.nodes, counts, firsts, strict=True)
         )
     )
+    port_origin = "network.master_port" if cluster.master_port else network.master_port_why
     start_timeout = _first(options.start_timeout, START_TIMEOUT)
     lost_after = _first(options.lost_after, LOST_AFTER)
     return Plan(
@@ -99,7 +100,7 @@ def make_plan(
         settings=(
             _setting("launcher", name, options, "job.launcher"),
             _setting("command", " ".join(command), options, "job.command", "after `--`"),
-            _setting("master_port", str(port), options, network.master_port_why),
+            _setting("master_port", str(port), options, port_origin),
             _setting("start_timeout", f"{start_timeout:g} s", options, "built-in"),
             _setting("lost_after", f"{lost_after:g} s", options, "built-in"),
         ),

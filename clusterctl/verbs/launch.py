@@ -205,9 +205,11 @@ def _without_overridden(cluster: Cluster, options: Options) -> Cluster:
 
 
 def _as_launched(cluster: Cluster, options: LaunchOptions) -> Cluster:
-    """Return the cluster with the launcher that is meant, by which the nodes are judged."""
-    launcher = options.plan.launcher or cluster.job.launcher
-    return replace(cluster, job=replace(cluster.job, launcher=launcher))
+    """Return the cluster with what the command line says, by which the nodes are judged."""
+    said, job = options.plan, cluster.job
+    env = tuple({**dict(job.env), **dict(said.env)}.items())
+    job = replace(job, launcher=said.launcher or job.launcher, env=env)
+    return replace(cluster, job=job, master_port=said.master_port or cluster.master_port)
 
 
 def _judge(

@@ -74,12 +74,14 @@ def plan() -> Planner:
         nodes: tuple[Node, ...] = tuple(node(n) for n in range(len(GPUS))),
         known: dict[str, NodeFacts] | None = None,
         same_machine: bool = False,
+        master_port: int | None = None,
     ) -> Plan:
         known = known or {f"n{n}": facts(n, gpus) for n, gpus in enumerate(GPUS)}
         cluster = Cluster(
             name="lab",
             nodes=nodes,
             same_machine=same_machine,
+            master_port=master_port,
             job=job or Job(command=("-m", "train", "--lr", "1e-4")),
         )
         return make_plan(cluster, known, network(), options or Options(), run="lab-1")

@@ -165,7 +165,9 @@ def test_the_port_and_where_it_came_from(plan: Planner) -> None:
     assert (settings["master_port"].value, settings["master_port"].origin) == (
         "29500", "PyTorch's default",
     )  # fmt: skip
-    made = plan(options=Options(master_port=4000))
+    settings = {each.name: each for each in plan(master_port=29500).settings}
+    assert settings["master_port"].origin == "network.master_port"
+    made = plan(options=Options(master_port=4000), master_port=29500)
     settings = {each.name: each for each in made.settings}
     assert (made.master_port, settings["master_port"].origin) == (4000, "--master-port")
     assert "--master-port=4000" in made.node("n2").launcher_argv

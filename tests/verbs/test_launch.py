@@ -68,6 +68,16 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
     launch.require_script(given, options)
 
 
+def test_nodes_are_judged_by_what_the_command_line_says() -> None:
+    given = replace(cluster(env=(("A", "1"), ("B", "2"))), master_port=29500)
+    said = Options(launcher="direct", env=(("B", "3"), ("C", "4")), master_port=29600)
+    judged = launch._as_launched(given, LaunchOptions(plan=said))
+    assert judged.job.launcher == "direct"
+    assert judged.job.env == (("A", "1"), ("B", "3"), ("C", "4"))
+    assert judged.master_port == 29600
+    assert launch._as_launched(given, LaunchOptions()) == given
+
+
 def test_a_node_that_is_not_reached_stops_a_launch_even_by_force() -> None:
     nodes = FakePool(CLUSTER, {})
     options = LaunchOptions(forces=True, checks=False, syncs=False)
