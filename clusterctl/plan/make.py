@@ -157,14 +157,16 @@ def _launcher_args(
     cluster: Cluster, options: Options, launcher: Launcher, name: str
 ) -> tuple[str, ...]:
     args = cluster.job.launcher_args if name == cluster.job.launcher else ()
-    if not options.max_restarts:
+    if options.max_restarts is None:
         return args
-    if launcher.limit_restarts is None:
+    if launcher.limit_restarts is not None:
+        return args + launcher.limit_restarts(options.max_restarts)
+    if options.max_restarts:
         raise UsageError(
             f"--max-restarts: launcher {name} does not restart ranks by itself",
             hint="clusterctl launch --launcher torchrun --max-restarts N",
         )
-    return args + launcher.limit_restarts(options.max_restarts)
+    return args
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:
@@ -197,8 +199,14 @@ def _first(given: float | None, built_in: float) -> float:
 def _setting(
     name: str, value: str, options: Options, otherwise: str, said: str | None = None
 ) -> Setting:
-    """Return a choice with where it was made: the command line's, if it made one."""
-    given = getattr(options, name) not in (None, ())
-    return Setting(
-        name=name, value=value, origin=(said or options.origin(name)) if given else otherwise
-    )
+    """Return a choice with where it was made: the command line's, if it made one.
+
+    Args:
+        name: of the option.
+        value: what was chosen.
+        options: of the command line.
+        otherwise: where it is from when the command line does not say it.
+        said: how the command line says it, where that is no flag.
+    """
+    origin = options.origins.get(name, said or options.origin(name))
+    return Setting(name=name, value=value, origin=origin if options.says(name) else otherwise)

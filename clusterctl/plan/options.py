@@ -29,6 +29,10 @@ class Options:
     origins: Mapping[str, str] = field(default_factory=dict)
     """Field → where its value was said, as `--gpus` or `CLUSTERCTL_GPUS`."""
 
+    def says(self, name: str) -> bool:
+        """Tell whether a field was said at all; 0 is a choice too."""
+        return getattr(self, name) not in (None, ())
+
     def origin(self, name: str) -> str:
         """Return where the value of a field was said."""
         return self.origins.get(name, "--" + name.replace("_", "-"))

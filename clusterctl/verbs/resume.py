@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.errors import UsageError
@@ -85,7 +85,10 @@ def resume(
         "tree": before.tree,
         "commit": before.commit,
     }
-    plan = replace(asked, command=command)
+    origins = dict(asked.origins)
+    if not options.launch.plan.command:
+        origins["command"] = _origin(before)
+    plan = replace(asked, command=command, origins=origins)
     return cluster, replace(options.launch, plan=plan, resumed=resumed)
 
 
@@ -101,13 +104,19 @@ def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
 
 def _taken_over(before: RunRecord, given: Options) -> Options:
     """Fill what the command line does not say with what the run was launched with."""
-    known = {option.name for option in fields(Options)} & set(KEPT)
-    old: Mapping[str, Any] = {k: v for k, v in before.options.items() if k in known and v}
-    found: dict[str, Any] = {
-        name: _frozen(value) for name, value in old.items() if not getattr(given, name)
+    old: dict[str, Any] = {name: _frozen(before.options.get(name)) for name in KEPT}
+    found = {
+        name: value
+        for name, value in old.items()
+        if value not in (None, ()) and not given.says(name)
     }
-    origin = f"run {before.run}"
-    return replace(given, **found, origins={**dict.fromkeys(found, origin), **given.origins})
+    origins = dict.fromkeys(found, _origin(before))
+    return replace(given, **found, origins={**origins, **given.origins})
+
+
+def _origin(before: RunRecord) -> str:
+    """Return where a value comes from that the run before had."""
+    return f"run {before.run}"
 
 
 def _frozen(value: object) -> object:

@@ -58,6 +58,27 @@ def test_launcher_args_pass_through_and_restarts_let_the_launcher_decide(plan: P
     assert plan(job=Job(command=("x.py",), launcher_args=("--max_restarts", "3"))).launcher_decides
 
 
+def test_no_restarts_is_a_choice_too(plan: Planner) -> None:
+    job = Job(command=("x.py",), launcher_args=("--max-restarts=2",))
+    made = plan(job=job, options=Options(max_restarts=0))
+    assert not made.launcher_decides
+    assert made.master.launcher_argv[-3:-1] == ("--max-restarts=2", "--max-restarts=0")
+    assert not plan(options=Options(launcher="direct", max_restarts=0)).launcher_decides
+
+
+@pytest.mark.parametrize(
+    ("options", "origin"),
+    [
+        (Options(), "job.command"),
+        (Options(command=("x.py",)), "after `--`"),
+        (Options(command=("x.py",), origins={"command": "run lab-0"}), "run lab-0"),
+    ],
+)
+def test_the_command_and_where_it_came_from(plan: Planner, options: Options, origin: str) -> None:
+    settings = {each.name: each for each in plan(options=options).settings}
+    assert settings["command"].origin == origin
+
+
 def test_direct_has_no_engine_and_sets_what_torch_reads(plan: Planner) -> None:
     job = Job(command=("train.py",), launcher_args=("--tee=3",))
     made = plan(job=job, options=Options(launcher="direct"))

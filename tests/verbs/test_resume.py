@@ -9,9 +9,12 @@ import pytest
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.options import Options
+from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import resume
+from clusterctl.verbs.events import drive
+from clusterctl.verbs.launch import LaunchOptions
 from clusterctl.verbs.records import RunRecord
-from clusterctl.wire import plain
+from clusterctl.wire import Message, plain
 from tests.verbs.runs import CLUSTER, RUN
 
 BEFORE = RunRecord(
@@ -29,6 +32,41 @@ def test_the_launchs_options_are_taken_over_where_nothing_else_is_said() -> None
     assert (taken.launcher, taken.gpus, taken.env) == ("direct", 2, (("A", "1"),))
     assert taken.origin("launcher") == f"run {RUN}"
     assert taken.origin("gpus") == "--gpus"
+
+
+def test_none_of_a_thing_is_a_choice_too() -> None:
+    cpus = replace(BEFORE, options=plain(Options(gpus=0, max_restarts=3)))
+    assert resume._taken_over(cpus, Options()).gpus == 0
+    taken = resume._taken_over(cpus, Options(max_restarts=0))
+    assert (taken.max_restarts, taken.origin("max_restarts")) == (0, "--max-restarts")
+
+
+CHECKPOINT = {
+    "complete": True, "why": "", "part": None, "hash": "h", "step": 7, "format": "file",
+    "path": "/out/step-7", "doubts": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "command", "origin"),
+    [
+        ((), ("-m", "train", "--from", "/out/step-7"), f"run {RUN}"),
+        (("new.py", "{checkpoint}"), ("new.py", "/out/step-7"), "--command"),
+    ],
+)
+def test_the_command_is_said_to_be_whose_it_is(
+    said: tuple[str, ...], command: tuple[str, ...], origin: str
+) -> None:
+    before = replace(
+        BEFORE,
+        cluster=replace(CLUSTER, job=replace(CLUSTER.job, resume_args=("--from", "{checkpoint}"))),
+    )
+    answer = [Message({"candidates": [CHECKPOINT]})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    launch = LaunchOptions(plan=Options(command=said))
+    asked = resume.ResumeOptions(checkpoint="/out/step-7", launch=launch)
+    _, wanted = drive(resume.resume(before, CLUSTER, pool, asked))  # type: ignore[arg-type]
+    assert (wanted.plan.command, wanted.plan.origin("command")) == (command, origin)
 
 
 def test_the_command_and_the_port_are_chosen_anew() -> None:
