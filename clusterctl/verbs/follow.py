@@ -15,7 +15,7 @@ from clusterctl.logs.fold import Folder, Shower
 from clusterctl.logs.merge import Merger
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import Event, Said
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runlog import RunLog
@@ -182,7 +182,7 @@ def _ended(
     troubles: dict[str, Trouble],
 ) -> Generator[Event, None, None]:
     """A node's stream is over: its part has ended, or the way to it broke."""
-    wrong = trouble(reply)
+    wrong = log.trouble(reply)
     if wrong is None:
         lost.tries.pop(node, None)
         return

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from clusterctl.verbs.follow import batch
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import RunView
+from clusterctl.verbs.shape import NOT_OURS, wrong_tail
 from clusterctl.wire import Message
 
 TICK = 0.5
@@ -60,7 +61,9 @@ def read(
                 node, message = item
                 if isinstance(message, Reply):
                     merger.close(node)
-                    troubles |= _wrong(message, last.get(node, ()))
+                    wrong = log.trouble(replace(message, messages=last.get(node, ())))
+                    if wrong:
+                        troubles[node] = wrong
                 else:
                     last[node] = (message,)
                     for found in log.take(node, message, now=time.time()):
@@ -97,7 +100,7 @@ def parse_filter(
         raise UsageError(f"--rank: {error}") from error
     try:
         found = None if pattern is None else re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(
             f"--grep: wanted a regular expression, found {pattern!r}: {error}"
         ) from error
@@ -160,26 +163,24 @@ def collect(
                 continue
             node, message = item
             if isinstance(message, Reply):
-                troubles |= _wrong(message, last.get(node, ()))
-                if node not in troubles:
+                wrong = trouble(replace(message, messages=last.get(node, ())))
+                if wrong:
+                    troubles[node] = wrong
+                else:
                     yield Collected(node=node, folder=folder / node, size=copies[node].size)
                 continue
             last[node] = (message,)
             try:
                 copies[node].keep(message)
             except _Stranger as stranger:
-                text = f"it sent a file that is none of a run's: {stranger}"
-                troubles[node] = Trouble(node=node, kind="bad-output", message=text, answered=True)
+                troubles[node] = Trouble(
+                    node=node, kind="bad-output", message=str(stranger), answered=True
+                )
     return troubles
 
 
-def _wrong(reply: Reply, messages: tuple[Message, ...]) -> Mapping[str, Trouble]:
-    wrong = trouble(replace(reply, messages=messages))
-    return {reply.node: wrong} if wrong else {}
-
-
 class _Stranger(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
-    """A name that is none of a run's files: a node does not choose where we write."""
+    """It is none of a run's files: a node does not choose where we write."""
 
 
 class _Copy:
@@ -198,21 +199,28 @@ class _Copy:
             _Stranger: they are of no file of a run.
         """
         head = message.head
-        name = head.get("data") or head.get("file")
-        if not name:
+        strange = wrong_tail(head)
+        if strange:
+            raise _Stranger(f"{NOT_OURS}: {strange}")
+        if "event" in head:
+            # Its line may be shorter here than there: events are appended.
+            name, place = str(head.get("file")), (0, os.SEEK_END)
+            data = json.dumps(head["event"]).encode() + b"\n"
+        elif "data" in head:
+            name, place = str(head["data"]), (int(head["offset"]), os.SEEK_SET)
+            data = message.body
+        else:
             return
-        if not _OF_A_RUN.fullmatch(str(name)):
-            raise _Stranger(repr(name))
-        data = message.body if "data" in head else json.dumps(head["event"]).encode() + b"\n"
-        path = self._folder / str(name)
+        if not _OF_A_RUN.fullmatch(name):
+            raise _Stranger(f"it sent a file that is none of a run's: {name!r}")
+        path = self._folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # What an earlier collect left there is not of this one.
             with path.open("r+b" if name in self._begun else "wb") as stream:
-                # An event's line may be shorter here than there: events are appended.
-                stream.seek(int(head["offset"]) if "data" in head else stream.seek(0, os.SEEK_END))
+                stream.seek(*place)
                 stream.write(data)
         except OSError as error:
             raise ClusterError(f"cannot write {path}: {error.strerror}") from error
-        self._begun.add(str(name))
+        self._begun.add(name)
         self.size += len(data)

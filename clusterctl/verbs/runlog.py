@@ -15,7 +15,8 @@ from clusterctl.logs.entry import Entry, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import Line, LineSplitter
 from clusterctl.logs.sanitise import uncoloured
-from clusterctl.transport.interface import Request
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.answers import Trouble, trouble
 from clusterctl.verbs.events import Event, NodeHappened, Said
 from clusterctl.verbs.shape import NOT_OURS, wrong_tail
 from clusterctl.wire import Message
@@ -45,6 +46,8 @@ class RunLog:
         self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
         self.parts: dict[str, Mapping[str, Any]] = {}
         """The NodeRun of each node whose part has been read to its end."""
+        self._strange: dict[str, str] = {}
+        """What is wrong with what a node said of its part at the end."""
         self._splitters: dict[tuple[str, str], LineSplitter] = {}
         self._ranks: dict[tuple[str, str], int | None] = {}
         self._events_read: dict[str, int] = {}
@@ -73,7 +76,9 @@ class RunLog:
         """
         head = message.head
         strange = wrong_tail(head)
-        if strange:
+        if strange and "node" in head:
+            self._strange[node] = strange  # said by `trouble`: the node's stream ends with it
+        elif strange:
             yield Said(node=node, level="warning", text=f"{NOT_OURS}: {strange}")
         elif "event" in head:
             yield from self._happened(node, head)
@@ -82,6 +87,14 @@ class RunLog:
         elif "node" in head:
             self.parts[node] = head["node"]
             yield from self._finish(node, now)
+
+    def trouble(self, reply: Reply) -> Trouble | None:
+        """Return why a node's part was not read to its end; None: it was."""
+        wrong = trouble(reply)
+        if wrong is not None or reply.node in self.parts:
+            return wrong
+        message = f"{NOT_OURS}: {self._strange.get(reply.node) or 'it says nothing of its part'}"
+        return Trouble(node=reply.node, kind="bad-output", message=message, answered=True)
 
     def reports(self) -> list[NodeReport]:
         """Return what is known of each node, for the search of the first cause."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 Kinds = tuple[type, ...]
 
@@ -55,12 +56,13 @@ def wrong_part(part: object) -> str:
     return end or next(filter(None, ranks), "")
 
 
-def wrong_tail(head: Mapping[str, object]) -> str:
+def wrong_tail(head: Mapping[str, Any]) -> str:
     """Say what is wrong with the head of an answer of `tail`; empty where nothing is."""
     if "event" in head:
         return _wrong("an event", head["event"], _EVENT)
     if "data" in head:
-        return _wrong("a piece of a log", head, _DATA)
+        wrong = _wrong("a piece of a log", head, _DATA)
+        return wrong or ("a piece of a log begins before it" if head["offset"] < 0 else "")
     return wrong_part(head["node"]) if "node" in head else ""
 
 

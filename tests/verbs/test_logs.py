@@ -100,7 +100,12 @@ def test_since(text: str, moment: float) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "since", "pattern", "flag"),
-    [("x", None, None, "--rank"), (None, "soon", None, "--since"), (None, None, "(", "--grep")],
+    [
+        ("x", None, None, "--rank"),
+        (None, "soon", None, "--since"),
+        (None, None, "(", "--grep"),
+        (None, None, "a{99999999999999999999}", "--grep"),
+    ],
 )
 def test_what_cannot_be_read_is_named(
     ranks: str | None, since: str | None, pattern: str | None, flag: str

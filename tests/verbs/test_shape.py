@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import locate, logs
 from clusterctl.verbs.events import Event, Said, drive
 from clusterctl.verbs.follow import LogLines, follow
+from clusterctl.verbs.outcome import outcome
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import stop
@@ -62,6 +64,7 @@ def test_a_list_of_runs_that_is_none_is_named(runs: object) -> None:
 
 HEADS: dict[str, Message] = {
     "offset": Message({"data": "ranks/0.log", "rank": 0, "offset": EVIL}, b"x\n"),
+    "offset before": data(0, -5, b"x\n"),
     "rank": Message({"data": "ranks/0.log", "rank": [1], "offset": 0}, b"x\n"),
     "time": data(0, 0, b"x\n", time=EVIL),
     "time never": data(0, 0, b"x\n", time=float("nan")),
@@ -85,6 +88,31 @@ def test_a_piece_of_a_log_that_is_none_is_passed_over(bad: Message) -> None:
         lines = [line for event in seen if isinstance(event, LogLines) for line in event.lines]
         assert ["not one of ours" in one.text for one in said] == [True]
         assert [line.line.text for line in lines] == ["good"]
+
+
+@pytest.mark.parametrize("bad", HEADS.values(), ids=HEADS.keys())
+def test_a_piece_of_a_log_that_is_none_is_not_collected(bad: Message, tmp_path: Path) -> None:
+    tails: dict[str, Any] = {
+        "a": {"tail": [bad, ended("a")]},
+        "b": {"tail": [data(1, 0, b"good\n"), ended("b")]},
+    }
+    collected = logs.collect(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path)
+    troubles = drive(collected)
+    assert [trouble.node for trouble in troubles.values()] == ["a"]
+    assert "not one of ours" in troubles["a"].message
+    assert (tmp_path / "b/ranks/1.log").read_bytes() == b"good\n"
+
+
+@pytest.mark.parametrize("end", [Message({"node": {"state": 5}}), Message({})])
+def test_a_part_without_an_end_of_ours_is_not_taken_for_a_good_one(end: Message) -> None:
+    tails: dict[str, Any] = {"a": {"tail": [end]}, "b": {"tail": [ended("b")]}}
+    read = drive(logs.read(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
+    followed = drive(follow(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
+    for troubles in (read, followed.troubles):
+        assert [trouble.node for trouble in troubles.values()] == ["a"]
+        assert "not one of ours" in troubles["a"].message
+    judged = outcome(followed.log, followed.troubles, None)
+    assert (judged.exit_code, judged.ended_by) == (125, "unknown")
 
 
 @pytest.mark.parametrize("bad", [{"left": "abc"}, {"left": [5]}, {"left": [], "port_holder": EVIL}])
