@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from clusterctl.cli.run_option import add_run, open_run
+from clusterctl.errors import UsageError
 from clusterctl.inventory.select import named
 from clusterctl.logs.fold import Folder, Straight
 from clusterctl.report.console import Screen
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print; 3 where a node's logs could not be read."""
+    if args.collect:
+        _require_whole(args)
     wanted = logs.parse_filter(
         ranks_text=args.rank, since=args.since, pattern=args.grep, now=time.time()
     )
@@ -63,6 +66,21 @@ def run(args: argparse.Namespace) -> int:
             troubles = drive(reading, shown.show)
     shown.tell(troubles)
     return EXIT_SILENT if troubles else 0
+
+
+def _require_whole(args: argparse.Namespace) -> None:
+    """Refuse to collect a part of the logs: their files are copied as they are now, and whole.
+
+    Raises:
+        UsageError: a flag asks for less, or for more.
+    """
+    unfit = ("follow", "rank", "since", "grep")
+    given = [f"--{name}" for name in unfit if getattr(args, name)]
+    if given:
+        raise UsageError(
+            f"--collect copies whole files: wanted it without {', '.join(given)}",
+            hint="--node picks the nodes whose logs are copied",
+        )
 
 
 def _printer(args: argparse.Namespace) -> LinePrinter:
