@@ -51,15 +51,24 @@ def export(
     return [WEIGHTS, SHAPE, ABOUT]
 
 
-def export_model(checkpoint: Path, base: Path, folder: Path) -> None:
-    """Write a fully trained model as transformers reads it, beside its base's tokenizer."""
-    shape = AutoConfig.from_pretrained(base)
+def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_code: bool) -> None:
+    """Write a fully trained model as transformers reads it, beside its base's tokenizer and code.
+
+    Args:
+        checkpoint: A folder whose shards are all there.
+        base: The base model's folder.
+        folder: Where the files go.
+        trust_remote_code: Whether the base's own code may be run.
+    """
+    shape = AutoConfig.from_pretrained(
+        base, trust_remote_code=trust_remote_code, local_files_only=True
+    )
     named = weights(checkpoint)
     kept = {name: tensor.to(shape.dtype or tensor.dtype) for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
     save_torch_state_dict(kept, folder)
     for path in base.iterdir():
-        if path.suffix in {".json", ".model", ".txt", ".jinja"} and "index" not in path.name:
+        if path.suffix in {".json", ".model", ".txt", ".jinja", ".py"} and "index" not in path.name:
             shutil.copyfile(path, folder / path.name)
 
 
@@ -76,8 +85,8 @@ def weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def _peft_name(name: str) -> str:
-    """Drop the adapter's own name, as PEFT's files do."""
-    return name.replace(".default.weight", ".weight")
+    """Drop the adapter's own name, as PEFT's files do; an embedding's comes last in it."""
+    return name.replace(".default.weight", ".weight").removesuffix(".default")
 
 
 def _text(value: Mapping[str, Any]) -> str:

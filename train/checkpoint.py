@@ -158,7 +158,8 @@ class Checkpoints:
                 if self._config.method == "lora":
                     adapter.export(checkpoint, aside, **self._adapter(step))
                 else:
-                    adapter.export_model(checkpoint, self._base, aside)
+                    trust = self._config.trust_remote_code
+                    adapter.export_model(checkpoint, self._base, aside, trust_remote_code=trust)
                 manifest.publish(aside, final)
         except (Exception, CheckpointException) as error:  # noqa: BLE001  (whatever it is, all end)
             problem = _words(error)

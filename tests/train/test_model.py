@@ -3,7 +3,9 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -47,15 +49,24 @@ def slow_to_load(rank: int) -> None:
         AutoModelForCausalLM.from_pretrained = slowly  # type: ignore[method-assign,assignment]
 
 
-@pytest.mark.parametrize("model", ["model", "tied"])
-def test_peft_loads_the_adapter_and_says_the_same(world: World, tiny: Path, model: str) -> None:
+EMBEDDING = ("embed_tokens", "q_proj")
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [("model", ("all-linear",)), ("tied", ("all-linear",)), ("model", EMBEDDING)],
+)
+def test_peft_loads_the_adapter_and_says_the_same(
+    world: World, tiny: Path, model: str, targets: tuple[str, ...]
+) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from train import adapter
 
-    run = world.run(nodes=(3,), name_or_path=str(tiny / model))
+    run = world.run(nodes=(3,), name_or_path=str(tiny / model), lora_target_modules=targets)
     base = AutoModelForCausalLM.from_pretrained(tiny / model)
     tokens = AutoTokenizer.from_pretrained(tiny / model)("Python is", return_tensors="pt").input_ids
     before = base(tokens).logits
@@ -84,6 +95,45 @@ def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> N
     tokens = AutoTokenizer.from_pretrained(run.output / "model")("Python", return_tensors="pt")
     base = AutoModelForCausalLM.from_pretrained(tiny / "tied")
     assert not torch.allclose(trained(**tokens).logits, base(**tokens).logits)
+
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def keeps_code(folder: Path, _: int) -> None:
+    """Have transformers keep its copy of a model's code here, and not in the person's cache."""
+    from transformers import dynamic_module_utils
+
+    dynamic_module_utils.HF_MODULES_CACHE = str(folder)
+
+
+def test_a_model_with_code_of_its_own_is_exported_with_it(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny / "model", tmp_path / "own")
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    about = json.loads((folder / "config.json").read_text())
+    about |= {"model_type": "own", "auto_map": classes}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "own.py").write_text(CODE)
+    run = world.run(
+        nodes=(1,),
+        name_or_path=str(folder),
+        method="full",
+        trust_remote_code=True,
+        max_steps=1,
+        eval_dataset_path=None,
+        before=functools.partial(keeps_code, tmp_path / "modules"),
+    )
+    assert (run.output / "model/own.py").read_text() == CODE
 
 
 def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
@@ -157,8 +207,6 @@ def test_the_base_may_take_longer_to_load_than_a_collective_may(world: World) ->
 def test_what_rank_0_cannot_load_is_said_on_every_rank(
     world: World, tmp_path: Path, base: Config
 ) -> None:
-    import shutil
-
     folder = tmp_path / "broken"
     shutil.copytree(base.name_or_path, folder)
     (folder / "model.safetensors").write_bytes(b"\xff" * 64)
@@ -172,8 +220,6 @@ def test_what_rank_0_cannot_load_is_said_on_every_rank(
 def test_a_weight_that_is_in_no_file_is_not_made_up(
     world: World, tmp_path: Path, base: Config
 ) -> None:
-    import shutil
-
     from safetensors.torch import load_file, save_file
 
     name = "model.layers.1.self_attn.q_proj.weight"
@@ -195,8 +241,6 @@ def test_the_weights_are_not_touched_by_a_loss_that_is_no_number(world: World) -
 
 
 def test_nodes_with_other_files_are_named(world: World, tmp_path: Path, base: Config) -> None:
-    import shutil
-
     apart = tmp_path / "apart"
     for node in (0, 1):
         shutil.copytree(base.name_or_path, apart / f"node-{node}/model")
