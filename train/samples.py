@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-VERSION = 2
+VERSION = 3
 """Part of the token cache's key: raise it when the same line would give other tokens."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
@@ -56,14 +56,27 @@ def read(line: bytes, tokenizer: Any) -> Document:  # noqa: ANN401  (a transform
     """Return what a line says.
 
     Raises:
-        BadLine: it is not JSON, or has none of the known forms.
+        BadLine: it is not JSON, has none of the known forms, or its text is none.
     """
+    document = _document(line, tokenizer)
+    try:
+        for piece in document.pieces:
+            piece.text.encode()
+    except UnicodeEncodeError as error:
+        found = f"half a character, {error.object[error.start]!r}"
+        raise BadLine(f"wanted text, found {found}") from None
+    return document
+
+
+def _document(line: bytes, tokenizer: Any) -> Document:  # noqa: ANN401  (as above)
     try:
         record = json.loads(line)
     except UnicodeDecodeError as error:
         raise BadLine(f"wanted UTF-8 text, found byte {error.object[error.start]:#x}") from None
     except json.JSONDecodeError as error:
         raise BadLine(f"wanted a JSON object, found: {error.msg} (column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # too long a number, too many brackets
+        raise BadLine(f"wanted a JSON object, found: {error}") from None
     if not isinstance(record, dict):
         raise BadLine(f"wanted a JSON object, found {type(record).__name__}")
     if "messages" in record:
@@ -203,12 +216,20 @@ def _tokenise(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], 
     result = {}
     for number, piece in enumerate(group):
         ids = list(answer["input_ids"][number])
+        if piece.spans == "none" and _has_end_added(ids, piece, tokenizer):
+            ids.pop()
         if isinstance(piece.spans, tuple):
             learned = _within(ids, answer["offset_mapping"][number], piece.spans, special)
         else:
             learned = [piece.spans == "all"] * len(ids)
         result[id(piece)] = (ids, learned)
     return result
+
+
+def _has_end_added(ids: list[int], piece: Piece, tokenizer: Any) -> bool:  # noqa: ANN401
+    """Return whether the tokenizer has ended a prompt, as some do with every text: more follows."""
+    ended = len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
+    return ended and not piece.text.endswith(tokenizer.eos_token)
 
 
 def _within(

@@ -72,6 +72,20 @@ def test_of_a_completion_only_the_answer_is_learned(tokenizer: Any) -> None:
     assert tokenizer.decode(sample.ids) == "Question: why? Because.<eos>"
 
 
+def test_a_tokenizer_that_ends_every_text_does_not_end_a_prompt(tokenizer: Any) -> None:
+    from tokenizers.processors import TemplateProcessing  # noqa: PLC0415  (as above)
+
+    ending = copy.deepcopy(tokenizer)
+    marks = TemplateProcessing(single="$A:0 <eos>:0", special_tokens=[("<eos>", 0)])
+    ending.backend_tokenizer.post_processor = marks
+    (sample,) = samples(ending, {"prompt": "Why?", "completion": " So."})
+    assert tokenizer.decode(sample.ids) == "Why? So.<eos>"
+    (sample,) = samples(ending, {"prompt": "Why?<eos>", "completion": " So."})
+    assert tokenizer.decode(sample.ids).startswith("Why?<eos>"), "this end is the prompt's own"
+    (sample,) = samples(ending, {"text": "So."})
+    assert learned(tokenizer, sample) == "So.<eos>"
+
+
 def test_a_completion_beyond_the_length_is_cut_or_left_out(tokenizer: Any) -> None:
     record = {"prompt": "why " * 10, "completion": " because" * 20}
     (sample,) = samples(tokenizer, record, seq_len=60)
@@ -142,6 +156,10 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
         (b'{"instruction": "a", "output": "b"}', "found the keys instruction, output"),
         (b'{"prompt": 1, "completion": "b"}', "prompt: wanted text"),
         (b'{"prompt": "a", "completion": ""}', "completion: wanted some text, found nothing"),
+        (b'{"text": "a \\ud83d b"}', "found half a character, '\\ud83d'"),
+        (b'{"prompt": "\\udc00", "completion": "b"}', "found half a character"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "found: Exceeds the limit"),
+        (b"[" * 100_000, "found: maximum recursion depth"),
         (b'{"messages": "hi"}', "messages: wanted a list"),
         (b'{"messages": [{"role": "user", "content": "a"}]}', "wanted an answer"),
     ],
