@@ -54,7 +54,7 @@ class LaunchRefused(ClusterError):  # noqa: N818  (ended on purpose, before the 
     exit_code = 125
 
     def __init__(self, message: str, *, hint: str | None = None, by: str = "plan") -> None:
-        """Keep what ended it: check, sync, plan, busy, start or checkpoint."""
+        """Keep what ended it: check, sync, plan, busy, start, checkpoint or controller."""
         super().__init__(message, hint=hint)
         self.by = by
 

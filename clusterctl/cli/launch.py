@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from clusterctl.cli.following import follow_run, make_display, show_detached
 from clusterctl.cli.inventory_option import load_selected
 from clusterctl.cli.launch_options import add_options, launch_options
-from clusterctl.errors import ClusterError, LaunchRefused
+from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import LaunchDisplay
@@ -33,12 +35,26 @@ def run(args: argparse.Namespace) -> int:
     if options.plan.command:
         cluster = replace(cluster, job=replace(cluster.job, command=options.plan.command))
     display = make_display(as_json=args.json)
-    with Pool(cluster, accept_new=args.accept_new) as pool:
-        try:
-            return launch_or_show(args, cluster, pool, options, display)
-        except ClusterError as error:
-            display.refused(error)
-            raise
+    with Pool(cluster, accept_new=args.accept_new) as pool, refusals(display):
+        return launch_or_show(args, cluster, pool, options, display)
+
+
+@contextmanager
+def refusals(display: LaunchDisplay) -> Iterator[None]:
+    """Show that nothing runs, and why, when the block ends so.
+
+    Raises:
+        LaunchRefused: for what elsewhere ends with 1 or 3, which a job could have ended with too.
+    """
+    try:
+        yield
+    except (UsageError, LaunchRefused, Interrupted) as error:
+        display.refused(error)
+        raise
+    except ClusterError as error:
+        refused = LaunchRefused(str(error), hint=error.hint, by="controller")
+        display.refused(refused)
+        raise refused from error
 
 
 def launch_or_show(

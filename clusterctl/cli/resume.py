@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterctl.cli.following import make_display
 from clusterctl.cli.inventory_option import inventory_path, load_all, load_selected
-from clusterctl.cli.launch import launch_or_show
+from clusterctl.cli.launch import launch_or_show, refusals
 from clusterctl.cli.launch_options import add_options, launch_options
 from clusterctl.cli.run_option import known_cluster, run_name
 from clusterctl.errors import ClusterError
@@ -39,21 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Launch again; exit codes as `launch`."""
-    before = _before(args, Records())
     launch = launch_options(args)
     options = ResumeOptions(checkpoint=args.checkpoint, launch=launch)
     display = make_display(as_json=args.json)
-    with Pool(_cluster(args, before), accept_new=args.accept_new) as pool:
-        try:
+    with refusals(display):
+        before = _before(args, Records())
+        with Pool(_cluster(args, before), accept_new=args.accept_new) as pool:
             if not args.dry_run:
                 job = replace(pool.cluster, job=before.cluster.job)
                 require_secrets(job, launch.plan)
             steps = resume(before, pool.cluster, pool, options)
             cluster, wanted = display.watch(steps)
             return launch_or_show(args, cluster, pool, wanted, display)
-        except ClusterError as error:
-            display.refused(error)
-            raise
 
 
 def _before(args: argparse.Namespace, records: Records) -> RunRecord:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import pytest
 
 from clusterctl.cli import launch_options as module
+from clusterctl.cli.launch import refusals
 from clusterctl.cli.main import main, split_command
-from clusterctl.errors import UsageError
+from clusterctl.errors import (
+    ClusterError,
+    CouldNotTell,
+    Interrupted,
+    InventoryError,
+    LaunchRefused,
+    UsageError,
+)
+from clusterctl.report.launch_json import Program
 from clusterctl.verbs.launch import LaunchOptions
 
 
@@ -95,3 +106,35 @@ def test_a_launcher_that_does_not_exist_is_a_usage_error(
 ) -> None:
     assert main(["launch", "--launcher", "mpi", "--", "x"]) == 2
     assert "torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "by"),
+    [
+        (ClusterError("rsync is not installed", hint="install it"), 125, "controller"),
+        (CouldNotTell("a: unreachable"), 125, "controller"),
+        (LaunchRefused("busy", by="busy"), 125, "busy"),
+        (Interrupted("interrupted"), 130, "stop"),
+        (InventoryError(("h:1: a",)), 2, "usage"),
+    ],
+)
+def test_a_launch_that_is_refused_never_ends_like_a_job(
+    error: ClusterError, code: int, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = LaunchRefused if by == "controller" else type(error)
+    with pytest.raises(kind) as caught, refusals(Program()):
+        raise error
+    assert (str(caught.value), caught.value.hint) == (str(error), error.hint)
+    told = json.loads(capsys.readouterr().out)
+    assert caught.value.exit_code == told["exit_code"] == code
+    assert (told["kind"], told["ended_by"]) == ("ended", by)
+
+
+def test_a_run_without_a_record_here_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path))
+    assert main(["resume", "lab-1", "--checkpoint", "latest", "--json"]) == 125
+    out, err = capsys.readouterr()
+    assert "run lab-1 has no record on this machine" in err
+    assert json.loads(out)["ended_by"] == "controller"
