@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,7 @@ def shape(folder: Path) -> Shape:
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is not what its name says.
+        ValueError: a file is not what its name says, or is cut off.
     """
     about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     about = about.get("text_config") or about
@@ -109,7 +108,7 @@ def _first(about: dict[str, Any], *names: str) -> int:
 def _parameters(path: Path) -> int:
     """Return the numbers in a safetensors file, from its header."""
     with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
+        length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError(f"{path}: wanted a safetensors file, found none")
         header = json.loads(file.read(length))

@@ -222,7 +222,7 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
         try:
             record = json.loads(line.content)
             keys = set(record)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             bad.append(f"{line.where}: wanted a JSON object")
             continue
         if not ({"text", "messages"} & keys or {"prompt", "completion"} <= keys):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from train.arguments import Arguments
+    from train.config import Config
 
 STEPS, SAVED = 4, 2
 LIMIT = 300.0
@@ -30,8 +31,10 @@ LAUNCHER_VARIABLES = (
     "TORCHELASTIC_USE_AGENT_STORE",
 )  # fmt: skip
 OWN = {
-    "dataset_path", "eval_dataset_path", "eval_split", "global_batch_size", "max_steps",
-    "name_or_path", "output_dir", "resume_from_checkpoint", "save_epochs", "save_steps", "seq_len",
+    "dataset_path", "eval_dataset_path", "eval_split", "global_batch_size",
+    "gradient_accumulation_steps", "lora_target_modules", "max_steps", "name_or_path", "output_dir",
+    "resume_from_checkpoint", "save_epochs", "save_steps", "save_total_limit", "seq_len",
+    "warmup_ratio", "warmup_steps",
 }  # fmt: skip
 """Keys that the toy has its own values for; the others are taken as given."""
 
@@ -44,11 +47,12 @@ def main(arguments: Arguments) -> int:
     """Run it on this machine; under a launcher, once a node and apart from the other nodes."""
     if int(os.environ.get("LOCAL_RANK", "0")):
         return 0
-    arguments.config(name_or_path="toy", dataset_path="toy")  # refuses what cannot be
+    # Refuses what cannot be.
+    config = arguments.config(name_or_path="toy", dataset_path="toy")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="train-smoke-") as name:
         try:
-            for said in _stages(Path(name), _keys(arguments)):
+            for said in _stages(Path(name), _keys(arguments), _processes(config)):
                 print(f"{time.perf_counter() - began:6.1f} s  {said}", flush=True)
         except (SmokeError, ConfigError, subprocess.TimeoutExpired) as error:
             print(f"error: {error}", file=sys.stderr)
@@ -67,13 +71,12 @@ def _keys(arguments: Arguments) -> list[str]:
     return found
 
 
-def _stages(folder: Path, keys: list[str]) -> Iterator[str]:
+def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     """Do the parts one by one, and say what each has proven."""
     from train import demo_assets  # noqa: PLC0415  (torch is imported in there)
 
     demo_assets.make(folder, pretrain=0, steps=STEPS)
     yield "made a toy model and data"
-    processes = _processes()
     common = [*keys, f"--max-steps={STEPS}", "--eval-steps=2", "--global-batch-size=4"]
     common += ["--set=seq_len=64", f"--save-steps={SAVED}"]
     whole, resumed = folder / "whole", folder / "resumed"
@@ -97,8 +100,10 @@ def _stages(folder: Path, keys: list[str]) -> Iterator[str]:
     yield _reload(folder / "model", resumed / "adapter")
 
 
-def _processes() -> int:
+def _processes(config: Config) -> int:
     """Return how many processes to train with: two, if there are GPUs for them or none at all."""
+    if config.parallel == "single":
+        return 1
     import torch  # noqa: PLC0415  (imported by demo_assets anyway)
 
     return min(2, torch.cuda.device_count()) or 2

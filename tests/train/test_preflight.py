@@ -148,6 +148,22 @@ def test_a_missing_shard_of_the_weights_is_told(config: Config) -> None:
     assert (finding.state, "some missing" in finding.said) == ("fail", True)
 
 
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("size", [0, 5, 20])
+def test_weights_that_are_cut_off_are_told(config: Config, size: int) -> None:
+    path = Path(config.name_or_path) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    (finding,) = said(config, "model")
+    assert (finding.state, "cannot be read" in finding.said) == ("fail", True)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_line_too_deep_for_json_is_told(config: Config) -> None:
+    Path(config.dataset_path).write_text('{"text": ' + "[" * 100_000 + "\n")
+    (finding,) = said(config, "data")
+    assert (finding.state, "wanted a JSON object" in finding.said) == ("fail", True)
+
+
 def test_it_needs_no_torch(config: Config) -> None:
     code = (
         "import sys; from train.__main__ import main; code = main(sys.argv[1:]);"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from train import smoke
@@ -16,6 +18,19 @@ def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "resumed at step 2: the same losses bit for bit" in said
     assert "exported an adapter (r=4) that PEFT loads" in said
+
+
+def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -> None:
+    example = Path(__file__).parents[2] / "train" / "config.example.yaml"
+    keys = [
+        "--parallel=single",
+        "--lora-target-modules=c_attn",
+        "--gradient-accumulation-steps=32",
+        "--save-total-limit=1",
+    ]
+    assert smoke.main(parse(["--smoke", f"--config={example}", *keys])) == 0
+    steps = ["--warmup-steps=100", "--set=warmup_ratio=0"]
+    assert not [key for key in smoke._keys(parse(["--smoke", *steps])) if "warmup" in key]
 
 
 def test_other_ranks_of_a_node_leave_it_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
