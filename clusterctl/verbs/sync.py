@@ -15,10 +15,10 @@ from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.mirror import Placement
 from clusterctl.transport.source import Source, read_source, token_in
+from clusterctl.verbs.answers import trouble
 from clusterctl.verbs.events import Event, Progress, Said
 from clusterctl.verbs.sharing import Sight, busy, folders
 from clusterctl.verbs.synced import NodeSync, State, SyncResult
-from clusterctl.wire import Message
 
 __all__ = ["NodeSync", "SyncResult", "sync"]
 
@@ -161,16 +161,16 @@ class _Sync:
         sights = []
         for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
-            head = self._head(reply) if ours else _answer_of(reply)
+            wrong = trouble(reply)
+            if wrong is not None and not ours:
+                text = "not known whether a run there works in a folder that is to be changed"
+                yield Said(text=f"{text}: {wrong.message}", level="warning", node=reply.node)
+                continue
+            head = self._head(reply)
             if head is not None:
                 # Whoever left a token has that folder, even where it is seen no more.
                 tokens = head["seen"] or ([self.tokens[reply.node]] if ours else [])
                 sights.append(Sight(node=reply.node, tokens=tuple(tokens), run=head["busy"]))
-            elif not ours:
-                text = "not known whether a run there works in a folder that is to be changed"
-                yield Said(
-                    text=f"{text}: {reply.words or reply.state}", level="warning", node=reply.node
-                )
         groups: dict[str, list[Node]] = {}
         for found in folders(sights):
             shared = [node for node in nodes if node.name in found.nodes]
@@ -274,18 +274,16 @@ class _Sync:
 
     def _head(self, reply: Reply) -> dict[str, Any] | None:
         """Return what a node answered; None: it is noted why there is nothing."""
-        if not reply.ok:
-            words = f"{reply.state} ({reply.phase}): {reply.words}"
-            self._note(reply.node, "unreachable", words, reply.hint)
+        wrong = trouble(reply)
+        if wrong is None:
+            return reply.last.head
+        if not wrong.answered:
+            self._note(reply.node, "unreachable", wrong.message, wrong.hint)
             return None
-        last: Message = reply.last
-        error = last.head.get("error")
-        if error is None:
-            return last.head
-        words = error["message"]
-        if error["kind"] == "busy" and error["holder"]:
-            words = busy(reply.node, Sight(node=reply.node, tokens=(), run=error["holder"]))
-        self._fail(reply.node, words, _HINTS.get(error["kind"], ""))
+        words, holder = wrong.message, wrong.details.get("holder")
+        if wrong.kind == "busy" and holder:
+            words = busy(reply.node, Sight(node=reply.node, tokens=(), run=holder))
+        self._fail(reply.node, words, _HINTS.get(wrong.kind, ""))
         return None
 
     def _fail(self, name: str, words: str, hint: str) -> None:
@@ -304,8 +302,3 @@ _HINTS = {
     "workdir": "make the folder there, or correct `workdir` in the inventory",
 }
 """What to do about an error of `node.mirror` or `node.compare`, by its kind."""
-
-
-def _answer_of(reply: Reply) -> dict[str, Any] | None:
-    """Return what a node answered; None where it did not, or could not look."""
-    return reply.last.head if reply.ok and "error" not in reply.last.head else None

@@ -533,3 +533,14 @@ def test_a_file_that_changes_while_it_is_sent_is_not_called_done(
     assert result.nodes[0].state == "failed"
     assert "train.py" in result.nodes[0].words
     assert "sync again" in result.nodes[0].hint
+
+
+def test_a_node_that_was_left_out_and_cannot_look_says_why(source: Path, tmp_path: Path) -> None:
+    kept, odd = node("n", tmp_path / "work"), node("odd", Path("not/absolute"))
+    cluster = Cluster(name="t", nodes=(kept, odd)).with_nodes((kept,))
+    _, events = run_sync(cluster, source)
+    (said,) = [event for event in events if isinstance(event, Said)]
+    assert said.node == "odd"
+    assert said.text.endswith(
+        "to be changed: workdir must be an absolute path and not /: not/absolute"
+    )
