@@ -15,7 +15,7 @@ from clusterctl.verbs.events import Event, NodeHappened, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch import Checked, Planned, Synced
 from clusterctl.verbs.outcome import Ended
-from clusterctl.verbs.stop import StopResult
+from clusterctl.verbs.stop import Stopped, StopResult
 from clusterctl.wire import SCHEMA, plain
 
 Result = TypeVar("Result")
@@ -25,7 +25,6 @@ _KINDS = {
     "StartTimeout": "start-timeout",
     "Started": "started",
     "Stopping": "stopping",
-    "Stopped": "stopped",
     "NodeLost": "node-lost",
     "NodeBack": "node-back",
     "CheckpointChosen": "checkpoint",
@@ -64,6 +63,8 @@ class Program:
                 _print({"kind": "sync", **sync_document(synced)})
             case Planned(plan=plan):
                 _print({"kind": "plan", **plain(plan)})
+            case Stopped(result=result):
+                self.stopped(result)
             case NodeHappened(node=node, event=happened):
                 _print({"kind": "event", "node": node, "event": dict(happened)})
             case Tick() | Progress():

@@ -1,17 +1,22 @@
-"""How a run ended, as one line says it."""
+"""How a run ended: as one line says it, and as a program is told."""
 
 from __future__ import annotations
 
 import io
+import json
+from collections.abc import Generator
 
 import pytest
 from rich.console import Console
 
 from clusterctl.report.console import Screen, counted
 from clusterctl.report.launch import Person
+from clusterctl.report.launch_json import Program
 from clusterctl.report.lines import Prefixed
+from clusterctl.verbs.events import Event
 from clusterctl.verbs.outcome import Ended
 from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.verbs.stop import Stopped, StoppedNode, StopResult
 from tests.verbs.runs import CLUSTER, RUN, part
 
 
@@ -33,6 +38,20 @@ def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
     person = Person(screen=Screen(console, console), lines=Prefixed(stream))
     person.ended(Ended(view=view, exit_code=1, ended_by=by))
     assert stream.getvalue() == f"{RUN}: {line}\n"
+
+
+def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    result = StopResult(run=RUN, nodes=(StoppedNode(node="a", gone=True),))
+
+    def steps() -> Generator[Event, None, None]:
+        yield Stopped(result=result)
+
+    program = Program()
+    program.watch(steps())
+    program.stopped(result)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == second
+    assert (first["kind"], first["run"], first["nodes"][0]["node"]) == ("stopped", RUN, "a")
 
 
 def test_one_of_a_thing_is_no_plural() -> None:
