@@ -22,9 +22,8 @@ def show_stop(console: Console, result: StopResult) -> None:
 
 def _trouble(node: StoppedNode) -> list[str]:
     """Say what is not as wished on a node."""
-    if node.failure:
-        return [f"not proven: {node.failure}; run stop again when it answers"]
-    lines = [
+    lines = [f"not proven: {node.failure}; run stop again"] if node.failure else []
+    lines += [
         f"still there: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
         for process in node.left[:_SHOWN]
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ def stop(
         "signal": told.signal,
         "file": told.file,
         "bars": bars,
-        "reason": reason or f"stopped by {getpass.getuser()} on {socket.gethostname()}",
+        "reason": reason or f"stopped by {_person()} on {socket.gethostname()}",
     }
     requests = {
         node.name: Request(op="stop", args={**run_args(run, cluster, node), **order})
@@ -116,6 +117,14 @@ def stop(
             if "stage" in message.head:
                 yield Stopping(node=node, stage=str(message.head["stage"]))
     return StopResult(run=run, nodes=tuple(outcomes[node.name] for node in cluster.nodes))
+
+
+def _person() -> str:
+    """Return who asks; in a container a user may have a number only."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:

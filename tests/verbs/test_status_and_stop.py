@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -153,6 +156,18 @@ def stopping(**answers: Any) -> tuple[list[Event], StopResult]:
 
 
 GONE = [Message({"stage": "asking"}), Message({"gone": True, "left": [], "port_free": True})]
+
+
+def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    pool = FakePool(CLUSTER, {name: {"stop": GONE} for name in "ab"})
+    finish(stop(pool, RUN, CLUSTER))
+    assert {str(request.args["reason"]) for _, request in pool.requests} == {
+        f"stopped by user {os.getuid()} on {socket.gethostname()}"
+    }
 
 
 def test_stop_is_proven_on_every_node() -> None:

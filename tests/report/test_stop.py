@@ -1,0 +1,40 @@
+"""What stopping came to: all that is not as wished on a node, not only the first of it."""
+
+from __future__ import annotations
+
+import io
+
+from clusterctl.report.console import make_console
+from clusterctl.report.stop import show_stop
+from clusterctl.verbs.stop import StoppedNode, StopResult
+
+
+def shown(*nodes: StoppedNode) -> list[str]:
+    stream = io.StringIO()
+    show_stop(make_console(stream), StopResult(run="lab-1", nodes=nodes))
+    return stream.getvalue().splitlines()
+
+
+def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
+    node = StoppedNode(
+        node="a",
+        gone=False,
+        left=({"pid": 7, "cmd": "train.py", "why": "stuck in the kernel"},),
+        failure="could not see whether its port is free",
+    )
+    assert shown(node) == [
+        "lab-1: a: not proven: could not see whether its port is free; run stop again",
+        "lab-1: a: still there: pid 7 train.py: stuck in the kernel",
+    ]
+
+
+def test_who_has_the_port_is_named() -> None:
+    holder = {"pid": 8, "cmd": "nc -l"}
+    nodes = (
+        StoppedNode(node="a", gone=False, port_free=False, port_holder=holder),
+        StoppedNode(node="b", gone=True, port_free=True),
+    )
+    assert shown(*nodes) == [
+        "lab-1: proven gone on b",
+        "lab-1: a: the master port is not free: pid 8 nc -l has it",
+    ]
