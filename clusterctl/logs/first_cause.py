@@ -37,7 +37,7 @@ class NodeReport:
         """Seconds that this clock is ahead of the master's, and the error of that."""
         for event in reversed(self.events):
             if event.get("kind") == "clock":
-                return float(event.get("offset_s", 0.0)), float(event.get("error_s", 0.0))
+                return _number(event, "offset_s"), _number(event, "error_s")
         return 0.0, 0.0
 
 
@@ -112,14 +112,14 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
     kind = event.get("kind")
     if event.get("ordered"):
         return None
-    time = float(event.get("time", 0.0)) - offset
+    time = _number(event, "time") - offset
     if kind == "peer-lost":
         lost = str(event.get("peer") or event.get("node") or "?")
         words = str(event.get("message") or "nothing more was heard from it")
         return FirstCause(
             node=lost,
             rank=None,
-            time=float(event.get("since", event.get("time", 0.0))) - offset,
+            time=_number(event, "since", "time") - offset,
             kind="node-lost",
             exit_code=None,
             message=f"lost, as {report.node} saw it: {words}",
@@ -143,6 +143,11 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         remedy=_remedy(number, lines),
         lines=lines,
     )
+
+
+def _number(event: Mapping[str, Any], *names: str) -> float:
+    """Return the first of these that the event says; 0 where it says none."""
+    return next((float(event[name]) for name in names if event.get(name) is not None), 0.0)
 
 
 def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:

@@ -99,6 +99,14 @@ def test_a_lost_node_is_the_cause_of_the_echoes() -> None:
     assert (cause.node, cause.kind, cause.rank, cause.also) == ("b", "node-lost", None, ())
 
 
+def test_what_an_event_does_not_know_is_no_trouble() -> None:
+    blank = {"kind": "clock", "offset_s": None, "error_s": None}
+    unseen = {"kind": "peer-lost", "time": 3.0, "since": None, "peer": "b"}
+    untimed = ended(0.0, 0) | {"time": None}
+    assert found(NodeReport(node="a", events=[blank, unseen])).time == 3.0
+    assert found(NodeReport(node="a", events=[untimed])).time == 0.0
+
+
 @pytest.mark.parametrize(
     ("line", "word"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,32 @@ def test_who_did_not_join_is_named() -> None:
     assert (found.exit_code, found.ended_by) == (125, "start-timeout")
     cause = found.document()["first_cause"]
     assert (cause["node"], cause["rank"], cause["kind"]) == ("b", 1, "start-timeout")
+
+
+@pytest.mark.parametrize(
+    ("missing", "node", "rank"), [("fd00::1", "fd00::1", None), ("fd00::1:7", "fd00::1", 7)]
+)
+def test_who_did_not_join_may_be_called_by_an_address(
+    missing: str, node: str, rank: int | None
+) -> None:
+    cluster = replace(CLUSTER, nodes=(replace(CLUSTER.master, name="fd00::1"),))
+    late = StartTimeout(seconds=60, missing=(missing,))
+    cause = outcome(RunLog(RUN, cluster), {}, late).view.first_cause
+    assert cause is not None
+    assert (cause.node, cause.rank) == (node, rank)
+
+
+@pytest.mark.parametrize(
+    ("by", "kind", "remedy"),
+    [("lost", "node-lost", "--exclude"), ("start-timeout", "start-timeout", "--start-timeout")],
+)
+def test_what_an_end_says_has_the_remedy_that_fits(by: str, kind: str, remedy: str) -> None:
+    end = {"state": "failed", **over(by)}
+    cause = judged(end, end).view.first_cause
+    assert cause is not None
+    assert cause.kind == kind
+    assert [word in cause.remedy for word in ("--exclude", "--start-timeout")].count(True) == 1
+    assert remedy in cause.remedy
 
 
 def test_a_finished_run_has_no_cause() -> None:
