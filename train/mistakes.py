@@ -22,6 +22,11 @@ def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
     if "target module" in text.lower():
         names = f"lora_target_modules: wanted modules of {config.name_or_path}, found: {text}"
         return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
+    if "attn_implementation" in text:
+        return ConfigError(
+            (f"attn_implementation: wanted {config.attn_implementation}, found: {text}",),
+            hint="attn_implementation: eager, which every model has",
+        )
     if isinstance(error, ImportError):
         return ConfigError(
             (f"the model {config.name_or_path}: wanted its packages installed, found: {text}",),

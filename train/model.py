@@ -23,11 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from train.batches import MULTIPLE
 from train.config import ConfigError
 from train.head import Head
 from train.mistakes import no_room, unusable
 from train.samples import IGNORED
-from train.skeleton import EVERY, count_targets
+from train.skeleton import EVERY, count_targets, refuse_shared_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,9 +255,11 @@ def _network(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         if lacking := sorted(found["missing_keys"]):
             # transformers makes them up, with a warning among many.
             raise ValueError(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
+    _refuse_too_long(config, network)
     if config.method == "lora":
         if config.lora_target_modules != EVERY:
             count_targets(config, [name for name, _ in network.named_modules()])
+            refuse_shared_head(config, network)
         network = get_peft_model(network, lora(config))
     network.train()
     if config.activation_checkpointing:
@@ -266,6 +269,25 @@ def _network(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
     return cast("nn.Module", network)
+
+
+def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as in _base)
+    """Refuse rows that are longer than a model which learns each position by itself (GPT-2) knows.
+
+    It would look beyond its table, and a GPU says of that no more than that an assertion failed.
+
+    Raises:
+        ConfigError: They are.
+    """
+    known = getattr(network.config, "max_position_embeddings", None) or 0
+    words = network.get_input_embeddings()
+    tables = [m for m in network.modules() if isinstance(m, nn.Embedding) and m is not words]
+    if not known or all(table.num_embeddings < known for table in tables):
+        return
+    most = known // MULTIPLE * MULTIPLE  # rows are filled up
+    if config.seq_len > most:
+        message = f"seq_len: wanted at most {most}, since {config.name_or_path} has learned {known}"
+        raise ConfigError((f"{message} positions, found {config.seq_len}",))
 
 
 def lora(config: Config) -> LoraConfig:
@@ -338,7 +360,7 @@ def _layers(base: Any) -> list[nn.Module]:  # noqa: ANN401  (as in _base)
 
 
 def _final_norm(base: Any) -> nn.Module | None:  # noqa: ANN401  (as in _base)
-    """Return the norm before the head: the last child of the backbone that is no container."""
+    """Return the norm before the head: the last child of the backbone that is called one."""
     children: list[nn.Module] = list(base.base_model.children())
     norms = [m for m in children if "norm" in type(m).__name__.lower()]
     return norms[-1] if norms else None

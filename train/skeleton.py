@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from train.config import ConfigError
 
@@ -55,6 +55,7 @@ def look(config: Config, folder: Path) -> str:
         return f"attention by {config.attn_implementation}"
     names = [name for name, module in network.named_modules() if _is_linear(module)]
     counts = count_targets(config, names)
+    refuse_shared_head(config, network)
     return f"adapters on {sum(counts.values())} modules of {len(names)}"
 
 
@@ -67,13 +68,34 @@ def count_targets(config: Config, names: list[str]) -> dict[str, int]:
         ConfigError: naming each that means none, and what is nearest.
     """
     counts = {
-        target: sum(name == target or name.endswith(f".{target}") for name in names)
-        for target in config.lora_target_modules
+        target: sum(_means(target, name) for name in names) for target in config.lora_target_modules
     }
     lacking = [target for target, count in counts.items() if not count]
     if lacking:
         raise ConfigError(tuple(_lacks(target, names) for target in lacking))
     return counts
+
+
+def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (a transformers model)
+    """Refuse an adapter on an output head whose weights are those of the input embeddings too.
+
+    PEFT puts a layer of its own in the head's place, and the two could not be tied again.
+
+    Raises:
+        ConfigError: naming what means the head.
+    """
+    head, table = network.get_output_embeddings(), network.get_input_embeddings()
+    if head.weight is not table.weight:
+        return
+    (name,) = (name for name, module in network.named_modules() if module is head)
+    if meant := [target for target in config.lora_target_modules if _means(target, name)]:
+        said = "wanted no adapter on a head that shares the input embeddings' weights"
+        raise ConfigError((f"lora_target_modules: {said}, found {meant[0]}",), hint="leave it out")
+
+
+def _means(target: str, name: str) -> bool:
+    """Return whether PEFT takes a module of this name for a target."""
+    return name == target or name.endswith(f".{target}")
 
 
 def _is_linear(module: object) -> bool:

@@ -181,6 +181,11 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
     ("how", "code", "words"),
     [
         ({"nodes": (2,), "lora_target_modules": ("q_proj", "v_projj")}, 2, "found no v_projj"),
+        (
+            {"nodes": (2,), "name_or_path": "tied", "lora_target_modules": ("q_proj", "lm_head")},
+            2,
+            "shares the input embeddings' weights, found lm_head",
+        ),
         ({"nodes": (1,), "attn_implementation": "flash_attention_2"}, 2, "packages installed"),
         ({"nodes": (2,), "before": short_of_memory}, 2, "the batch: wanted room"),
         ({"nodes": (2,), "parallel": "single"}, 3, "wanted one process for single, found 2"),
@@ -192,14 +197,43 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
     ],
 )
 def test_what_cannot_be_is_said_with_its_exit_code(
-    world: World, how: dict[str, Any], code: int, words: str
+    world: World, tiny: Path, how: dict[str, Any], code: int, words: str
 ) -> None:
+    if how.get("name_or_path") == "tied":
+        how = how | {"name_or_path": str(tiny / "tied")}
     run = world.start(**how)
     assert set(run.wait()) == {code}
     assert words in run.said()
     assert "hint:" in run.said() or "nearest:" in run.said() or code == 4
     assert "Traceback" not in run.said()
     assert run.status()["state"] == "failed"
+
+
+@pytest.mark.parametrize(("seq_len", "found"), [(36, 2), (48, 2), (32, 0)])
+def test_rows_longer_than_the_positions_a_model_has_learned_are_refused(
+    world: World, tiny: Path, tmp_path: Path, seq_len: int, found: int
+) -> None:
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    shape = GPT2Config(vocab_size=384, n_positions=36, n_embd=32, n_layer=1, n_head=4)
+    GPT2LMHeadModel(shape).save_pretrained(tmp_path / "gpt2")
+    AutoTokenizer.from_pretrained(tiny / "model").save_pretrained(tmp_path / "gpt2")
+    run = world.start(nodes=(2,), name_or_path=str(tmp_path / "gpt2"), seq_len=seq_len, max_steps=1)
+    assert run.wait() == [found, found], run.said()
+    for rank in (0, 1):
+        assert "Traceback" not in run.said(rank)
+        told = f"has learned 36 positions, found {seq_len}" in run.said(rank)
+        assert told is bool(found)
+
+
+def test_an_attention_that_a_model_does_not_have_is_told_the_one_it_has(base: Config) -> None:
+    from train.mistakes import unusable
+
+    found = 'it does not support that. Load it with `attn_implementation="eager"` meanwhile'
+    told = unusable(base, Path(base.name_or_path), ValueError(found))
+    assert told.problems == (f"attn_implementation: wanted sdpa, found: {found}",)
+    assert told.hint
+    assert told.hint.startswith("attn_implementation: eager")
 
 
 def test_the_base_may_take_longer_to_load_than_a_collective_may(world: World) -> None:

@@ -38,6 +38,14 @@ def test_names_are_matched_as_peft_matches_them(base: Config, tiny: Path) -> Non
         skeleton.look(targets(base, "proj"), tiny / "model")
 
 
+def test_an_adapter_on_a_head_that_is_the_embeddings_too_is_refused(
+    base: Config, tiny: Path
+) -> None:
+    with pytest.raises(ConfigError, match="shares the input embeddings' weights, found lm_head"):
+        skeleton.look(targets(base, "lm_head"), tiny / "tied")
+    assert skeleton.look(targets(base, "lm_head"), tiny / "model") == "adapters on 1 modules of 16"
+
+
 def test_no_weights_are_read(base: Config, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((tiny / "model" / "config.json").read_text())
     assert "16" in skeleton.look(targets(base, "q_proj"), tmp_path)
