@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from clusterctl.cli.numbers import seconds
 from clusterctl.cli.run_option import OpenRun, add_run, known_cluster, open_run
@@ -14,7 +15,10 @@ from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs import locate
+from clusterctl.verbs.answers import Trouble
+from clusterctl.verbs.events import Said
 from clusterctl.verbs.records import Records
+from clusterctl.verbs.runview import RunView
 from clusterctl.verbs.stop import UNPROVEN, stop
 from clusterctl.wire import SCHEMA, plain
 
@@ -41,16 +45,21 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             show_stop(screen.out, result)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "runs": plain(results), "silent": list(silent)}))
-    for node in silent:
-        screen.err.print(f"{node}: did not answer: whether a run lives there is not known")
+        print(
+            json.dumps(
+                {"schema": SCHEMA, "runs": plain(results), "silent": [one.node for one in silent]}
+            )
+        )
+    for trouble in silent:
+        text = f"{trouble.message}: whether a run lives there is not known"
+        screen.say(Said(node=trouble.node, text=text, level="warning"))
     codes = {result.exit_code for result in results} | ({UNPROVEN} if silent else set())
     return next((code for code in (1, UNPROVEN) if code in codes), 0)
 
 
 @contextmanager
-def _meant(args: argparse.Namespace) -> Iterator[tuple[list[OpenRun], tuple[str, ...]]]:
-    """Open the runs to stop, and name the nodes that could not be asked for theirs."""
+def _meant(args: argparse.Namespace) -> Iterator[tuple[list[OpenRun], tuple[Trouble, ...]]]:
+    """Open the runs to stop; with the nodes that could not be asked for theirs."""
     if not args.all:
         with open_run(args) as one:
             yield [one], ()
@@ -58,16 +67,14 @@ def _meant(args: argparse.Namespace) -> Iterator[tuple[list[OpenRun], tuple[str,
     records = Records()
     with Pool(known_cluster(args, records)) as pool:
         found = locate.discover(pool)
-        live = [
-            OpenRun(
-                run=view.run,
-                cluster=pool.cluster.with_nodes(
-                    tuple(answer.node for answer in view.nodes if answer.part)
-                ),
-                pool=pool,
-                record=records.read(pool.cluster.name, view.run),
-            )
-            for view in found.runs
-            if view.live
-        ]
-        yield live, tuple(trouble.node for trouble in found.troubles)
+        live = [_open(view, pool, records) for view in found.runs if view.live]
+        yield live, found.troubles
+
+
+def _open(view: RunView, pool: Pool, records: Records) -> OpenRun:
+    """Return a run with the nodes that have a part of it, and the job it was launched with."""
+    record = records.read(pool.cluster.name, view.run)
+    nodes = tuple(answer.node for answer in view.nodes if answer.part)
+    job = record.cluster.job if record else pool.cluster.job
+    cluster = replace(pool.cluster.with_nodes(nodes), job=job)
+    return OpenRun(run=view.run, cluster=cluster, pool=pool, record=record)

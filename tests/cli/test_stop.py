@@ -1,0 +1,45 @@
+"""The command line of `stop --all`: each run is asked as its own job says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli import stop
+from clusterctl.cli.main import main
+from clusterctl.inventory.cluster import Cluster, Job, Stop
+from clusterctl.transport.fake import FakePool
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.wire import Message
+from tests.verbs.runs import CLUSTER, RUN, part
+
+GONE = [Message({"gone": True, "left": [], "port_free": True})]
+ASKED_BY_FILE = Stop(signal=None, file="STOP", grace=9.0)
+
+
+def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hosts.yaml").write_text("cluster: lab\nnodes: [a, b]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    launched = replace(CLUSTER, job=Job(command=("x.py",), stop=ASKED_BY_FILE))
+    Records().write(RunRecord(run=RUN, began=1.0, cluster=launched))
+    pools: list[FakePool] = []
+
+    def pool(cluster: Cluster) -> FakePool:
+        a = {"runs": [Message({"runs": [part("a")]})], "stop": GONE}
+        refused = Reply(node="b", state="auth", phase="auth", words="Permission denied")
+        pools.append(FakePool(cluster, {"a": a, "b": {"runs": refused}}))
+        return pools[-1]
+
+    monkeypatch.setattr(stop, "Pool", pool)
+    assert main(["stop", "--all"]) == 3
+    out, err = capsys.readouterr()
+    assert f"{RUN}: proven gone on a" in out
+    assert "b: auth (auth): Permission denied: whether a run lives there is not known" in err
+    (asked,) = [request for _, request in pools[0].requests if request.op == "stop"]
+    assert (asked.args["signal"], asked.args["file"], asked.args["grace"]) == (None, "STOP", 9.0)
