@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.errors import ClusterError, CouldNotTell, UsageError
@@ -96,7 +96,7 @@ def choose(found: Discovered, records: Iterable[RunRecord]) -> str:
 
 
 def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
-    """Return the cluster with the nodes that have a part of a run, or may have one.
+    """Return the cluster with the nodes that have a part of a run, or may, and its command.
 
     Raises:
         CouldNotTell: no node knows the run, and not every node answered.
@@ -104,10 +104,12 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
     """
     view = next((view for view in found.runs if view.run == run), None)
     if view is not None:
-        return cluster.with_nodes(tuple(answer.node for answer in view.nodes))
+        job = replace(cluster.job, command=view.command or cluster.job.command)
+        nodes = tuple(answer.node for answer in view.nodes)
+        return replace(cluster.with_nodes(nodes), job=job)
     message = f"run {run} is known neither here nor on the nodes of {cluster.name}"
     if found.troubles:
-        silent = ", ".join(trouble.node for trouble in found.troubles)
+        silent = ", ".join(one.node for one in found.troubles)
         raise CouldNotTell(f"{message}; {silent} did not answer")
     raise ClusterError(message, hint="clusterctl runs lists those that are")
 
@@ -130,7 +132,7 @@ def _view(
         run=run,
         cluster=cluster.name,
         nodes=answers,
-        command=tuple(first.get("command") or ()),
+        command=tuple(map(str, first.get("command") or ())),
         began=min((part["began"] for part in parts.values() if part.get("began")), default=None),
     )
 

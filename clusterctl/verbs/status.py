@@ -57,9 +57,8 @@ def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, 
             parts[reply.node] = part or {}
         elif not (wrong.answered and wrong.kind == "no-run"):
             failures[reply.node] = wrong.message
-        yield Progress(
-            phase="status", done=len(parts), total=len(requests), waiting_for=tuple(left)
-        )
+        done = len(requests) - len(left)
+        yield Progress(phase="status", done=done, total=len(requests), waiting_for=tuple(left))
     return view_of(run, cluster, parts, failures)
 
 
@@ -102,19 +101,16 @@ def newest_checkpoint(nodes: Nodes, cluster: Cluster, view: RunView) -> Checkpoi
     """Return the newest checkpoint that looks complete on the first node that answers."""
     if not cluster.job.checkpoints:
         return None
-    answering = [answer for answer in view.nodes if answer.part]
-    for answer in answering[:1]:
-        part = answer.part or {}
-        args = {
-            "workdir": part.get("workdir"),
-            "path": cluster.job.checkpoints,
-            "world_size": part.get("world_size"),
-        }
-        request = Request(op="checkpoints", args=args)
-        for reply in nodes.call({answer.node.name: request}):
-            if trouble(reply) is None:
-                return _first_complete(reply.last.head["candidates"])
-    return None
+    first = next((answer for answer in view.nodes if answer.part), None)
+    if first is None or first.part is None:
+        return None
+    args = {
+        "workdir": first.part.get("workdir"),
+        "path": cluster.job.checkpoints,
+        "world_size": first.part.get("world_size"),
+    }
+    (reply,) = nodes.call({first.node.name: Request(op="checkpoints", args=args)})
+    return None if trouble(reply) else _first_complete(reply.last.head["candidates"])
 
 
 def _first_complete(candidates: list[dict[str, Any]]) -> Checkpoint | None:

@@ -15,7 +15,7 @@ from clusterctl.errors import ClusterError, CouldNotTell, UsageError
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs import locate, runs
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runview import NodeAnswer, RunView, ended_by, state_of, waiting_for
 from clusterctl.verbs.status import status
@@ -145,7 +145,9 @@ def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
 
 def test_status_says_which_node_did_not_answer() -> None:
     pool = FakePool(CLUSTER, {"a": {"status": [Message({"node": part("a")})]}})
-    _, view = finish(status(pool, RUN, CLUSTER))
+    seen, view = finish(status(pool, RUN, CLUSTER))
+    last = [event for event in seen if isinstance(event, Progress)][-1]
+    assert (last.done, last.total, last.waiting_for) == (2, 2, ())
     assert [(one.state) for one in view.nodes] == ["running", "unreachable"]
     assert [one.node.name for one in view.silent] == ["b"]
 
@@ -248,6 +250,14 @@ def test_no_run_at_all() -> None:
         locate.choose(locate.discover(cluster_runs(a=[], b=[])), [])
     with pytest.raises(CouldNotTell, match="b: timeout"):
         locate.choose(locate.discover(cluster_runs(a=[], b=DEAD)), [])
+
+
+def test_a_run_without_a_record_has_the_command_that_its_nodes_run() -> None:
+    theirs = named("a", "liv1", "running") | {"command": ["/bin/python", "other.py", 7]}
+    found = locate.discover(cluster_runs(a=[theirs], b=[]))
+    cluster = locate.nodes_of(found, ID.format("liv1"), CLUSTER)
+    assert [node.name for node in cluster.nodes] == ["a"]
+    assert cluster.job.command == ("/bin/python", "other.py", "7")
 
 
 def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
