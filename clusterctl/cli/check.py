@@ -10,7 +10,7 @@ from clusterctl.cli.inventory_option import add_selection, load_selected
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.report.check import check_document, print_check, print_explanation
 from clusterctl.report.console import Screen
-from clusterctl.report.page import write_page
+from clusterctl.report.page import form_of, write_page
 from clusterctl.verbs.check import CheckOptions, CheckResult, check, find, judge
 from clusterctl.verbs.factsfile import load_facts, save_facts
 
@@ -41,20 +41,23 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         print_explanation(screen.out, find(args.explain))
         return 0
+    if args.report is not None:
+        form_of(args.report)  # a name that will not do is said before anything is looked at
     cluster = load_selected(args)
     options = CheckOptions(only=args.only, skip=args.skip, strict=args.strict, deep=args.deep)
     if args.facts is not None:
         result = judge(cluster, load_facts(args.facts), options)
     else:
         result = _check(cluster, options, screen, accept_new=args.accept_new)
-    if args.save_facts is not None:
-        save_facts(args.save_facts, result.facts)
-    if args.report is not None:
-        write_page(args.report, result)
     if args.json:
         print(json.dumps(check_document(result), indent=2))
     else:
         print_check(screen.out, result)
+    # A file that cannot be written does not cost the verdict.
+    if args.save_facts is not None:
+        save_facts(args.save_facts, result.facts)
+    if args.report is not None:
+        write_page(args.report, result)
     return result.exit_code
 
 

@@ -78,6 +78,12 @@ def notes(result: CheckResult) -> tuple[Finding, ...]:
     return tuple(f for f in result.findings if f.status == "pass" and f.found)
 
 
+def details(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """Return what is said below a finding's message, each part with its name."""
+    parts = (("wanted", finding.wanted), ("found", finding.found), ("hint", finding.remedy))
+    return tuple((name, text) for name, text in parts if text)
+
+
 def verdict(result: CheckResult) -> Status:
     """Return the worst status."""
     return next((s for s in ORDER if any(f.status == s for f in result.findings)), "pass")
@@ -198,13 +204,8 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
     title.append("  " + plain(who(finding.nodes, result)))
     console.print(title)
     _print_indented(console, "", finding.message)
-    for name, text in (
-        ("wanted", finding.wanted),
-        ("found", finding.found),
-        ("hint", finding.remedy),
-    ):
-        if text:
-            _print_indented(console, f"{name + ':':<{_LABEL}}", text)
+    for name, text in details(finding):
+        _print_indented(console, f"{name + ':':<{_LABEL}}", text)
 
 
 def _print_indented(console: Console, label: str, text: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.logs.sanitise import uncoloured
-from clusterctl.report.check import gpus, headline, problems, summary, who
+from clusterctl.report.check import details, gpus, headline, problems, summary, who
 from clusterctl.verbs.check import CheckResult
 
 _STYLE = """
@@ -21,18 +22,31 @@ clear: left; width: 5rem } dd { margin-left: 5.5rem } .fail, .unreachable { colo
 """
 
 
+Form = Callable[[CheckResult], str]
+
+
+def form_of(path: Path) -> Form:
+    """Return the form that a file's ending asks for.
+
+    Raises:
+        UsageError: the ending is neither .html nor .md.
+    """
+    forms: dict[str, Form] = {".html": html_page, ".htm": html_page, ".md": markdown_page}
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise UsageError(f"{path}: wanted a name that ends in .html or .md")
+    return form
+
+
 def write_page(path: Path, result: CheckResult) -> None:
     """Write the verdict; the file's ending says in which form.
 
     Raises:
         UsageError: the ending is neither .html nor .md, or the file cannot be written.
     """
-    forms = {".html": html_page, ".htm": html_page, ".md": markdown_page}
-    form = forms.get(path.suffix.lower())
-    if form is None:
-        raise UsageError(f"{path}: wanted a name that ends in .html or .md")
+    page = form_of(path)(result)
     try:
-        path.write_text(form(result), encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
 
@@ -48,8 +62,8 @@ def html_page(result: CheckResult) -> str:
     findings = "\n".join(
         f'<h3><span class="{f.status}">{f.status}</span> <code>{_html(f.check)}</code> '
         f"{_html(who(f.nodes, result))}</h3>\n<p>{_html(f.message)}</p>\n<dl>"
-        f"<dt>wanted<dd>{_html(f.wanted)}<dt>found<dd>{_html(f.found)}"
-        f"<dt>hint<dd><code>{_html(f.remedy)}</code></dl>"
+        + "".join(f"<dt>{name}<dd>{_value(name, text)}" for name, text in details(f))
+        + "</dl>"
         for f in problems(result)
     )
     passed = "\n".join(
@@ -80,9 +94,12 @@ def markdown_page(result: CheckResult) -> str:
     for f in problems(result):
         lines += ["", f"## {f.status}: {f.check} ({_cell(who(f.nodes, result))})", ""]
         lines += [_cell(f.message), ""]
-        rows = (("wanted", f.wanted), ("found", f.found), ("hint", f.remedy))
-        lines += [f"- {name}: {_cell(text)}" for name, text in rows if text]
+        lines += [f"- {name}: {_cell(text)}" for name, text in details(f)]
     return "\n".join([*lines, "", _cell(summary(result)), ""])
+
+
+def _value(name: str, text: str) -> str:
+    return f"<code>{_html(text)}</code>" if name == "hint" else _html(text)
 
 
 def _html(text: str) -> str:

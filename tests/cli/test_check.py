@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.cli import check as cli_check
 from clusterctl.cli.main import main
 
 HOSTS = "cluster: lab\nnodes: [10.255.255.1]\n"
@@ -48,6 +49,32 @@ def test_a_wrong_option_is_a_message_and_exit_code_2(
     captured = capsys.readouterr()
     assert said in captured.err
     assert captured.out == ""
+
+
+def test_a_report_in_no_form_is_refused_before_any_node_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    monkeypatch.setattr(cli_check, "check", None)
+    assert main(["check", "--report", "x.pdf"]) == 2
+    assert "wanted a name that ends in .html or .md" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--save-facts", "--report"])
+def test_a_file_that_cannot_be_written_does_not_cost_the_verdict(
+    flag: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    (tmp_path / "facts.json").write_text('{"nodes": []}')
+    assert main(["check", "--facts", "facts.json", "--json", flag, "none/x.md"]) == 2
+    captured = capsys.readouterr()
+    assert "none/x.md: No such file or directory" in captured.err
+    assert json.loads(captured.out)["cluster"] == "lab"
 
 
 def test_saved_facts_that_lack_a_node_say_so(

@@ -155,6 +155,15 @@ def test_the_pages_hold_all_and_obey_nothing(result: CheckResult) -> None:
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table)
 
 
+def test_what_a_finding_does_not_say_has_no_line(result: CheckResult) -> None:
+    bare = replace(result, findings=(replace(result.findings[0], wanted="", remedy=""),))
+    assert result.findings[0].status == "fail"
+    assert "<dt>found" in html_page(bare)
+    for form in (html_page(bare), markdown_page(bare), printed(bare)):
+        assert "wanted" not in form
+        assert "hint" not in form
+
+
 def test_the_ending_of_the_name_chooses_the_form(result: CheckResult, tmp_path: Path) -> None:
     write_page(tmp_path / "a.html", result)
     write_page(tmp_path / "a.md", result)
