@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -61,14 +61,14 @@ class Trainer:
         # A new training is measured before its first step too: else nobody sees where it began.
         begins = progress.step == 0 and self.evaluates and self.config.eval_steps is not None
         if (begins or progress.owes_evaluation) and not wish.stop:
-            wish = self.evaluate(progress.step)
+            wish |= self.evaluate(progress.step)
         first = progress.step + 1
         if progress.step < self.steps and not wish.stop:
             for number, step in enumerate(
                 self.meter.timed("data", self.batches.train(progress.position)), first
             ):
                 try:
-                    wish = self.update(number, step)
+                    wish |= self.update(number, step)
                 except NonFinite:  # on all ranks together, and before the weights were changed
                     self.keep(progress)
                     raise
@@ -81,6 +81,7 @@ class Trainer:
                 progress = Progress(step=number, position=step.position, owes_evaluation=owes)
                 if wish.save or self.saves_at(progress, step):
                     self.save(progress)
+                    wish = replace(wish, save=False)
                 if wish.stop or number == self.steps:
                     break
         return self.end(progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
@@ -52,14 +53,12 @@ class Requests:
         """Take the signals over, and drop files that were meant for an earlier run."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
-        self._signal = self._signal or early.over()
+        came = early.over()
+        self._signal = self._signal or came
         if self._ranks.is_leader:
             for folder in self._folders:
                 for name in FILES:
-                    path = folder / name
-                    if path.is_file() and path.stat().st_mtime < STARTED:
-                        print(f"{path}: older than this run, removed", file=sys.stderr)
-                        _remove(path)
+                    _remove_old(folder / name)
 
     def here(self) -> list[float]:
         """Return this rank's part of the decision, to be summed over all ranks."""
@@ -100,10 +99,18 @@ class Requests:
         return self._files
 
 
+def _remove_old(path: Path) -> None:
+    """Remove a file that was meant for an earlier run."""
+    with contextlib.suppress(FileNotFoundError):  # another node was faster
+        if path.is_file() and path.stat().st_mtime < STARTED:
+            print(f"{path}: older than this run, removed", file=sys.stderr)
+            _remove(path)
+
+
 def _remove(path: Path) -> None:
     """Remove a file that was obeyed; one that stays must not end this rank alone."""
     try:
         if path.is_file():
-            path.unlink()
+            path.unlink(missing_ok=True)
     except OSError as error:
         print(f"{path}: could not be removed: {error}", file=sys.stderr)

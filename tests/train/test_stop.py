@@ -1,5 +1,6 @@
 """A wish to stop or save, from anywhere and at any moment, becomes one decision of all ranks."""
 
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json
@@ -7,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -116,6 +118,60 @@ def test_files_ask_as_signals_do(world: World) -> None:
     assert (state["state"], state["reason"]) == ("preempted", "STOP file")
     assert steps_of(run.output) == [*saved, state["step"]]
     assert not (run.output / "STOP").exists()
+
+
+def test_a_save_asked_for_before_the_first_step_follows_it(world: World) -> None:
+    output = world.folder / "output"
+    output.mkdir()
+    (output / "SAVE").touch()
+    run = world.run(nodes=(2,), max_steps=3, output_dir=str(output), eval_steps=3)
+    assert steps_of(run.output) == [1, 3]
+    assert not (output / "SAVE").exists()
+
+
+def one_rank() -> Any:
+    return SimpleNamespace(is_leader=True)
+
+
+def test_a_signal_at_the_very_handover_is_nobodys_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.early import Early
+    from train.stop import SIGNALS, Requests
+
+    ends: list[str] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with Early(ends.append) as early:
+            early.meet()
+            requests = Requests(one_rank(), tmp_path)
+            take = signal.signal
+
+            def taken_and_got(number: signal.Signals, handler: Any) -> None:
+                take(number, handler)
+                if number is SIGNALS[-1]:
+                    signal.raise_signal(signal.SIGTERM)
+
+            monkeypatch.setattr(signal, "signal", taken_and_got)
+            requests.listen(early)
+            monkeypatch.undo()
+            assert requests.here()[0], "it is not lost"
+            assert signal.set_wakeup_fd(-1) == -1, "nobody watches any more"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert not ends
+
+
+def test_an_old_file_that_another_node_has_removed_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.stop import Requests
+
+    monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    early: Any = SimpleNamespace(over=lambda: None)
+    Requests(one_rank(), tmp_path).listen(early)
 
 
 def test_a_stop_file_of_an_earlier_run_is_not_meant_for_this_one(world: World) -> None:
