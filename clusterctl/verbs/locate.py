@@ -13,6 +13,7 @@ from clusterctl.verbs import runid
 from clusterctl.verbs.answers import Trouble, trouble
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.runargs import node_args
 from clusterctl.verbs.runview import NodeAnswer, RunView
 from clusterctl.verbs.shape import NOT_OURS, wrong_part
 
@@ -31,12 +32,7 @@ def discover(nodes: Nodes) -> Discovered:
     """Ask every node for the parts of runs that it keeps."""
     cluster = nodes.cluster
     requests = {
-        node.name: Request(
-            op="runs",
-            args={"cluster": cluster.name, "node": node.name}
-            | ({"state": node.state} if node.state else {}),
-        )
-        for node in cluster.nodes
+        node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
     }
     parts: dict[str, dict[str, Mapping[str, Any]]] = {}
     troubles = []

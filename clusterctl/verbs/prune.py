@@ -11,6 +11,7 @@ from clusterctl.verbs.answers import Trouble, trouble
 from clusterctl.verbs.locate import discover
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runargs import node_args
 from clusterctl.verbs.runview import RunView
 
 KEPT = 10
@@ -94,11 +95,7 @@ def _remove(nodes: Nodes, runs: Sequence[str]) -> tuple[Mapping[str, str], tuple
     failed: dict[str, str] = {}
     troubles = []
     requests = {
-        node.name: Request(
-            op="prune",
-            args={"cluster": nodes.cluster.name, "node": node.name, "runs": list(runs)}
-            | ({"state": node.state} if node.state else {}),
-        )
+        node.name: Request(op="prune", args={**node_args(nodes.cluster, node), "runs": list(runs)})
         for node in nodes.cluster.nodes
         if runs
     }

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.entry import Entry, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import Line, LineSplitter
@@ -18,6 +18,7 @@ from clusterctl.logs.sanitise import uncoloured
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.answers import Trouble, trouble
 from clusterctl.verbs.events import Event, NodeHappened, Said
+from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.shape import NOT_OURS, wrong_tail
 from clusterctl.wire import Message
 
@@ -28,12 +29,6 @@ KEPT_BYTES = 2000
 """Of each of them: a line may be a megabyte long, and is to be read by a person."""
 END_BYTES = 16 * 1024
 """Of each log that are read to say why a run ended."""
-
-
-def run_args(run: str, cluster: Cluster, node: Node) -> dict[str, object]:
-    """Return the arguments that name a node's part of a run."""
-    args: dict[str, object] = {"cluster": cluster.name, "run": run, "node": node.name}
-    return args | ({"state": node.state} if node.state else {})
 
 
 class RunLog:

@@ -12,7 +12,8 @@ from clusterctl.transport.interface import Request
 from clusterctl.verbs.answers import trouble
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.nodes import Nodes
-from clusterctl.verbs.runlog import RunLog, run_args
+from clusterctl.verbs.runargs import run_args
+from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import Checkpoint, NodeAnswer, RunView
 from clusterctl.verbs.shape import NOT_OURS, wrong_part
 

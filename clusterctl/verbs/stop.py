@@ -14,7 +14,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.answers import trouble
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.nodes import Nodes
-from clusterctl.verbs.runlog import run_args
+from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.shape import NOT_OURS, wrong_stop
 from clusterctl.wire import Message
 
