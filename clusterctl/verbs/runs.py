@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.locate import discover
+from clusterctl.verbs.locate import Discovered, discover
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runview import RunView
@@ -43,12 +43,7 @@ class RunList:
 
 def runs(nodes: Nodes, records: Records) -> RunList:
     """List what is known, by the records and by the nodes."""
-    found = discover(nodes)
-    known = {record.run: record for record in records.all(nodes.cluster.name)}
-    seen = {view.run: view for view in found.runs}
-    listed = [_listed(records, known.get(run), seen.get(run)) for run in {**known, **seen}]
-    listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
-    return RunList(runs=tuple(listed), troubles=found.troubles)
+    return _listed(discover(nodes), nodes.cluster, records)
 
 
 def rebuild(nodes: Nodes, records: Records) -> RunList:
@@ -60,8 +55,15 @@ def rebuild(nodes: Nodes, records: Records) -> RunList:
         if view.run not in known:
             records.write(_record(nodes.cluster, view))
             made.append(view.run)
-    listed = runs(nodes, records)
-    return RunList(runs=listed.runs, troubles=listed.troubles, rebuilt=tuple(made))
+    return replace(_listed(found, nodes.cluster, records), rebuilt=tuple(made))
+
+
+def _listed(found: Discovered, cluster: Cluster, records: Records) -> RunList:
+    known = {record.run: record for record in records.all(cluster.name)}
+    seen = {view.run: view for view in found.runs}
+    listed = [_line(records, known.get(run), seen.get(run)) for run in {**known, **seen}]
+    listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
+    return RunList(runs=tuple(listed), troubles=found.troubles)
 
 
 def _record(cluster: Cluster, view: RunView) -> RunRecord:
@@ -80,7 +82,7 @@ def _record(cluster: Cluster, view: RunView) -> RunRecord:
     )
 
 
-def _listed(records: Records, record: RunRecord | None, view: RunView | None) -> ListedRun:
+def _line(records: Records, record: RunRecord | None, view: RunView | None) -> ListedRun:
     if record is None:
         assert view is not None
         return ListedRun(
