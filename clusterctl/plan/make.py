@@ -41,12 +41,7 @@ def make_plan(
     """
     name = options.launcher or cluster.job.launcher
     launcher = launchers.find(name)
-    command = options.command or cluster.job.command
-    if not command:
-        raise UsageError(
-            "there is no command to launch: none after `--`, and no job.command in the inventory",
-            hint="clusterctl launch -- train.py",
-        )
+    command = command_of(cluster, options)
     args = _launcher_args(cluster, options, launcher, name)
     port = options.master_port or network.master_port
     counts = [count_processes(node, facts[node.name], options) for node in cluster.nodes]
@@ -105,6 +100,21 @@ def make_plan(
             _setting("lost_after", f"{lost_after:g} s", options, "built-in"),
         ),
     )
+
+
+def command_of(cluster: Cluster, options: Options) -> tuple[str, ...]:
+    """Return the command that is meant: that of the command line, else the job's.
+
+    Raises:
+        UsageError: there is none.
+    """
+    command = options.command or cluster.job.command
+    if not command:
+        raise UsageError(
+            "there is no command to launch: none after `--`, and no job.command in the inventory",
+            hint="clusterctl launch -- train.py",
+        )
+    return command
 
 
 def _plan_node(

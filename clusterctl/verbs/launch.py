@@ -14,7 +14,7 @@ from clusterctl.checks.registry import SSH
 from clusterctl.errors import Interrupted, LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan import launchers
-from clusterctl.plan.make import make_plan
+from clusterctl.plan.make import command_of, make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
 from clusterctl.transport.pool import Pool
@@ -159,11 +159,7 @@ def require_job(cluster: Cluster, options: Options) -> None:
         UsageError: there is no command, or no such launcher.
     """
     launchers.find(options.launcher or cluster.job.launcher)
-    if not (options.command or cluster.job.command):
-        raise UsageError(
-            "there is no command to launch: none after `--`, and no job.command in the inventory",
-            hint="clusterctl launch -- train.py",
-        )
+    command_of(cluster, options)
 
 
 def require_script(cluster: Cluster, options: LaunchOptions) -> None:
