@@ -43,14 +43,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="let the launcher restart ranks",
     )
-    patient = positive_seconds
     add(
         "--start-timeout",
-        type=patient,
+        type=_READERS["start_timeout"],
         metavar="S",
         help="end it when ranks have not joined by then",
     )
-    add("--lost-after", type=patient, metavar="S", help="a node silent for so long is lost (15)")
+    add(
+        "--lost-after",
+        type=_READERS["lost_after"],
+        metavar="S",
+        help="a node silent for so long is lost (15)",
+    )
     add("--debug", action="store_true", help="NCCL and torch say all they can")
     add("--detach", action="store_true", help="start it and do not follow")
     add("--dry-run", action="store_true", help="print what would be started, and start nothing")

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from clusterctl.cli.run_option import add_run, open_run
+from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import UsageError
 from clusterctl.inventory.select import named
 from clusterctl.logs.fold import Folder, Straight
@@ -19,8 +19,6 @@ from clusterctl.verbs.events import drive
 from clusterctl.verbs.follow import Lines, follow
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.status import answers
-
-EXIT_SILENT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,10 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clusterctl.cli.inventory_option import VARIABLE, add_inventory, inventory_path, load_all
+from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs import locate
 from clusterctl.verbs.records import Records, RunRecord
+
+EXIT_SILENT = CouldNotTell.exit_code
+"""What a verb ends with that is not sure, since a node did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

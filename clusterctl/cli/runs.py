@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from clusterctl.cli.inventory_option import add_inventory
 from clusterctl.cli.numbers import whole
-from clusterctl.cli.run_option import known_cluster
+from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_pruned, show_runs
@@ -18,8 +18,6 @@ from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import Said
 from clusterctl.verbs.records import Records
 from clusterctl.wire import SCHEMA, plain
-
-EXIT_SILENT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

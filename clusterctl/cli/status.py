@@ -6,13 +6,11 @@ import argparse
 import json
 from dataclasses import replace
 
-from clusterctl.cli.run_option import add_run, open_run
+from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.verbs.records import Records
 from clusterctl.verbs.status import status
-
-EXIT_SILENT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO, TypeVar
@@ -43,6 +43,12 @@ def words(text: object, style: str = "") -> Text:
 def counted(number: int, noun: str) -> str:
     """Return a number of things: `1 file`, `3 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return names, of many only the first: `a, b, c and 2 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def make_console(stream: TextIO) -> Console:
@@ -105,8 +111,6 @@ class Progressing:
 def progress_line(event: Progress) -> str:
     """Return a phase's state as one line: `facts 6/8, waiting for gpu3, gpu7`."""
     line = f"{event.phase} {event.done}/{event.total}"
-    waiting = event.waiting_for[:_SHOWN_NAMES]
-    if waiting and event.done < event.total:
-        more = len(event.waiting_for) - len(waiting)
-        line += ", waiting for " + ", ".join(waiting) + (f" and {more} more" if more else "")
+    if event.waiting_for and event.done < event.total:
+        line += f", waiting for {listed(event.waiting_for, _SHOWN_NAMES)}"
     return line

@@ -12,7 +12,7 @@ from clusterctl.errors import ClusterError
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, problems, summary
-from clusterctl.report.console import Screen, counted, progress_line, words
+from clusterctl.report.console import Screen, counted, listed, progress_line, words
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause
@@ -159,8 +159,4 @@ def _planned(plan: Plan) -> str:
 def _gathering(event: Gathering) -> str:
     verb = "has" if event.total == 1 else "have"
     text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
-    if not event.missing:
-        return text
-    more = len(event.missing) - _SHOWN_MISSING
-    names = ", ".join(event.missing[:_SHOWN_MISSING]) + (f" and {more} more" if more > 0 else "")
-    return f"{text}, missing: {names}"
+    return f"{text}, missing: {listed(event.missing, _SHOWN_MISSING)}" if event.missing else text
