@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
+    from train.batches import Batches
     from train.batchsize import BatchSize
     from train.config import Config
     from train.model import Model
@@ -22,6 +23,7 @@ def banner(
     model: Model,
     corpus: Corpus,
     size: BatchSize,
+    batches: Batches,
     *,
     steps: int,
     step: int,
@@ -30,7 +32,8 @@ def banner(
     place = ranks.place
     hosts = ", ".join(f"{host} ({count})" for host, count in ranks.on_nodes().items())
     start = "" if place.launched else " (no distributed variables are set: a single process)"
-    tokens = round(float(corpus.train.lengths.mean()) * size.total)
+    what = "rows" if config.batching == "packed" else "samples"
+    tokens = round(batches.tokens_per_step)
     held_out = f", {len(corpus.eval)} for evaluation" if corpus.eval else ""
     made = "adapter" if config.method == "lora" else "model"
     return [
@@ -40,7 +43,7 @@ def banner(
         f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
         f"Model:      {config.name_or_path}, {_trained(config, model)}",
         f"Data:       {len(corpus.train)} samples{held_out}",
-        f"Batch:      {size.words()} samples a step, about {tokens} tokens a step",
+        f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
         f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
         f"Output:     {config.output_dir}, with {made}/ at the end",
         RULE,

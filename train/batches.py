@@ -121,6 +121,7 @@ class Pool:
         self._number = number
         self._targets = sizes.targets
         self._lengths = sizes.lengths
+        self.tokens = int(sizes.lengths.sum())
         lengths = sizes.lengths.astype(float)
         self._costs = lengths + lengths * lengths * QUADRATIC
         self._rows: list[Ints] | None = None
@@ -213,6 +214,11 @@ class Batches:
     def steps_per_epoch(self) -> int:
         """Steps of an epoch from its beginning."""
         return -(-self.epoch_rows // self._size.total)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step takes over all ranks, on average over an epoch."""
+        return sum(pool.tokens for pool in self._pools) / self.steps_per_epoch
 
     def step(self, position: Position) -> Step:
         """Return the step at a position."""

@@ -74,6 +74,8 @@ def run(
         # cuBLAS reads it when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(mode=True)
+    # At once: an hour of tokenising or loading must not end in arithmetic.
+    size = batch_size(config, place.world_size)
     base = hub.model_folder(config)
     # Before any group exists: no collective may wait, and time out, on somebody's tokeniser.
     corpus = tokens.prepare(config, place)
@@ -85,7 +87,7 @@ def run(
     requests = Requests(ranks, output)
     requests.listen(early)
     try:
-        return _together(config, ranks, requests, base, corpus, status)
+        return _together(config, ranks, requests, base, corpus, size, status)
     except BaseException as error:
         if theirs := ranks.first_failure.behind(error):
             raise theirs from error
@@ -98,6 +100,7 @@ def _together(
     requests: Requests,
     base: Path,
     corpus: Corpus,
+    size: BatchSize,
     status: Status,
 ) -> Outcome:
     """Train, now that all ranks are there."""
@@ -128,7 +131,6 @@ def _together(
     progress, remarks = _start(choice, checkpoints, model, optimizer, ranks)
     if wanted and choice is None:
         remarks = (f"resume: no checkpoint in {checkpoints.output} yet, starting anew", *remarks)
-    size = batch_size(config, place.world_size)
     batches = _batches(config, ranks, corpus, size)
     if progress.position.consumed >= batches.epoch_rows:
         # The data has shrunk since: there is nothing left of this epoch.
@@ -146,7 +148,7 @@ def _together(
     status.step = progress.step
     status.set("running")
     if ranks.is_first:
-        lines = banner(config, ranks, model, corpus, size, steps=steps, step=progress.step)
+        lines = banner(config, ranks, model, corpus, size, batches, steps=steps, step=progress.step)
         remarks = (*pythons, *laid.remarks, *model.remarks, *corpus.notes, *remarks)
         print("\n".join((*lines, *remarks)), flush=True)
     trainer = Trainer(

@@ -82,6 +82,8 @@ def test_an_epoch_has_every_sample_once(
     ranks = ranks_of(samples(sizes), config, world)
     steps = epoch(ranks, Position(epoch=seed))
     assert len(steps) == ranks[0].steps_per_epoch
+    tokens = sum(together[0].tokens for together in steps)
+    assert ranks[0].tokens_per_step == pytest.approx(tokens / len(steps))
     whole: Counter[int] = Counter()
     for together in steps:
         whole += seen(together)

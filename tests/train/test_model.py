@@ -173,6 +173,12 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
         "with adapter/ at the end",
     ):
         assert words in said
+    how: dict[str, Any] = {"global_batch_size": 4, "batching": "packed"}
+    packed = world.run(nodes=(2,), num_train_epochs=1, max_steps=None, **how)
+    rows = [json.loads(line) for line in (packed.output / "metrics.jsonl").open()]
+    tokens = [row["tokens"] for row in rows if row["kind"] == "step"]
+    mean = round(sum(tokens) / len(tokens))
+    assert f"global batch 4 rows a step, about {mean} tokens a step" in packed.said()
     alone = world.run(nodes=(1,), max_steps=1).said()
     assert "no distributed variables are set: a single process" in alone
 
@@ -207,6 +213,16 @@ def test_what_cannot_be_is_said_with_its_exit_code(
     assert "hint:" in run.said() or "nearest:" in run.said() or code == 4
     assert "Traceback" not in run.said()
     assert run.status()["state"] == "failed"
+
+
+def test_arithmetic_that_cannot_be_is_refused_before_anything_is_tokenised(
+    world: World, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    run = world.start(nodes=(2,), gradient_accumulation_steps=5, cache_dir=str(cache))
+    assert run.wait() == [2, 2]
+    assert "2 x 2 ranks x gradient_accumulation_steps 5 = 20" in run.said()
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize(("seq_len", "found"), [(36, 2), (48, 2), (32, 0)])
