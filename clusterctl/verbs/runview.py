@@ -179,15 +179,3 @@ def ended_by(nodes: Iterable[NodeAnswer]) -> str:
         first = min(told, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))
         return str(first["by"])
     return "lost" if any(answer.state == "lost" for answer in answers) else "job"
-
-
-def waiting_for(nodes: Iterable[NodeAnswer]) -> tuple[str, ...]:
-    """Name the `host:rank` that have not joined, and the nodes that have no ranks yet."""
-    missing = []
-    for answer in nodes:
-        if not answer.ranks:
-            missing.append(answer.node.name)
-        missing += [
-            f"{answer.node.name}:{rank['rank']}" for rank in answer.ranks if not rank.get("joined")
-        ]
-    return tuple(missing)

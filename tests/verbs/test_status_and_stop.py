@@ -17,7 +17,7 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs import locate, runs
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.records import Records, RunRecord
-from clusterctl.verbs.runview import NodeAnswer, RunView, ended_by, state_of, waiting_for
+from clusterctl.verbs.runview import NodeAnswer, RunView, ended_by, state_of
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
 from clusterctl.wire import Message
@@ -89,12 +89,6 @@ def test_what_is_cleared_up_after_a_loss_was_lost_and_not_stopped() -> None:
     late = at(99.0, "lost", "lost")
     given = parts(a=part("a", "lost", **late), b=part("b", "stopped", **cleared))
     assert (state_of(given), ended_by(given)) == ("stopped", "stop")
-
-
-def test_who_is_missing() -> None:
-    given = parts(a=part("a"), b=part("b", ranks=[rank(1, joined=False), rank(2)]))
-    assert waiting_for(given) == ("b:1",)
-    assert waiting_for(parts(a=part("a"), b=part("b", ranks=[]))) == ("b",)
 
 
 def test_status_of_a_failed_run_names_the_cause() -> None:
