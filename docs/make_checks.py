@@ -62,4 +62,4 @@ def _sentence(title: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render())
+    PAGE.write_text(render(), encoding="utf-8")
