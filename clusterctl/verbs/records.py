@@ -11,6 +11,7 @@ values of `env_from` are never here.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -103,16 +104,15 @@ class Records:
         document = _read(self.folder(cluster, run) / "record.json")
         try:
             return RunRecord.from_document(document) if document else None
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
     def find(self, run: str) -> RunRecord | None:
         """Return the record of a run, by its id or by the name it was given (the newest)."""
         records = self.all()
-        for record in (*(r for r in records if r.run == run), *records):
-            if run in {record.run, record.options.get("name")}:
-                return record
-        return None
+        by_id = (record for record in records if record.run == run)
+        by_name = (record for record in records if record.options.get("name") == run)
+        return next(itertools.chain(by_id, by_name), None)
 
     def all(self, cluster: str | None = None) -> list[RunRecord]:
         """Return all records, or those of one cluster, the newest first."""

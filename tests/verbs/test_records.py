@@ -74,8 +74,25 @@ def test_keys_of_a_later_version_are_ignored_and_broken_records_are_none(tmp_pat
     document["cluster"]["nodes"][0]["later"] = 1
     file.write_text(json.dumps(document))
     assert records.find(record().run) == record()
-    file.write_text("{")
-    assert records.find(record().run) is None
+    for broken in ("{", "[]", json.dumps({**document, "cluster": "lab"})):
+        file.write_text(broken)
+        assert records.find(record().run) is None
+
+
+def test_a_run_is_found_by_its_id_and_else_by_the_name_it_was_given(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    named = replace(record("lab-1", 5.0), options={"name": "best"})
+    for one in (named, record("best", 1.0), replace(named, run="lab-2", began=9.0)):
+        records.write(one)
+    assert [found.run for found in map(records.find, ("lab-1", "best")) if found] == [
+        "lab-1",
+        "best",
+    ]
+    assert records.find("none") is None
+    records.remove("lab", "best")
+    newest = records.find("best")
+    assert newest is not None
+    assert newest.run == "lab-2"
 
 
 def test_the_end_is_kept_once_seen(tmp_path: Path) -> None:
