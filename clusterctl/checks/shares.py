@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.places import share_of
+from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts, PathFacts, TokenSeen
 from clusterctl.inventory.cluster import Cluster
 
@@ -160,7 +161,7 @@ def _elsewhere(node: str, path: PathFacts, usual: PathFacts | None, count: int) 
         message = f"{path.path} is not mounted: it is a plain folder of {path.mount}"
     else:
         message = f"{path.path} is another filesystem than on the other nodes"
-    where = f"as on {count} other node" + ("s" if count > 1 else "")
+    where = f"as on {counted(count, 'other node')}"
     return Broken(
         node=node,
         share=path.path,

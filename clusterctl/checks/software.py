@@ -12,6 +12,7 @@ from clusterctl.checks.planned import planned_gpus, words_of
 from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.shares import Missing, explained
 from clusterctl.checks.storage import SHARED
+from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts, Python
 from clusterctl.inventory.cluster import LAUNCHABLE, Cluster
 from clusterctl.network.choice import Network
@@ -190,7 +191,7 @@ def cuda(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
                 status=status,
                 nodes=(node.node,),
                 message=message,
-                wanted=f"{planned} GPU{'s' if planned > 1 else ''} that torch can use",
+                wanted=f"{counted(planned, 'GPU')} that torch can use",
                 found=seen,
                 remedy=remedy,
             )

@@ -9,6 +9,7 @@ from clusterctl.checks.finding import Finding
 from clusterctl.checks.places import places
 from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.shares import Missing, broken_shares, explained, tokens_of
+from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts, PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
@@ -218,7 +219,7 @@ def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> I
 
 
 def _size(path: PathFacts) -> str:
-    plural = "" if path.entries == 1 else "s"
-    counted = path.folder and path.entries is not None
-    files = f" in {path.entries} file{plural}" if counted else ""
-    return f"{path.size} bytes{files}"
+    size = f"{path.size} bytes"
+    if not path.folder or path.entries is None:
+        return size
+    return f"{size} in {counted(path.entries, 'file')}"

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from clusterctl.checks.finding import ORDER, Finding, Status
 from clusterctl.checks.registry import Check
+from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold
 from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import counted, plain, words
+from clusterctl.report.console import plain, words
 from clusterctl.verbs.check import CheckResult, NodeRow
 from clusterctl.wire import SCHEMA
 

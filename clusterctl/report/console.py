@@ -40,11 +40,6 @@ def words(text: object, style: str = "") -> Text:
     return Text(plain(text), style=style)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things: `1 file`, `3 files`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def listed(names: Sequence[str], most: int) -> str:
     """Return names, of many only the first: `a, b, c and 2 more`."""
     more = len(names) - most

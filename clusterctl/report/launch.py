@@ -8,11 +8,12 @@ from typing import Protocol, TypeVar
 
 from rich.status import Status
 
+from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, problems, summary
-from clusterctl.report.console import Screen, counted, listed, progress_line, words
+from clusterctl.report.console import Screen, listed, progress_line, words
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import NodePlan, Plan, Variable
-from clusterctl.report.console import Screen, counted, words
+from clusterctl.report.console import Screen, words
 
 
 def show_plan(screen: Screen, plan: Plan) -> None:

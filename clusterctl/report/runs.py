@@ -7,9 +7,10 @@ import time
 from rich.console import OverflowMethod
 from rich.table import Table
 
+from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold
 from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import Screen, counted, words
+from clusterctl.report.console import Screen, words
 from clusterctl.report.status import age
 from clusterctl.verbs.events import Said
 from clusterctl.verbs.prune import Pruned

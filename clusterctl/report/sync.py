@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
+from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold
-from clusterctl.report.console import counted, words
+from clusterctl.report.console import words
 from clusterctl.verbs.synced import NodeSync, SyncResult
 from clusterctl.wire import plain
 

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 from rich.console import Console
 
-from clusterctl.report.console import Screen, counted
+from clusterctl.report.console import Screen
 from clusterctl.report.launch import Person
 from clusterctl.report.launch_json import Program
 from clusterctl.report.lines import Prefixed
@@ -52,11 +52,3 @@ def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str])
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == second
     assert (first["kind"], first["run"], first["nodes"][0]["node"]) == ("stopped", RUN, "a")
-
-
-def test_one_of_a_thing_is_no_plural() -> None:
-    assert (counted(1, "file"), counted(0, "file"), counted(2, "check")) == (
-        "1 file",
-        "0 files",
-        "2 checks",
-    )
