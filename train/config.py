@@ -354,6 +354,8 @@ def _conflicts(config: Config) -> list[str]:
     ]
     if config.min_lr_ratio > 1:
         found.append(f"min_lr_ratio: wanted at most 1, found {config.min_lr_ratio}")
+    if config.seed >= 1 << 64:
+        found.append(f"seed: wanted a number of 64 bits, found {config.seed}")
     return found + _quarrels(config)
 
 

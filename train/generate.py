@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--max-new-tokens", type=int, default=60, metavar="N", help="at most (60)")
     options = parser.parse_args(argv)
+    if options.max_new_tokens < 1:
+        parser.error(f"--max-new-tokens: wanted 1 or more, found {options.max_new_tokens}")
     if options.adapter and not (options.adapter / "adapter_config.json").exists():
         found = "no adapter_config.json in it" if options.adapter.is_dir() else "no such folder"
         print(f"error: --adapter: wanted an exported adapter, found {found}", file=sys.stderr)
@@ -104,10 +106,11 @@ def answers(
         words: How it is said: `as_text` or `as_question`.
 
     Raises:
-        Unanswered: there is no such model, or the prompt is nothing for it.
+        Unanswered: there is no such model, or the prompt or the adapter is nothing for it.
     """
     # ruff: noqa: PLC0415  (they take seconds: not for --help)
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -135,7 +138,13 @@ def answers(
         with warnings.catch_warnings():
             # peft asks transformers by a name that it will have to drop; nothing to us.
             warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
-            trained = PeftModel.from_pretrained(base, str(adapter))
+            try:
+                trained = PeftModel.from_pretrained(base, str(adapter))
+            except (OSError, KeyError, RuntimeError, SafetensorError, ValueError) as error:
+                found = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                raise Unanswered(
+                    f"--adapter: wanted an adapter of {model}, found: {found}"
+                ) from error
         said["adapter"] = _continue(trained, tokenizer, ids, most)
     return said
 

@@ -34,6 +34,7 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
         ({"save_steps": 5, "save_epochs": 1}, "wanted one of them, found both"),
         ({"max_steps": 3, "warmup_steps": 4}, "at most max_steps (3)"),
         ({"min_lr_ratio": 1.5}, "at most 1"),
+        ({"seed": 1 << 64}, "64 bits"),
         ({"lora_target_modules": ()}, "all-linear"),
         ({"learning_rate": float("nan")}, "0 or more"),
         (

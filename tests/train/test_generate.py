@@ -96,6 +96,25 @@ def test_what_cannot_be_answered_is_told(
     assert not found.out
 
 
+@pytest.mark.parametrize("weights", [None, b"", b"cut off"])
+def test_an_adapter_that_cannot_be_loaded_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], weights: bytes | None
+) -> None:
+    shape = {"peft_type": "LORA", "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    (tmp_path / "adapter_config.json").write_text("{}" if weights is None else json.dumps(shape))
+    if weights is not None:
+        (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+    words = ["--model", str(tiny / "model"), "--prompt", "x", "--adapter", str(tmp_path)]
+    assert generate.main([*words, "--max-new-tokens", "1"]) == 2
+    assert f"--adapter: wanted an adapter of {tiny / 'model'}, found: " in capsys.readouterr().err
+
+
+def test_no_tokens_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        generate.main(["--model", "m", "--prompt", "x", "--max-new-tokens", "0"])
+    assert "--max-new-tokens: wanted 1 or more, found 0" in capsys.readouterr().err
+
+
 def test_the_base_speaks_in_the_numbers_it_is_kept_in(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
