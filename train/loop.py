@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from train.checkpoint import CheckpointError, Progress
+from train.mistakes import room_for
 from train.optimizer import learning_rate
 from train.stop import Wish
 
@@ -153,7 +154,7 @@ class Trainer:
         self.model.network.eval()
         wish = Wish()
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
-        with self.meter.time("eval"):
+        with self.meter.time("eval"), room_for("a batch of the evaluation"):
             for batch in self.batches.evaluate():
                 loss = self.forward(batch)
                 sums += torch.stack(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from train.config import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from train.config import Config
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
     """Return what a library said of a model as a person can act on it."""
     text = " ".join(str(error).split())
-    if isinstance(error, torch.OutOfMemoryError):
-        return no_room("the base model", error)
     if "target module" in text.lower():
         names = f"lora_target_modules: wanted modules of {config.name_or_path}, found: {text}"
         return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
@@ -38,10 +38,20 @@ def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
     )
 
 
-def no_room(what: str, error: Exception) -> ConfigError:
-    """Return a lack of memory as a person can act on it."""
-    return ConfigError(
-        (f"{what}: wanted room in this GPU's memory, found: {' '.join(str(error).split())}",),
-        hint="a smaller per_device_train_batch_size or seq_len, activation_checkpointing: true, or "
-        "more ranks; `python -m train --check` estimates what it takes",
-    )
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Say a lack of memory as a person can act on it.
+
+    Raises:
+        ConfigError: There was none for what was done within.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        found = " ".join(str(error).split())
+        raise ConfigError(
+            (f"{what}: wanted room in this GPU's memory, found: {found}",),
+            hint="a smaller per_device_train_batch_size (in evaluation per_device_eval_batch_size) "
+            "or seq_len, activation_checkpointing: true, or more ranks; `python -m train --check` "
+            "estimates what it takes",
+        ) from error

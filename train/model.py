@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from train.batches import MULTIPLE
 from train.config import ConfigError
 from train.head import Head
-from train.mistakes import no_room, unusable
+from train.mistakes import room_for, unusable
 from train.samples import IGNORED
 from train.skeleton import EVERY, count_targets, refuse_shared_head
 
@@ -141,11 +141,8 @@ class Model:
             self._forward.set_requires_gradient_sync(last)
         elif isinstance(self._forward, DistributedDataParallel) and not last:
             held_back = self._forward.no_sync()
-        try:
-            with held_back:
-                yield
-        except torch.OutOfMemoryError as error:
-            raise no_room("the batch", error) from error
+        with room_for("the batch"), held_back:
+            yield
 
     @property
     def gradient_factor(self) -> float:
@@ -174,13 +171,15 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str) -> Model:
         layout: From `train.layout`.
 
     Raises:
-        ConfigError: The model cannot be loaded, or lacks weights; on every rank.
+        ConfigError: The model cannot be loaded, or lacks weights, on every rank; or there is no
+            room for it on this one.
         ModelError: A part of it is not sharded, not filled, or cannot be.
     """
     disable_progress_bar()  # type: ignore[no-untyped-call]
     mesh = ranks.mesh(layout)
     dtype = compute_dtype(config, ranks.device)
-    network, remarks = _laid_out(config, ranks, folder, layout, mesh)
+    with room_for("the base model"):
+        network, remarks = _laid_out(config, ranks, folder, layout, mesh)
     forward = network
     if layout == "ddp":
         ids = [ranks.device.index] if ranks.device.type == "cuda" else None

@@ -36,6 +36,16 @@ def short_of_memory(_: int) -> None:
     Model.loss = loss  # type: ignore[method-assign,assignment]
 
 
+def too_large(_: int) -> None:
+    """Have the model itself find no memory, as CUDA says it."""
+    import torch
+
+    def to_empty(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    torch.nn.Module.to_empty = to_empty  # type: ignore[method-assign,assignment]
+
+
 def slow_to_load(rank: int) -> None:
     """Have rank 0 take longer to load the base than a collective may."""
     from transformers import AutoModelForCausalLM
@@ -194,6 +204,12 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
         ),
         ({"nodes": (1,), "attn_implementation": "flash_attention_2"}, 2, "packages installed"),
         ({"nodes": (2,), "before": short_of_memory}, 2, "the batch: wanted room"),
+        (
+            {"nodes": (2,), "before": short_of_memory, "eval_steps": 3},
+            2,
+            "a batch of the evaluation: wanted room",
+        ),
+        ({"nodes": (2,), "before": too_large}, 2, "the base model: wanted room"),
         ({"nodes": (2,), "parallel": "single"}, 3, "wanted one process for single, found 2"),
         ({"nodes": (2, 1), "parallel": "hsdp"}, 3, "nodes with different numbers of ranks"),
         ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: wanted"),
@@ -307,8 +323,7 @@ def test_nodes_with_other_files_are_named(world: World, tmp_path: Path, base: Co
     assert "rank 1 on" in run.said()
 
 
-def test_adapters_put_on_a_sharded_model_are_refused(base: Config, tmp_path: Path) -> None:
-    import torch
+def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
     import torch.distributed as dist
     from peft import get_peft_model
     from torch.distributed.device_mesh import init_device_mesh
@@ -329,4 +344,3 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config, tmp_path: Pat
             prove(late, "fsdp")
     finally:
         dist.destroy_process_group()
-    assert torch.get_default_dtype() == torch.float32
