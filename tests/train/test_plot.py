@@ -43,6 +43,6 @@ def test_a_run_without_numbers_is_told(
 
 
 def test_bars_follow_the_values() -> None:
-    assert bars([3, 2, 1, 1]) == "█▅▁▁" or bars([3, 2, 1, 1])[0] == "█"
+    assert bars([3, 2, 1, 1]) == "█▅▁▁"
     assert bars([1.0, 1.0]) == "▁▁"
     assert len(bars(list(range(1000)))) <= 60
