@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.train.world import Training, World
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -50,6 +55,32 @@ def test_the_split_of_a_batch_does_not_change_what_a_step_is(world: World) -> No
     large = world.run(nodes=(2,), per_device_train_batch_size=6)
     small = world.run(nodes=(1,), per_device_train_batch_size=1, activation_checkpointing=True)
     assert close(large.losses(), small.losses())
+
+
+def forgets_graphs(_rank: int) -> None:
+    """Refuse to begin a micro-batch while the graph of the one before it is held."""
+    from train.model import Loss, Model  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+    real = Model.loss
+    held: list[weakref.ref[Callable[[Tensor], None]]] = []
+
+    def loss(self: Model, *batch: Any) -> Loss:
+        assert all(graph() is None for graph in held), "a graph outlived its micro-batch"
+        found = real(self, *batch)
+        if found.total.requires_grad:
+
+            def part_of_it(_gradient: Tensor) -> None: ...
+
+            found.total.register_hook(part_of_it)  # type: ignore[no-untyped-call]
+            held.append(weakref.ref(part_of_it))
+        return found
+
+    Model.loss = loss  # type: ignore[method-assign,assignment]
+
+
+def test_no_graph_outlives_its_micro_batch(world: World) -> None:
+    run = world.run(nodes=(2,), max_steps=2, before=forgets_graphs)
+    assert len(run.losses()) == 2
 
 
 def test_an_evaluation_of_fewer_samples_than_ranks_is_the_same(world: World, tiny: Path) -> None:
