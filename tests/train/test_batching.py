@@ -15,7 +15,7 @@ from train.batches import Batch, assemble
 from train.samples import IGNORED
 from train.shards import Ints
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 class Samples:

@@ -11,7 +11,7 @@ from train import demo_assets
 from train.arguments import parse
 from train.preflight import check
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def test_it_is_whole_and_the_same_each_time(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.train.test_checkpoint import steps_of
 from tests.train.world import World, context
 from train.manifest import Entry
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 SIZE = 1000
 WANTED = Entry(SIZE, hashlib.sha256(b"x" * SIZE).hexdigest())

@@ -20,7 +20,7 @@ import pytest
 from train import hub
 from train.config import Config, ConfigError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 COMMIT = "1234567890" * 4
 TOKEN = "hf_a_secret"
@@ -151,7 +151,7 @@ def node(
         )
         for _ in range(processes)
     ]
-    outputs = [process.communicate(timeout=100)[0] for process in started]
+    outputs = [process.communicate(timeout=200)[0] for process in started]
     return [(process.returncode, out) for process, out in zip(started, outputs, strict=True)]
 
 
@@ -208,7 +208,7 @@ def launch(home: Path, stand_in: Hub, output: Path, *words: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -18,7 +18,7 @@ from typing import Any
 
 from train.config import Config
 
-LIMIT = 100.0
+LIMIT = 200.0
 """Seconds that a training of a test may take on a busy machine."""
 
 
