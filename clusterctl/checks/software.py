@@ -19,6 +19,7 @@ from clusterctl.network.choice import Network
 
 FOUND = "python.found"
 TORCH = "python.torch"
+JOB_CHECK = "job.check"
 
 
 def _pythons(facts: Facts) -> dict[str, Python]:
@@ -293,7 +294,7 @@ def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
 
 
 @check(
-    "job.check",
+    JOB_CHECK,
     title="the job's own check passes",
     why="What only the job knows: its configuration, its data, its memory.",
     after=(SHARED, FOUND, TORCH, "python.cuda", "storage.needs", "storage.writable"),
@@ -311,7 +312,7 @@ def job_check(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
         there = f"run it there: {shlex.join(words_of(cluster.job.check, python))}"
         sync = "clusterctl sync brings the code, from the folder that has it"
         yield Finding(
-            check="job.check",
+            check=JOB_CHECK,
             status="fail" if ended else "unknown",
             nodes=(node.node,),
             message="the job's own check fails" if ended else "the job's own check did not end",

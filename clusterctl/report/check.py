@@ -11,6 +11,7 @@ from rich.text import Text
 
 from clusterctl.checks.finding import ORDER, Finding, Status
 from clusterctl.checks.registry import Check
+from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold
 from clusterctl.report.columns import GAP, columns
@@ -57,6 +58,18 @@ def print_check(console: Console, result: CheckResult) -> None:
         _print_indented(console, "", note.message)
     console.print()
     console.print(words(summary(result), COLOURS[verdict(result)]))
+
+
+def print_code_check(console: Console, result: CheckResult) -> None:
+    """Print what the job's own check said; the others were printed before the code was synced."""
+    for finding in result.findings:
+        if finding.check != JOB_CHECK:
+            continue
+        if finding in problems(result):
+            _print_finding(console, finding, result)
+        else:
+            nodes = who(finding.nodes, result)
+            console.print(words(f"{JOB_CHECK}: {SAID[finding.status]} on {nodes}"))
 
 
 def print_explanation(console: Console, check: Check) -> None:

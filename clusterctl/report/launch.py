@@ -6,22 +6,25 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from rich.console import Console
 from rich.status import Status
 
 from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
-from clusterctl.report.check import print_check, problems, summary
+from clusterctl.report.check import print_check, print_code_check, problems, summary
 from clusterctl.report.console import Screen, listed, progress_line, words
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause
 from clusterctl.report.stop import show_stop
+from clusterctl.verbs.check import CheckResult
+from clusterctl.verbs.checkpoint import Chosen
 from clusterctl.verbs.events import Event, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.gathering import Gathering, StartTimeout
-from clusterctl.verbs.launch import Checked, Planned, Synced
+from clusterctl.verbs.launch import Checked, CodeChecked, Planned, Synced
 from clusterctl.verbs.outcome import Ended
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult
@@ -94,17 +97,13 @@ class Person:
         console = self.screen.err
         match event:
             case Checked(verdict=verdict):
-                if problems(verdict):
-                    print_check(console, verdict)
-                else:
-                    console.print(words(summary(verdict)))
+                _print_checked(console, verdict)
+            case CodeChecked(verdict=verdict):
+                print_code_check(console, verdict)
             case Synced(synced=synced):
                 console.print(words(_synced(synced)))
             case CheckpointChosen(chosen=chosen):
-                step = "" if chosen.step is None else f", step {chosen.step}"
-                read = ", ".join(chosen.verified_on)
-                text = f"checkpoint {chosen.path} ({chosen.format}{step}): complete, read by {read}"
-                console.print(words(text))
+                console.print(words(_chosen(chosen)))
             case Planned(plan=plan):
                 console.print(words(_planned(plan)))
             case Gathering(quiet=quiet, missing=missing) if quiet or not missing:
@@ -140,6 +139,20 @@ def _how(ended: Ended) -> str:
         return ""
     unknown = ended.ended_by == "unknown"
     return " (no node could say how)" if unknown else f" (ended by {ended.ended_by})"
+
+
+def _print_checked(console: Console, verdict: CheckResult) -> None:
+    """Print one line where there is nothing that a person must read."""
+    if problems(verdict):
+        print_check(console, verdict)
+    else:
+        console.print(words(summary(verdict)))
+
+
+def _chosen(chosen: Chosen) -> str:
+    step = "" if chosen.step is None else f", step {chosen.step}"
+    read = ", ".join(chosen.verified_on)
+    return f"checkpoint {chosen.path} ({chosen.format}{step}): complete, read by {read}"
 
 
 def _synced(synced: SyncResult) -> str:

@@ -13,7 +13,7 @@ from clusterctl.report.lines import JsonLines
 from clusterctl.report.sync import sync_document
 from clusterctl.verbs.events import Event, NodeHappened, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
-from clusterctl.verbs.launch import Checked, Planned, Synced
+from clusterctl.verbs.launch import Checked, CodeChecked, Planned, Synced
 from clusterctl.verbs.outcome import Ended
 from clusterctl.verbs.stop import Stopped, StopResult
 from clusterctl.wire import SCHEMA, plain
@@ -57,7 +57,7 @@ class Program:
         match event:
             case LogLines(lines=lines):
                 JsonLines(sys.stdout).show(lines)
-            case Checked(verdict=verdict):
+            case Checked(verdict=verdict) | CodeChecked(verdict=verdict):
                 _print({"kind": "check", **check_document(verdict)})
             case Synced(synced=synced):
                 _print({"kind": "sync", **sync_document(synced)})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
+from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.storage import SHARED
 from clusterctl.errors import UsageError
 from clusterctl.facts.nodefacts import NodeFacts, Reach
@@ -34,7 +35,7 @@ class CheckOptions:
     strict: bool = False
     """A warning counts as a failure."""
     code: bool = True
-    """Judge what `sync` brings too; `launch` does that afterwards, with `check_code`."""
+    """Judge what `sync` brings too; a launch that syncs does that afterwards, by `check_code`."""
     deep: bool = False
     """Let the job's own torch sum across the nodes: takes as long as torch takes to load."""
 
@@ -106,7 +107,7 @@ def check(
         facts = yield from meet(survey, facts, network)
     else:
         survey.finish()
-    if options.code and any(rule.id == "job.check" for rule in chosen):
+    if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = yield from run_job_check(cluster, pool, facts)
     if options.deep and not judge(cluster, facts, options).blocking:
         # What is known to be broken would only cost the collective's whole timeout.

@@ -59,6 +59,14 @@ class Checked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChecked(Event):
+    """The job's own check was run on what was synced."""
+
+    verdict: CheckResult
+    """All of it, the first look's too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Synced(Event):
     """The code is on every node."""
 
@@ -111,7 +119,7 @@ def launch(
     """Bring a run up on every node; following it is the next step.
 
     Yields:
-        `Checked`, `Synced`, `Planned`, `Started`, `Said`, `Progress`.
+        `Checked`, `Synced`, `CodeChecked`, `Planned`, `Started`, `Said`, `Progress`.
 
     Raises:
         LaunchRefused: it was not started, or was ended again, and why.
@@ -144,7 +152,7 @@ def _make_ready(
         synced = yield from _sync(cluster, pool, options)
         if options.checks and cluster.job.check:
             verdict = yield from check_code(_as_launched(cluster, options), pool, verdict)
-            yield Checked(verdict=verdict)
+            yield CodeChecked(verdict=verdict)
             _stop_if_blocked(verdict.blocking, options)
     yield Planned(plan=plan)
     record = _record(cluster, plan, verdict, synced, options)
@@ -215,7 +223,7 @@ def _judge(
     looks = CheckOptions(
         only=() if options.checks else REACHED_ONLY,
         skip=() if options.syncs else SYNC_ONLY,
-        code=False,
+        code=not options.syncs,
     )
     verdict = yield from check(_as_launched(cluster, options), pool, looks)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import DONE, Project, lines_of
@@ -82,6 +83,23 @@ def test_the_launcher_of_the_command_line_is_the_one_that_is_judged(project: Pro
     assert "launcher: wanted one of direct, torchrun, found ray" in refused.stderr
     answer = project.launch("-i", str(inventory), "--", "job.py")
     assert answer.returncode == 0, answer.stderr
+
+
+def test_the_jobs_own_check_is_said_once_and_judges_a_launch_without_sync_too(
+    project: Project,
+) -> None:
+    inventory = project.folder / "checked.yaml"
+    job = {"check": ["-c", "import os, sys; sys.exit(os.environ.get('RATE') != '1')"]}
+    inventory.write_text(project.sandbox.inventory.read_text() + yaml.safe_dump({"job": job}))
+    argv = ("-i", str(inventory), "--env", "STEPS=1", "--env")
+    good = project.launch(*argv, "RATE=1", "--", "job.py")
+    assert good.returncode == 0, good.stderr
+    assert good.stderr.count("checks in ") == 1
+    assert "job.check: passed on all 3 nodes" in good.stderr.splitlines()
+    for flags in ((), ("--no-sync",)):
+        bad = project.launch(*flags, *argv, "RATE=2", "--", "job.py")
+        assert bad.returncode == 125, bad.stdout + bad.stderr
+        assert "FAIL job.check  all 3 nodes" in bad.stderr
 
 
 def test_ranks_that_a_run_does_not_have_are_refused(project: Project) -> None:
