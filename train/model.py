@@ -145,6 +145,11 @@ class Model:
             yield
 
     @property
+    def vocabulary(self) -> int:
+        """How many tokens it has embeddings for."""
+        return int(_base(self.network).get_input_embeddings().weight.shape[0])
+
+    @property
     def gradient_factor(self) -> float:
         """What gradients must be multiplied by to be sums over ranks: DDP takes means."""
         return float(self.mesh.size()) if self.layout == "ddp" else 1.0

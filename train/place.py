@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,8 @@ class Place:
         """Read torchrun's variables, or those that guides set by hand.
 
         Raises:
-            NoPlace: Some of them are there and others, that nothing can stand in for, are not.
+            NoPlace: Some of them are there and others, that nothing can stand in for, are not; or
+                one is no such number.
         """
         if "RANK" not in environment and "WORLD_SIZE" not in environment:
             return cls()
@@ -49,20 +51,22 @@ class Place:
             )
             raise NoPlace(message)
 
-        def number(default: int, *keys: str) -> int:
+        def number(default: int, *keys: str, least: int = 0) -> int:
             key = next((key for key in keys if key in environment), None)
             if key is None:
                 return default
-            try:
-                return int(environment[key])
-            except ValueError:
-                message = f"{key}: wanted a whole number, found {environment[key]!r}"
-                raise NoPlace(
-                    f"{message}\nhint: start with clusterctl launch or torchrun"
-                ) from None
+            text = environment[key]
+            found = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else -1
+            if found < least:
+                message = f"{key}: wanted a whole number from {least} on, found {text!r}"
+                raise NoPlace(f"{message}\nhint: start with clusterctl launch or torchrun")
+            return found
 
-        rank, world_size = number(0, "RANK"), number(1, "WORLD_SIZE")
-        local_world_size = number(1, "LOCAL_WORLD_SIZE")
+        rank, world_size = number(0, "RANK"), number(1, "WORLD_SIZE", least=1)
+        local_world_size = number(1, "LOCAL_WORLD_SIZE", least=1)
+        if rank >= world_size:
+            message = f"RANK: wanted one below WORLD_SIZE, which is {world_size}, found {rank}"
+            raise NoPlace(f"{message}\nhint: ranks are counted from 0")
         return cls(
             rank=rank,
             world_size=world_size,
@@ -70,7 +74,11 @@ class Place:
             local_world_size=local_world_size,
             node_rank=number(rank // local_world_size, "GROUP_RANK", "NODE_RANK"),
             nodes=number(
-                max(1, world_size // local_world_size), "GROUP_WORLD_SIZE", "NNODES", "NUM_NODES"
+                max(1, world_size // local_world_size),
+                "GROUP_WORLD_SIZE",
+                "NNODES",
+                "NUM_NODES",
+                least=1,
             ),
             launched=True,
         )

@@ -15,6 +15,7 @@ from train.banner import banner
 from train.batches import Batches, Position
 from train.batchsize import batch_size
 from train.checkpoint import Checkpoints, Progress
+from train.config import ConfigError
 from train.loop import Trainer
 from train.metrics import Meter
 from train.model import build
@@ -125,6 +126,7 @@ def _together(
     choice = resume.choose(checkpoints, ranks, wanted) if wanted else None
     torch.manual_seed(config.seed)
     model = build(config, ranks, base, laid.name)
+    _refuse_foreign_tokens(config, ranks, model, corpus)
     optimizer = Optimizer(config, model)
     # From here on ranks differ: each drops out other parts of its own samples.
     torch.manual_seed(resume.seed_of(config.seed, 0, place.rank))
@@ -174,6 +176,23 @@ def _together(
     ranks.barrier()
     ranks.leave()
     return outcome
+
+
+def _refuse_foreign_tokens(config: Config, ranks: Ranks, model: Model, corpus: Corpus) -> None:
+    """Refuse a tokenizer that is another model's, on all ranks.
+
+    The embeddings would be read beyond their end; a GPU says that an assertion failed.
+
+    Raises:
+        ConfigError: There is a token without an embedding.
+    """
+    largest = max(ranks.gather(corpus.largest_token))
+    if largest >= model.vocabulary:
+        wanted = f"{config.name_or_path}: wanted an embedding for token {largest} of the data"
+        raise ConfigError(
+            (f"{wanted}, found {model.vocabulary} embeddings",),
+            hint="the tokenizer beside the model is another one's: put the model's own there",
+        )
 
 
 def _pythons(ranks: Ranks, version: str) -> tuple[str, ...]:

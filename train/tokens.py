@@ -43,6 +43,11 @@ class TokenSet:
         """Return the number of samples."""
         return len(self.rows)
 
+    @property
+    def largest(self) -> int:
+        """Return the largest token of all that lie in its files."""
+        return max((int(part.tokens.max()) for part in self.parts if part.tokens.size), default=0)
+
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """Return the ids, and the labels beside them (-100: not learned)."""
         part = self.parts[self.rows[number, 0]]
@@ -71,6 +76,11 @@ class Corpus:
     """SHA-256 of all that the tokens depend on: equal on all nodes, or something is wrong."""
     notes: tuple[str, ...]
     """What a person should know: lines left out, samples cut."""
+
+    @property
+    def largest_token(self) -> int:
+        """Return the largest token that the model may be given."""
+        return max(self.train.largest, self.eval.largest if self.eval else 0)
 
 
 def prepare(config: Config, place: Place, tokenizer: Any = None) -> Corpus:  # noqa: ANN401

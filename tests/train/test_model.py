@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -256,6 +257,25 @@ def test_rows_longer_than_the_positions_a_model_has_learned_are_refused(
         assert "Traceback" not in run.said(rank)
         told = f"has learned 36 positions, found {seq_len}" in run.said(rank)
         assert told is bool(found)
+
+
+def test_a_tokenizer_that_is_another_models_is_refused(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    shape = LlamaConfig(
+        vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(tiny / "model").save_pretrained(tmp_path / "other")
+    run = world.start(nodes=(2,), name_or_path=str(tmp_path / "other"), max_steps=1)
+    assert run.wait() == [2, 2], run.said()
+    for rank in (0, 1):
+        assert "Traceback" not in run.said(rank)
+        assert re.search(r"an embedding for token \d+ of the data, found 100 emb", run.said(rank))
+        assert "hint: the tokenizer beside the model is another one's" in run.said(rank)
 
 
 def test_an_attention_that_a_model_does_not_have_is_told_the_one_it_has(base: Config) -> None:

@@ -58,11 +58,21 @@ def test_half_of_the_variables_are_refused() -> None:
         Place.from_environment({"RANK": "0", "WORLD_SIZE": "2"})
 
 
-def test_a_variable_that_is_no_number_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("WORLD_SIZE", "abc", "wanted a whole number from 1 on, found 'abc'"),
+        ("LOCAL_WORLD_SIZE", "0", "wanted a whole number from 1 on, found '0'"),
+        ("GROUP_WORLD_SIZE", "0", "wanted a whole number from 1 on, found '0'"),
+        ("LOCAL_RANK", "-1", "wanted a whole number from 0 on, found '-1'"),
+        ("RANK", "6", "wanted one below WORLD_SIZE, which is 6, found 6"),
+    ],
+)
+def test_a_variable_that_is_no_such_number_is_refused(name: str, text: str, words: str) -> None:
     from train.place import NoPlace, Place
 
-    with pytest.raises(NoPlace, match=r"WORLD_SIZE: wanted a whole number, found 'abc'\nhint: "):
-        Place.from_environment(TORCHRUN | {"WORLD_SIZE": "abc"})
+    with pytest.raises(NoPlace, match=rf"^{name}: {words}\nhint: "):
+        Place.from_environment(TORCHRUN | {name: text})
 
 
 def test_a_rank_that_hangs_is_noticed_within_the_step_timeout(world: World) -> None:
@@ -116,7 +126,9 @@ def test_a_rank_that_is_no_number_ends_without_a_traceback(tmp_path: Path) -> No
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith("error: RANK: wanted a whole number, found 'abc'\nhint: ")
+    assert done.stderr.startswith(
+        "error: RANK: wanted a whole number from 0 on, found 'abc'\nhint: "
+    )
 
 
 def test_a_python_without_torch_is_said(tmp_path: Path) -> None:
