@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,17 +88,17 @@ class Sshd:
     def freeze(self) -> None:
         assert self.process is not None
         for pid in [self.process.pid, *self.sessions()]:
-            os.kill(pid, signal.SIGSTOP)
-            self.children.append(pid)
+            # What served until somebody was let in may be on its way out.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self.children.append(pid)
 
     def stop(self) -> None:
         if self.process is None:
             return
         for pid in [*self.sessions(), *self.children]:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self.process.kill()
         self.process.wait()
         self.process = None
