@@ -109,13 +109,20 @@ def _lock(answers: Answers) -> RunLock | None:
     if holder is None:
         return RunLock()
     who = _object(holder)
-    since = who.get("since")
-    began = datetime.fromtimestamp(since, UTC) if isinstance(since, (int, float)) else None
+    began = _moment(who.get("since"))
     return RunLock(
         run=str(who.get("run") or f"unknown, of pid {who.get('pid', '?')}"),
         user=str(who.get("user") or who.get("uid", "")),
         since=f"{began:%Y-%m-%d %H:%M} UTC" if began else "",
     )
+
+
+def _moment(since: object) -> datetime | None:
+    """Return a time that whoever holds the lock told: anybody may, and any number."""
+    try:
+        return datetime.fromtimestamp(since, UTC) if isinstance(since, (int, float)) else None
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:

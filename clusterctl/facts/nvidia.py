@@ -63,7 +63,9 @@ def _uncorrected(node: ET.Element) -> int | None:
     total = None
     for child in volatile.iter():
         if "uncorrect" in child.tag or child.tag == "double_bit":
-            numbers = [_as_number(item.text) for item in child.iter() if len(item) == 0]
+            whole = child.find("total")  # of the parts beside it
+            counts = [whole] if whole is not None else child.iter()
+            numbers = [_as_number(item.text) for item in counts if len(item) == 0]
             known = [number for number in numbers if number is not None]
             total = sum(known) + (total or 0) if known else total
     return total

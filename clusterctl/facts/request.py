@@ -22,12 +22,18 @@ FILES = (
     "/proc/sys/net/ipv4/ip_local_port_range",
     "/etc/nccl.conf",
     "/etc/systemd/logind.conf",
+    "/usr/lib/systemd/logind.conf",
 )
 LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
 """Every connection of the node: the kernel takes milliseconds to list them."""
+LOGIND_FOLDERS = (
+    "/usr/lib/systemd/logind.conf.d/",
+    "/run/systemd/logind.conf.d/",
+    "/etc/systemd/logind.conf.d/",
+)
+"""Of files with one name, the one in the later folder counts."""
 GLOBS = (
-    "/etc/systemd/logind.conf.d/*.conf",
-    "/usr/lib/systemd/logind.conf.d/*.conf",
+    *(folder + "*.conf" for folder in LOGIND_FOLDERS),
     "/sys/class/net/*/operstate",
     "/sys/class/net/*/carrier",
     "/sys/class/net/*/flags",

@@ -49,14 +49,14 @@ def _routes6(table: str) -> Iterator[Route]:
         try:
             network = IPv6Network((int(fields[0], 16), int(fields[1], 16)))
             gateway = IPv6Address(int(fields[4], 16))
-            metric, flags = int(fields[5], 16), int(fields[8], 16)
+            metric, flags, interface = int(fields[5], 16), int(fields[8], 16), fields[9]
         except (ValueError, IndexError):
             continue
         wanted = flags & _UP and not flags & (_REJECT | _LOCAL)
-        if wanted and not network.is_multicast and fields[9:] != ["lo"]:
+        if wanted and not network.is_multicast and interface != "lo":
             yield Route(
                 destination=str(network),
-                interface=fields[9],
+                interface=interface,
                 gateway=str(gateway) if int(gateway) else "",
                 metric=metric,
             )

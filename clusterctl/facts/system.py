@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import UNLIMITED, Limits, Listener
+from clusterctl.facts.request import LOGIND_FOLDERS
 
 _LISTENING = "0A"
 
@@ -78,22 +79,25 @@ def parse_port_range(text: str) -> tuple[int, int] | None:
 
 
 def parse_kill_user_processes(answers: Answers) -> bool | None:
-    """Whether logind ends what a session leaves behind; None where no logind says so."""
+    """Whether logind ends what a session leaves behind; None where no logind says so.
+
+    As systemd reads them: one main file, the administrator's before the vendor's, and over it the
+    files of the folders, in the order of their names.
+    """
     main = answers.text("/etc/systemd/logind.conf")
-    parts = answers.below("/etc/systemd/logind.conf.d/")
+    if main is None:
+        main = answers.text("/usr/lib/systemd/logind.conf")
+    parts: dict[str, Answer] = {}
+    for folder in LOGIND_FOLDERS:
+        parts.update(answers.below(folder))
     if main is None and not parts:
         return None
     decided = None
-    vendor = answers.below("/usr/lib/systemd/logind.conf.d/")
-    for text in (*_texts(vendor), main or "", *_texts(parts)):
+    for text in (main or "", *(parts[name].text for name in sorted(parts))):
         for found in re.finditer(r"^\s*KillUserProcesses\s*=\s*(\w+)", text, re.MULTILINE):
-            decided = found[1].lower() in {"yes", "true", "on", "1"}
+            decided = found[1].lower() in {"yes", "y", "true", "t", "on", "1"}
     # systemd's own default is yes; every distribution that we know is built with no.
     return bool(decided)
-
-
-def _texts(parts: dict[str, Answer]) -> list[str]:
-    return [parts[name].text for name in sorted(parts)]
 
 
 def parse_nccl_conf(answers: Answers) -> tuple[tuple[str, str], ...]:

@@ -102,6 +102,8 @@ def test_the_holder_of_the_lock() -> None:
     assert lock({"run": "r", "user": "ada", "since": 0}) == RunLock(
         run="r", user="ada", since="1970-01-01 00:00 UTC"
     )
+    for since in (1e300, float("nan"), -(10**30), "yesterday"):
+        assert lock({"run": "r", "user": "ada", "since": since}) == RunLock(run="r", user="ada")
     assert lock({"pid": 7, "uid": 1}) == RunLock(run="unknown, of pid 7", user="1")
 
 

@@ -84,6 +84,17 @@ def test_recorded_nvidia_smi_of_three_generations(
     assert gpus.devices[0].uuid.startswith("GPU-")
 
 
+def test_memory_errors_of_an_older_schema_are_not_counted_twice() -> None:
+    log = (
+        "<nvidia_smi_log><gpu id='x'><ecc_errors><volatile>"
+        "<single_bit><device_memory>9</device_memory><total>9</total></single_bit>"
+        "<double_bit><device_memory>1</device_memory><cbu>N/A</cbu><total>1</total></double_bit>"
+        "</volatile></ecc_errors></gpu></nvidia_smi_log>"
+    )
+
+    assert nvidia.parse(log).devices[0].ecc_uncorrected == 1
+
+
 def test_nvidia_smi_that_fails_gives_its_own_words() -> None:
     with pytest.raises(ValueError, match="driver/library version mismatch"):
         nvidia.parse("Failed to initialize NVML: driver/library version mismatch\n")
@@ -217,6 +228,12 @@ def test_routes_of_both_families() -> None:
     assert shown == [("10.0.0.0/8", "eth0", "192.168.0.1", 5), ("fd00::/64", "eth0", "", 256)]
 
 
+def test_a_table_of_routes_that_was_cut_off() -> None:
+    line = f"{0:032x} 00 {0:032x} 00 {0:032x} 00000100 00000001 00000000 00000001"
+
+    assert parse_routes(answers({"/proc/net/ipv6_route": line})) == ()
+
+
 def test_mounts_with_escapes_and_bind_mounts() -> None:
     mounts = parse_mounts(
         "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
@@ -291,6 +308,20 @@ def test_logind_settings_in_their_order() -> None:
     assert parse_kill_user_processes(answers(main)) is False
     dropped = {**main, "/etc/systemd/logind.conf.d/9.conf": "[Login]\nKillUserProcesses=yes\n"}
     assert parse_kill_user_processes(answers(dropped)) is True
+
+
+def test_logind_settings_of_a_vendor_that_ships_no_main_file() -> None:
+    usr = "/usr/lib/systemd/logind.conf"
+    no, yes = "[Login]\nKillUserProcesses=no\n", "[Login]\nKillUserProcesses=yes\n"
+    assert parse_kill_user_processes(answers({usr: yes})) is True
+    assert parse_kill_user_processes(answers({usr + ".d/9.conf": yes})) is True
+    # A file of a folder wins over the main one, whoever wrote them; one name counts once.
+    main = {"/etc/systemd/logind.conf": no}
+    assert parse_kill_user_processes(answers({**main, usr + ".d/9.conf": yes})) is True
+    etc = {"/etc/systemd/logind.conf.d/9.conf": no}
+    assert parse_kill_user_processes(answers({**etc, usr + ".d/9.conf": yes})) is False
+    early = {"/etc/systemd/logind.conf.d/1.conf": no}
+    assert parse_kill_user_processes(answers({**early, usr + ".d/9.conf": yes})) is True
 
 
 def test_what_nccl_reads_behind_everyones_back() -> None:
