@@ -51,7 +51,7 @@ def check_shape(path: str) -> None:
         raise Broken("%s is empty" % name)
     if path.endswith(SAFETENSORS_SUFFIX):
         _check_safetensors(path)
-    elif path.endswith(ZIP_SUFFIXES) and _starts_as_zip(path) and not zipfile.is_zipfile(path):
+    elif path.endswith(ZIP_SUFFIXES) and _starts_as_zip(path) and not _has_directory(path):
         raise Broken("%s is cut: its zip directory is missing" % name)
 
 
@@ -85,12 +85,19 @@ def _starts_as_zip(path: str) -> bool:
         return stream.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
 
 
+def _has_directory(path: str) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # there is one, and it contradicts itself
+        return False
+
+
 def _check_zip(stream: BinaryIO, name: str) -> None:
     try:
         with zipfile.ZipFile(stream) as archive:
             bad = archive.testzip()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise Broken("%s cannot be read: %s" % (name, error)) from error
+    except Exception as error:  # damage leads to any: EOFError, RuntimeError …
+        raise Broken("%s cannot be read: %s" % (name, str(error) or repr(error))) from error
     if bad is not None:
         raise Broken("%s is changed: the checksum of its record %s is wrong" % (name, bad))
 
@@ -108,9 +115,9 @@ def _check_safetensors(path: str) -> None:
             ends = [
                 tensor["data_offsets"][1] for key, tensor in header.items() if key != "__metadata__"
             ]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            wanted = _LENGTH.size + length + max(ends, default=0)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise Broken("%s has a broken safetensors header" % name) from error
-    wanted = _LENGTH.size + length + max(ends, default=0)
     if size != wanted:
         raise Broken("%s has %d bytes, its header says %d" % (name, size, wanted))
 
@@ -179,7 +186,7 @@ def dcp_items(path: str) -> List[Item]:
         return list(_items(root.state["storage_data"]))
     except (pickle.UnpicklingError, EOFError, OSError, KeyError, ValueError) as error:
         raise Broken(".metadata cannot be read: %s" % (str(error) or "it is cut")) from error
-    except (AttributeError, TypeError, IndexError, ImportError, MemoryError) as error:
+    except Exception as error:  # a pickle may hold anything, and damage more than that
         raise Broken(".metadata is not a torch distributed checkpoint's") from error
 
 

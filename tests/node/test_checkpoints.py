@@ -178,6 +178,38 @@ def test_a_flipped_bit_in_a_torch_file_is_found_by_its_checksum(tmp_path: Path) 
     assert "is changed" in judged(path)["why"]
 
 
+def damaged(folder: Path) -> dict[str, Path]:
+    """Make checkpoints whose damage no checksum meets first, each by what is read of it."""
+    flagged = torch_file(folder / "a_1.pt")
+    directory = flagged.read_bytes().index(b"PK\x01\x02")
+    flip_a_bit(flagged, directory + 8)  # says that the record is encrypted
+    header = b'{"w": {"data_offsets": [0, "64"]}}'
+    offsets = folder / "b_2.safetensors"
+    offsets.write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
+    metadata = folder / "c_3" / ".metadata"
+    metadata.parent.mkdir()
+    metadata.write_bytes(b"\x80\x04\x95" + b"\xff" * 8)  # a pickle's frame of 2 ** 64 bytes
+    return {
+        "cannot be read": flagged,
+        "broken safetensors": offsets,
+        "not a torch": metadata.parent,
+    }
+
+
+def test_no_damage_hides_the_other_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    spoilt = damaged(tmp_path / "out")
+    torch_file(tmp_path / "out" / "whole_4.pt")
+    for why, path in spoilt.items():
+        found = judged(path)
+        assert not found["complete"]
+        assert why in found["why"]
+    (tmp_path / "out" / "c_3" / ".metadata").unlink()
+    (tmp_path / "out" / "c_3").rmdir()  # a folder among files would be taken for the only kind
+    found = {one["name"]: one["complete"] for one in ask(tmp_path, path="out", verify=True)}
+    assert found == {"whole_4.pt": True, "a_1.pt": False, "b_2.safetensors": False}
+
+
 def test_rank_files_on_shared_storage(tmp_path: Path) -> None:
     found = judged(rank_files(tmp_path / "checkpoint-20", range(4)))
     assert (found["complete"], found["format"]) == (True, "rank-files")
