@@ -36,14 +36,21 @@ def subnet(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
 
 def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
     own = cluster.node(node.node).address
-    inside = [c for c in candidates(node) if network.subnet and _within(c, network.subnet)]
+    wanted = own or network.subnet
+    asked = own or cluster.subnet  # what is asked for is taken even of a tunnel
+    inside = [c for c in candidates(node, wanted=asked) if wanted and _within(c, wanted)]
     remedy = "give it an address there, or write another `network: {subnet: …}`"
-    if own:
+    if inside:
+        message = f"its interface on {wanted} cannot be used: {inside[0].excluded}"
+        running = [i.running for i in node.interfaces or () if i.name == inside[0].interface]
+        remedy = (
+            f"sudo ip link set {inside[0].interface} up, and look at its cable"
+            if False in running
+            else f"if that network is meant, say so: network: {{subnet: {wanted}}}"
+        )
+    elif own:
         message = f"it does not have the address {own}"
         remedy = "correct its `address:` in the inventory"
-    elif inside:
-        message = f"its interface on {network.subnet} cannot be used: {inside[0].excluded}"
-        remedy = f"sudo ip link set {inside[0].interface} up, and look at its cable"
     elif network.subnet:
         message = f"it has no address in {network.subnet}"
     else:
@@ -53,18 +60,18 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
         status="fail",
         nodes=(node.node,),
         message=message,
-        wanted=own or network.subnet or "a subnet in which every node has an address",
+        wanted=wanted or "a subnet in which every node has an address",
         found=_listed(candidates(node)),
         remedy=remedy,
     )
 
 
 def _routed(network: Network) -> Iterator[Finding]:
-    """Warn of the nodes outside the subnet of the most."""
-    subnets = Counter(node.subnet for node in network.nodes.values())
-    usual = subnets.most_common(1)[0][0]
+    """Warn of the nodes outside the subnet of the most; an address alone is no subnet."""
+    subnets = Counter(node.subnet for node in network.nodes.values() if _has_others(node.subnet))
+    usual = next((subnet for subnet, _ in subnets.most_common(1)), "")
     for name, node in network.nodes.items():
-        if node.subnet != usual:
+        if node.subnet != usual and _has_others(node.subnet):
             yield Finding(
                 check=SUBNET,
                 status="warn",
@@ -74,6 +81,11 @@ def _routed(network: Network) -> Iterator[Finding]:
                 found=f"{node.address} on {node.interface}",
                 remedy="fine if meant so; else give it an address there: network: {subnet: …}",
             )
+
+
+def _has_others(subnet: str) -> bool:
+    """Whether more than one address fits in: clouds give /32 and /128, and route all the rest."""
+    return ip_network(subnet).num_addresses > 1
 
 
 def _within(candidate: Candidate, subnet: str) -> bool:
@@ -130,32 +142,49 @@ def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
         if name != cluster.master.name and network.master_address:
             peer = network.master_address
         if peer:
-            yield from _route(facts[name], node, peer)
+            yield from _route(facts[name], node, peer, cluster.node(name).host)
 
 
-def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str) -> Iterator[Finding]:
+def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Iterator[Finding]:
     leaves = route_to(facts.routes or (), peer)
     made = facts.between.connected if facts.between else ()
-    sources = {c.source for c in made if c.key == "pair"} - {"", chosen.address}
-    astray = leaves is not None and leaves.interface != chosen.interface
+    sources = {c.source for c in made if c.key == "pair"} - {""}
+    # The main table is not all there is: where connections come from the address, they do.
+    proven = sources == {chosen.address}
+    sources -= {c.address for c in chosen.candidates if c.interface == chosen.interface}
+    astray = leaves is not None and leaves.interface != chosen.interface and not proven
+    by = leaves.interface if leaves is not None and astray else None
     second = next(
         (
             c
             for c in chosen.candidates
-            if c.subnet == chosen.subnet and c.interface != chosen.interface and not c.excluded
+            if c.subnet == chosen.subnet
+            and c.interface != chosen.interface
+            and not c.excluded
+            and by in {None, c.interface}
         ),
         None,
     )
     if not astray and not sources and second is None:
         return
     status: Status = "fail" if astray or sources else "warn"
+    wanted = f"packets leave by {chosen.interface}, from {chosen.address}"
     if second is not None:
         message = f"two interfaces are in {chosen.subnet}: {chosen.interface}, {second.interface}"
-        written = f"{second.address}/{second.subnet.split('/')[1]}"
-        remedy = f"sudo ip addr del {written} dev {second.interface}"
+        stays, goes = (chosen.interface, chosen.address), (second.interface, second.address)
+        if host == second.address:
+            # Not the address that the node is reached at: nobody could put it back.
+            stays, goes = goes, stays
+        wanted = f"only {stays[0]} ({stays[1]}) in {chosen.subnet}"
+        remedy = f"sudo ip addr del {goes[1]}/{second.subnet.split('/')[1]} dev {goes[0]}"
     elif leaves is not None and astray:
         message = f"packets to {peer} leave by {leaves.interface}"
-        remedy = f"sudo ip route del {leaves.destination} dev {leaves.interface}"
+        remedy = (
+            f"sudo ip route del {leaves.destination} dev {leaves.interface}"
+            if ip_network(leaves.destination).prefixlen
+            # The default route is the node's way to everybody, us too.
+            else f"give it a route by {chosen.interface}, or correct `address:` or `network:`"
+        )
     else:
         message = f"connections to the other nodes come from {', '.join(sorted(sources))}"
         remedy = "look for policy routes: ip rule (on the node)"
@@ -164,9 +193,7 @@ def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str) -> Iterator[Finding
         status=status,
         nodes=(facts.node,),
         message=message,
-        wanted=f"only {chosen.interface} ({chosen.address}) in {chosen.subnet}"
-        if second is not None
-        else f"packets leave by {chosen.interface}, from {chosen.address}",
+        wanted=wanted,
         found=f"{leaves.destination} by {leaves.interface}" if leaves is not None else "no route",
         remedy=remedy,
     )

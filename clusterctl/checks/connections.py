@@ -112,9 +112,7 @@ def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Fi
     bound = _master_bound(facts.get(cluster.master.name))
     if bound is None or bound.port is not None:
         return
-    free, _ = choose_port(None, facts.get(cluster.master.name))
-    if free == network.master_port:
-        free += 1
+    free, _ = choose_port(None, facts.get(cluster.master.name), but=network.master_port)
     yield Finding(
         check=PORT,
         status="fail",

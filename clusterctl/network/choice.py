@@ -60,9 +60,12 @@ def choose(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
     ]
     found = {n.name: candidates(facts[n.name], wanted=_wanted_subnet(cluster, n)) for n in nodes}
     kind, subnet, why = _decide(cluster, nodes, facts, found)
+    ways = _toward_master(cluster, facts, found) if kind == "routed" else {}
     chosen: dict[str, NodeNetwork] = {}
     for node in nodes:
-        pick, reason = _pick(cluster, node, facts, found[node.name], kind, subnet)
+        pick, reason = _pick(node, found[node.name], kind, subnet)
+        if kind == "routed" and not node.address:
+            pick = ways[node.name]
         if pick is not None:
             chosen[node.name] = NodeNetwork(
                 address=pick.address,
@@ -89,8 +92,10 @@ def shared_subnets(
     nodes: list[Node], found: Mapping[str, tuple[Candidate, ...]]
 ) -> dict[str, int | None]:
     """Return the subnets in which every node has a usable address, with their slowest speed."""
+    # Of two addresses in one subnet the faster one is used, which comes first.
     usable = [
-        {c.subnet: c.speed_mbps for c in found[node.name] if not c.excluded} for node in nodes
+        {c.subnet: c.speed_mbps for c in reversed(found[node.name]) if not c.excluded}
+        for node in nodes
     ]
     if not usable:
         return {}
@@ -116,14 +121,26 @@ def _decide(
     common = shared_subnets(nodes, found)
     if common:
         hosts = _host_addresses(nodes)
-        best = min(common, key=lambda subnet: _rank(subnet, common[subnet], hosts))
+        best = min(
+            common,
+            key=lambda subnet: (_is_twice(subnet, found), *_rank(subnet, common[subnet], hosts)),
+        )
         whose = f"all {len(nodes)} nodes share" if len(nodes) > 1 else "the node is in"
         reason = f"the only subnet that {whose}"
         if len(common) > 1:
             reason = f"the fastest of the {len(common)} subnets that {whose}"
         return "subnet", best, reason
-    if nodes and all(_toward_master(cluster, node, facts, found) for node in nodes):
+    if nodes and len(cluster.nodes) == 1:
+        return "one machine", "127.0.0.0/8", "the only node has no other address"
+    if nodes and len(_toward_master(cluster, facts, found)) == len(nodes):
         return "routed", "", "no common subnet; each node's route to the master decides"
+    return _of_the_most(nodes, found)
+
+
+def _of_the_most(
+    nodes: list[Node], found: Mapping[str, tuple[Candidate, ...]]
+) -> tuple[Kind, str, str]:
+    """Return the subnet of the most nodes: the others are said to be outside."""
     counted = Counter(
         c for name in found for c in {x.subnet for x in found[name] if not x.excluded}
     )
@@ -134,6 +151,12 @@ def _decide(
     return "none", "", why
 
 
+def _is_twice(subnet: str, found: Mapping[str, tuple[Candidate, ...]]) -> bool:
+    """Whether two nodes have one address there: some engine's bridge, the same on every node."""
+    own = [next((c.address for c in one if c.subnet == subnet), "") for one in found.values()]
+    return len(set(own)) < len(own)
+
+
 def _rank(subnet: str, speed: int | None, hosts: list[str]) -> tuple[int, int, int, str]:
     """Order subnets: fastest, IPv4, the one in which the nodes answer to SSH, then by number."""
     network = ip_network(subnet)
@@ -142,54 +165,63 @@ def _rank(subnet: str, speed: int | None, hosts: list[str]) -> tuple[int, int, i
 
 
 def _pick(
-    cluster: Cluster,
-    node: Node,
-    facts: Mapping[str, NodeFacts],
-    found: tuple[Candidate, ...],
-    kind: Kind,
-    subnet: str,
+    node: Node, found: tuple[Candidate, ...], kind: Kind, subnet: str
 ) -> tuple[Candidate | None, str]:
     """Return the node's candidate, and the reason where it is the node's own."""
+    usable = [c for c in found if not c.excluded]
     if node.address:
         wanted = ip_address(node.address)
-        own = next((c for c in found if ip_address(c.address) == wanted), None)
+        own = next((c for c in usable if ip_address(c.address) == wanted), None)
         return own, "set in the inventory"
     if kind in {"subnet", "one machine"}:
         within = ip_network(subnet)
-        inside = [c for c in found if ip_address(c.address) in within]
-        usable = [c for c in inside if not c.excluded]
-        forced = bool(cluster.subnet) or kind == "one machine"
-        return next(iter(usable or (inside if forced else [])), None), ""
-    if kind == "routed":
-        return _toward_master(cluster, node, facts, {node.name: found}), ""
+        # On one machine its loopback is meant, which no other node could use.
+        eligible = found if kind == "one machine" else usable
+        return next((c for c in eligible if ip_address(c.address) in within), None), ""
     return None, ""
 
 
 def _toward_master(
     cluster: Cluster,
-    node: Node,
     facts: Mapping[str, NodeFacts],
     found: Mapping[str, tuple[Candidate, ...]],
-) -> Candidate | None:
-    """Return the candidate by which the node's packets to the master leave."""
-    usable = [c for c in found[node.name] if not c.excluded]
-    if node.name == cluster.master.name:
-        default = route_to(facts[node.name].routes or (), "192.0.2.1")
-        via = [c for c in usable if default is not None and c.interface == default.interface]
-        return next(iter(via), None)
-    master = facts.get(cluster.master.name)
-    if master is None or not master.answered:
-        return None
-    for interface in master.interfaces or ():
-        for written in interface.addresses:
-            address = written.split("/")[0]
-            if interface.loopback or ip_address(address).is_link_local:
-                continue
-            route = route_to(facts[node.name].routes or (), address)
-            for candidate in usable:
-                if route is not None and candidate.interface == route.interface:
-                    return candidate
-    return None
+) -> dict[str, Candidate]:
+    """Return the candidate by which each node's packets to the master leave, the master's to them.
+
+    Nothing where the master has no way to some node: then it has none back either.
+    """
+    usable = {name: [c for c in one if not c.excluded] for name, one in found.items()}
+    master = cluster.master.name
+    own = usable.pop(master, [])
+    if cluster.master.address:
+        own = [c for c in own if ip_address(c.address) == ip_address(cluster.master.address)]
+    if not own:
+        return {}
+    there = [
+        next((way for c in others if (way := _leaving(own, facts[master], c))), None)
+        for others in usable.values()
+    ]
+    chosen = there[0] if there else None
+    if chosen is None or None in there:
+        return {}
+    ways = {name: _leaving(others, facts[name], chosen) for name, others in usable.items()}
+    return {master: chosen, **{name: way for name, way in ways.items() if way is not None}}
+
+
+def _leaving(own: list[Candidate], facts: NodeFacts, target: Candidate) -> Candidate | None:
+    """Return the first of a node's candidates by whose interface it sends to an address."""
+    route = route_to(facts.routes or (), target.address)
+    version = ip_address(target.address).version
+    return next(
+        (
+            c
+            for c in own
+            if route is not None
+            and c.interface == route.interface
+            and ip_address(c.address).version == version
+        ),
+        None,
+    )
 
 
 def _one_machine(nodes: list[Node], facts: Mapping[str, NodeFacts]) -> bool:

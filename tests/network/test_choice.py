@@ -8,6 +8,7 @@ from clusterctl.facts.nodefacts import Interface, Listener, NodeFacts, RdmaPort,
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import choose
 from clusterctl.network.environment import environment
+from clusterctl.network.ports import choose_port
 from clusterctl.network.routes import route_to
 
 
@@ -129,6 +130,101 @@ def test_without_a_common_subnet_the_route_to_the_master_decides() -> None:
     assert (network.kind, network.nodes["b"].interface) == ("routed", "ens5")
 
 
+def test_addresses_that_stand_alone_are_routed_in_either_family() -> None:
+    """As clouds give them: a subnet each, with no more than the node's own address in it."""
+    for one, other, network in (
+        ("10.0.0.1", "10.0.0.2", "0.0.0.0/0"),
+        ("2001:db8::1", "2001:db8::2", "::/0"),
+    ):
+        default = (Route(destination=network, interface="ens4", gateway="x"),)
+        known = learned(
+            *(
+                facts(name, interface("ens4", f"{own}/{32 if '.' in own else 128}"), routes=default)
+                for name, own in (("a", one), ("b", other))
+            )
+        )
+
+        chosen = choose(cluster("a", "b"), known)
+
+        assert (chosen.kind, chosen.master_address) == ("routed", one)
+        assert chosen.nodes["b"].address == other
+
+
+def test_a_master_without_a_default_route_goes_by_its_route_to_the_others() -> None:
+    def known(name: str, own: str, far: str) -> NodeFacts:
+        routes = (Route(destination=far, interface="hsn0", gateway="x"),)
+        outside = interface("eth0", f"192.168.{name == 'b':d}.1/24", speed=100000)
+        return facts(name, outside, interface("hsn0", own), routes=routes)
+
+    network = choose(
+        cluster("a", "b"),
+        learned(known("a", "10.0.0.1/24", "10.1.0.0/24"), known("b", "10.1.0.1/24", "10.0.0.0/24")),
+    )
+
+    assert (network.kind, network.master_address) == ("routed", "10.0.0.1")
+    assert network.nodes["b"].interface == "hsn0"
+
+
+def test_a_node_that_answers_to_both_families_stays_in_that_of_the_master() -> None:
+    default = (
+        Route(destination="0.0.0.0/0", interface="ens5", gateway="x"),
+        Route(destination="::/0", interface="ens5", gateway="x"),
+    )
+    known = learned(
+        facts("a", interface("ens5", "fd00:1::1/64"), routes=default),
+        facts("b", interface("ens5", "10.1.0.2/24", "fd00:2::2/64"), routes=default),
+    )
+
+    assert choose(cluster("a", "b"), known).nodes["b"].address == "fd00:2::2"
+
+
+def test_a_bridge_with_one_address_on_every_node_is_no_network_of_theirs() -> None:
+    known = learned(
+        *(
+            facts(
+                name,
+                interface("ens3", f"10.0.0.{host}/24", speed=None),
+                interface("incusbr0", "10.57.0.1/24", speed=10000),
+            )
+            for host, name in enumerate(("a", "b"), 1)
+        )
+    )
+
+    assert choose(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+
+
+def test_of_two_addresses_in_a_subnet_the_faster_one_speaks_for_it() -> None:
+    def known(name: str, host: int) -> NodeFacts:
+        return facts(
+            name,
+            interface("e0", f"10.0.0.{host}/24", speed=100),
+            interface("e1", f"10.0.0.10{host}/24", speed=100000),
+            interface("e2", f"10.1.0.{host}/24", speed=1000),
+        )
+
+    network = choose(cluster("a", "b"), learned(known("a", 1), known("b", 2)))
+
+    assert (network.subnet, network.nodes["a"].interface) == ("10.0.0.0/24", "e1")
+
+
+def test_a_node_alone_needs_no_network() -> None:
+    alone = facts("a", interface("lo", "127.0.0.1/8"), interface("docker0", "172.17.0.1/16"))
+
+    network = choose(cluster("a"), learned(alone))
+
+    assert (network.kind, network.master_address) == ("one machine", "127.0.0.1")
+    assert choose(cluster("a", "b"), learned(alone, NodeFacts(node="b"))).kind == "none"
+
+
+def test_what_is_down_is_not_chosen_though_it_was_written() -> None:
+    nodes = (Node(host="a", name="a", ssh=Ssh(), address="10.5.0.1"),)
+    down = interface("e1", "10.5.0.1/24", running=False)
+    known = learned(facts("a", interface("e0", "10.0.0.1/24"), down))
+
+    assert not choose(Cluster(name="lab", nodes=nodes), known).nodes
+    assert not choose(cluster("a", subnet="10.5.0.0/24"), known).nodes
+
+
 def test_all_entries_on_one_machine_meet_on_loopback() -> None:
     home = {"boot_id": "x", "netns": "net:[1]"}
     known = learned(
@@ -165,6 +261,27 @@ def test_the_port_is_the_inventorys_else_the_first_free_one() -> None:
     assert choose(cluster("a", master_port=29500), known).master_port == 29500
     found = choose(cluster("a"), known)
     assert (found.master_port, found.master_port_why) == (29502, "the first free one from 29500")
+
+
+def test_where_the_kernel_gives_clients_any_port_a_free_one_is_found_all_the_same() -> None:
+    busy = (Listener(address="::", port=29500),)
+    known = facts(
+        "a", interface("e0", "10.0.0.1/24"), listeners=busy, ephemeral_ports=(1024, 65535)
+    )
+
+    found = choose(cluster("a"), learned(known))
+
+    assert (found.master_port, found.master_port_why) == (29501, "the first free one from 29500")
+
+
+def test_where_all_ports_are_taken_that_is_said() -> None:
+    busy = tuple(Listener(address="::", port=port) for port in range(29500, 30000))
+
+    assert choose_port(None, NodeFacts(node="a", listeners=busy)) == (
+        29500,
+        "PyTorch's default; 29500 to 29999 are all taken",
+    )
+    assert choose_port(None, NodeFacts(node="a", listeners=busy[:1]), but=29501)[0] == 29502
 
 
 def test_each_library_gets_the_interface_in_its_own_syntax() -> None:
