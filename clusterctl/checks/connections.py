@@ -20,11 +20,24 @@ REACH = "network.master-reach"
 _CAUSE = {
     "timeout": "packets are dropped: a firewall, or a wrong route",
     "refused": "refused though our listener is there: a firewall rejects",
-    "unreachable": "no route",
+    "unreachable": "no route, or a firewall rejects",
     "foreign": "another program answers at that address and port",
 }
 _SRC_WEIGHT = 0.9
 """A firewall mostly stops what comes in: in doubt the target is named."""
+
+
+def _took_no_part(check_id: str, node: NodeFacts) -> Iterator[Finding]:
+    if node.between and node.between.problem:
+        yield Finding(
+            check=check_id,
+            status="unknown",
+            nodes=(node.node,),
+            message="it took no part in the connections",
+            wanted="connections to and from every node",
+            found=node.between.problem,
+            remedy="clusterctl check",
+        )
 
 
 def _failures(facts: Facts, key: str) -> dict[tuple[str, str], Connected]:
@@ -47,15 +60,17 @@ def _failures(facts: Facts, key: str) -> dict[tuple[str, str], Connected]:
 def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the fewest nodes that explain the failed connections."""
     for node in facts.values():
-        if node.between and node.between.problem:
+        yield from _took_no_part(PAIRS, node)
+        bound = _bound(node, "pair")
+        if bound is not None and bound.port is None:
             yield Finding(
                 check=PAIRS,
-                status="unknown",
+                status="fail",
                 nodes=(node.node,),
-                message="it took no part in the connections",
-                wanted="connections to and from every node",
-                found=node.between.problem,
-                remedy="clusterctl check",
+                message="it cannot listen on its address",
+                wanted=f"a listener on {bound.address}",
+                found=bound.error,
+                remedy=f"ip addr show to {bound.address} (on {node.node})",
             )
     left = _failures(facts, "pair")
     while left:
@@ -78,13 +93,23 @@ def _most_involved(left: dict[tuple[str, str], Connected], cluster: Cluster) -> 
 def _blame(name: str, mine: dict[tuple[str, str], Connected], network: Network) -> Finding:
     into = sorted(source for source, target in mine if target == name)
     out = sorted(target for source, target in mine if source == name)
-    made = next(iter(mine.values()))
+    (source, target), made = next(iter(mine.items()))
+    others = [network.nodes[other].address for other in into or out if other in network.nodes]
+    others = [network.subnet] if network.subnet else others
     if into and out:
         message = "no TCP between it and " + _names(into, out)
     elif into:
         message = "TCP to it fails from " + _names(into)
     else:
         message = "TCP from it fails to " + _names(out)
+    if made.state == "foreign":
+        remedy = f"ip neigh show {made.address} (on {source}): is that {target}?"
+    elif into:
+        remedy = " && ".join(f"sudo ufw allow from {o}" for o in others) + f" (on {name})"
+    else:
+        remedy = " && ".join(f"sudo ufw allow out to {o}" for o in others) + f" (on {name})"
+    if made.state == "unreachable":
+        remedy = f"ip route get {made.address} (on {source}); where there is a route: {remedy}"
     return Finding(
         check=PAIRS,
         status="fail",
@@ -92,7 +117,7 @@ def _blame(name: str, mine: dict[tuple[str, str], Connected], network: Network) 
         message=message,
         wanted="connections on any port of the data network",
         found=_CAUSE.get(made.state, made.words) + f" ({made.address} port {made.port})",
-        remedy=f"sudo ufw allow from {network.subnet or made.address} (on {name})",
+        remedy=remedy,
     )
 
 
@@ -109,10 +134,14 @@ def _names(*lists: list[str]) -> str:
 )
 def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge by binding it as PyTorch does; name who has it."""
-    bound = _master_bound(facts.get(cluster.master.name))
+    master = facts.get(cluster.master.name)
+    if master is None:
+        return
+    yield from _took_no_part(PORT, master)
+    bound = _bound(master, "master")
     if bound is None or bound.port is not None:
         return
-    free, _ = choose_port(None, facts.get(cluster.master.name), but=network.master_port)
+    free, _ = choose_port(None, master, but=network.master_port)
     yield Finding(
         check=PORT,
         status="fail",
@@ -124,9 +153,14 @@ def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Fi
     )
 
 
-def _master_bound(master: NodeFacts | None) -> Bound | None:
-    bound = master.between.bound if master is not None and master.between else ()
-    return next((b for b in bound if b.key == "master"), None)
+def _bound(node: NodeFacts, key: str) -> Bound | None:
+    return next((b for b in (node.between.bound if node.between else ()) if b.key == key), None)
+
+
+def _has_tried(node: NodeFacts, cluster: Cluster) -> bool:
+    """Whether a node connected to the master's port: of many, and where it is taken, none does."""
+    made = node.between.connected if node.between else ()
+    return node.node == cluster.master.name or any(c.key == "master" for c in made)
 
 
 @check(
@@ -135,6 +169,7 @@ def _master_bound(master: NodeFacts | None) -> Bound | None:
     why="The ranks meet there; whoever cannot reach it waits until the rendezvous gives up.",
     between=True,
     after=(SUBNET, DUPLICATE, PORT),
+    applies=_has_tried,
 )
 def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Where all workers fail the cause is at the master; what fails on any port, above, is left."""
