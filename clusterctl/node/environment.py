@@ -71,7 +71,7 @@ def initialised(line: str, env: Environment) -> Environment:
     environment comes back as bytes in a file of its own, so that the line may print.
 
     Raises:
-        OperationError: `env-init`: it failed, or did not end in time.
+        OperationError: `env-init`: it failed, left the shell, or did not end in time.
     """
     import subprocess  # noqa: PLC0415  (start-up counts, and most jobs have no such line)
 
@@ -97,6 +97,8 @@ def initialised(line: str, env: Environment) -> Environment:
         if code != 0:
             raise _failure(line, "ended with exit code %d" % code, output)
         after = parse(_content(result))
+        if not after:  # by `exit 0` or `exec`, in what it sources perhaps
+            raise _failure(line, "ended the shell, so its environment is not known", output)
     finally:
         os.close(result)
         os.close(output)

@@ -74,6 +74,13 @@ def test_a_line_that_fails_is_an_error_with_its_words(line: str) -> None:
     assert line in str(caught.value)
 
 
+@pytest.mark.parametrize("line", ["exit 0", "exec true"])
+def test_a_line_that_leaves_the_shell_leaves_no_job_without_its_environment(line: str) -> None:
+    with pytest.raises(OperationError, match="ended the shell") as caught:
+        compose(job(env_init=f"echo words; {line}"), {})
+    assert caught.value.details["output"] == ["words"]
+
+
 def test_a_line_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "ENV_INIT_SECONDS", 0.3)
     with pytest.raises(OperationError, match="did not end within"):
