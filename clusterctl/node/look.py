@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -44,7 +45,10 @@ def look_at(question: Dict[str, Any]) -> Dict[str, Any]:
     if question.get("write"):
         told.update(_try_write(near))
     if question.get("digest") and told["exists"]:
-        told.update(_digest(path))
+        try:
+            told.update(_digest(path))
+        except OSError as error:
+            told["problem"] = "%s: %s" % (error.filename, error.strerror)
     return told
 
 
@@ -75,13 +79,15 @@ def _digest(path: str) -> Dict[str, Any]:
         digest.update(b"%s\0%d\n" % (name.encode("utf-8", "surrogateescape"), size))
     largest = sorted(files, key=lambda entry: (-entry[1], entry[0]))[:READ_FILES]
     for name, size in largest:
+        if size <= 0:
+            break
         with open(os.path.join(path, name) if name else path, "rb") as file:
             digest.update(file.read(END_BYTES))
             file.seek(max(size - END_BYTES, 0))
             digest.update(file.read(END_BYTES))
     return {
         "digest": digest.hexdigest(),
-        "size": sum(size for _, size in files),
+        "size": sum(size for _, size in files if size > 0),
         "entries": len(files),
     }
 
@@ -97,8 +103,19 @@ def _walk(path: str) -> Iterator[Tuple[str, int]]:
         folders.sort()
         for name in sorted(names):
             full = os.path.join(folder, name)
-            try:
-                yield os.path.relpath(full, path), os.stat(full).st_size
-            except FileNotFoundError:
-                # A dangling link: the folder is different from one that has the file.
-                yield os.path.relpath(full, path), -1
+            yield os.path.relpath(full, path), _size(full)
+
+
+def _size(path: str) -> int:
+    """Return a file's size; -1 for what has no content of its own to be read.
+
+    A link that leads nowhere, so that the folder is different from one that has the file; a pipe or
+    a socket, which would keep its reader for ever.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import threading
 import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.learn import learn
 from clusterctl.facts.request import Place, Wanted, read_arguments
+from clusterctl.node import look
+from clusterctl.node.look import look_at
 from clusterctl.node.read import matching, read
 from clusterctl.wire import Message
 
@@ -111,6 +117,31 @@ def test_paths(tmp_path: Path) -> None:
     assert model.digest == same.digest != other.digest
     assert (absent.exists, absent.writable) == (False, True)
     assert list(tmp_path.glob(".clusterctl*")) == []
+
+
+def test_a_folder_with_links_that_lead_nowhere_and_a_pipe_has_a_digest(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    whole = look_at({"path": str(tmp_path), "digest": True})
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "round").symlink_to("round")
+    os.mkfifo(tmp_path / "pipe")
+    told = look_at({"path": str(tmp_path), "digest": True})
+
+    assert (told["size"], told["entries"]) == (5, 4)
+    assert told["digest"] not in ("", whole["digest"])
+
+
+def test_a_folder_that_cannot_be_read_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/a/weight")
+
+    monkeypatch.setattr(look, "_digest", denied)  # root may read all
+    told = look_at({"path": str(tmp_path), "digest": True})
+
+    assert told["problem"] == "/a/weight: Permission denied"
+    assert told["exists"]
 
 
 def test_the_clock_is_served_beside_a_slow_program() -> None:
