@@ -43,12 +43,19 @@ def _process_with(inode: str) -> int:
             continue
         folder = "/proc/%s/fd" % name
         try:
-            for descriptor in os.listdir(folder):
-                if os.readlink(folder + "/" + descriptor) == wanted:
-                    return int(name)
+            descriptors = os.listdir(folder)
         except OSError:
             continue
+        if any(_target(folder + "/" + descriptor) == wanted for descriptor in descriptors):
+            return int(name)
     return 0
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""  # closed while we looked
 
 
 def _command(pid: int) -> str:

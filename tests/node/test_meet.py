@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import pytest
 
 from clusterctl.node.connect import connect_to
+from clusterctl.node.holders import holder_of
 from clusterctl.node.listen import Listeners
 from clusterctl.node.tokens import Tokens
 from clusterctl.wire import Message, read_message
@@ -120,6 +121,23 @@ def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:
     assert bound["port"] is None
     assert bound["error"] == "Address already in use"
     assert f"pid {os.getpid()}" in bound["holder"]
+
+
+def test_a_holder_is_found_though_it_closes_other_descriptors_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = os.readlink
+
+    def readlink(link: str) -> str:
+        if link.endswith("/0"):
+            raise FileNotFoundError(link)
+        return read(link)
+
+    monkeypatch.setattr(os, "readlink", readlink)
+    with socket.socket() as taken:
+        taken.bind((HERE, 0))
+        taken.listen()
+        assert f"pid {os.getpid()}" in holder_of(taken.getsockname()[1])
 
 
 def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
