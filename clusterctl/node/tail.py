@@ -155,5 +155,11 @@ class Reader:
             return time.time()
 
     def _times(self, log: str) -> List[Tuple[float, int]]:
-        words = self._read(times_of(log), 0, None).split()
-        return [(float(written), int(size)) for written, size in zip(words[::2], words[1::2])]
+        found = []
+        for line in self._read(times_of(log), 0, None).splitlines():
+            try:
+                written, size = line.split()
+                found.append((float(written), int(size)))
+            except ValueError:
+                continue  # a power failure leaves zeros at the end of a file
+        return found

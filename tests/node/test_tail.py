@@ -26,9 +26,9 @@ for n in range(20000):
 """
 
 SLOW = """
-import time
+import os, time
 for n in range(60):
-    print(n, time.time()); time.sleep(0.02)
+    os.write(1, b"%d %f\n" % (n, time.time())); time.sleep(0.02)  # whole: print writes in parts
 """
 
 
@@ -83,6 +83,14 @@ def test_a_clock_that_is_set_back_puts_no_bytes_before_earlier_ones(make_run: Ma
     noted.write_text(f"{now} 4\n{now - 60} 8\n")
     os.utime(log, (now - 90, now - 90))
     assert data_of(run.tail(), "ranks/0.log") == [(0, b"one\n"), (4, b"two\n"), (8, b"three\n")]
+
+
+def test_a_record_of_times_that_a_power_failure_spoilt_hides_no_log(make_run: MakeRun) -> None:
+    run = make_run("print('one')").start()
+    run.ended()
+    noted = Path(run.paths().folder, times_of("ranks/0.log"))
+    noted.write_bytes(b"12.5 2\n" + bytes(40) + b"\n12.6\n")
+    assert data_of(run.tail(), "ranks/0.log") == [(0, b"on"), (2, b"e\n")]
 
 
 def test_the_end_of_a_log_is_a_negative_offset(make_run: MakeRun) -> None:
