@@ -64,8 +64,9 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
         state = account.get("state", "starting")
     else:
         state = "lost"
+        living = {mark[0] for mark in recorded(paths) if processes.alive(mark)}
         for rank in ranks:
-            if rank["state"] != "ended" and not (rank["pid"] and processes.read(rank["pid"])):
+            if rank["pid"] not in living:
                 rank["state"] = "ended"
     shown = end or account.get("end")
     return {

@@ -150,6 +150,18 @@ def test_a_supervisor_that_is_killed_takes_its_ranks_along(make_run: MakeRun) ->
     assert run.status(1)["state"] == "stopped"
 
 
+def test_a_number_that_is_used_again_is_no_rank_of_a_lost_run(make_run: MakeRun) -> None:
+    run = make_run(SLEEP).start()
+    run.wait_for_log(0, b"here")
+    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    assert not run.left()
+    account = json.loads(Path(run.paths().supervisor).read_text())
+    account["ranks"][0]["pid"] = os.getpid()
+    Path(run.paths().supervisor).write_text(json.dumps(account))
+    node = run.status()
+    assert (node["state"], node["ranks"][0]["state"]) == ("lost", "ended")
+
+
 def test_the_masters_death_ends_the_workers(make_run: MakeRun) -> None:
     run = make_run(SLEEP, nodes=2, lost_after=1.5).start()
     run.wait_for_log(1, b"here", n=1)
