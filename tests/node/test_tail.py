@@ -25,7 +25,7 @@ for n in range(20000):
     os.write(1 + n % 2, b"%05d \xff\xc3 %s%s" % (n, b"x" * (n % 97), end))
 """
 
-SLOW = """
+SLOW = r"""
 import os, time
 for n in range(60):
     os.write(1, b"%d %f\n" % (n, time.time())); time.sleep(0.02)  # whole: print writes in parts
