@@ -15,6 +15,8 @@ from clusterctl.network.choice import Network
 BUSY_MIB = 1024
 """A driver and a desktop hold less."""
 
+_ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static", "rocm-smi": "rocm-smi"}
+
 COUNT = "accelerator.count"
 
 
@@ -37,6 +39,7 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
         want = "at least one" if wanted is None else str(wanted)
         if node.gpus is None:
             why = node.why_unknown("gpus") or "unknown"
+            tool = why.partition(":")[0]
             yield Finding(
                 check=COUNT,
                 status="fail" if "exit code" in why else "unknown",
@@ -44,7 +47,8 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 message="the accelerators could not be listed",
                 wanted=want,
                 found=why,
-                remedy="nvidia-smi -q (on the node); a driver that was just updated wants a reboot",
+                remedy=f"{_ASK.get(tool, _ASK['nvidia-smi'])} (on the node); a driver that was just"
+                " updated wants a reboot",
             )
         elif not node.gpus.devices:
             tool = node.gpus.tool
@@ -79,26 +83,30 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     applies=_used,
 )
 def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare names with the most frequent one."""
-    models = {
-        node.node: frozenset(gpu.name for gpu in node.gpus.devices)
-        for node in facts.values()
-        if node.gpus and node.gpus.devices and planned_gpus(cluster, node)
-    }
-    if len(set(models.values())) < 2:  # noqa: PLR2004  (one is as it should be)
-        return
-    usual = Counter(models.values()).most_common(1)[0][0]
-    for name, model in models.items():
-        if model != usual:
+    """Compare the names of the planned ones with the most frequent one."""
+    models = {node.node: [gpu.name for gpu in _planned(node, cluster)] for node in facts.values()}
+    frequent = Counter(name for names in models.values() for name in names).most_common(1)
+    for name, found in models.items():
+        others = sorted(set(found) - {model for model, _ in frequent})
+        if others:
             yield Finding(
                 check="accelerator.same",
                 status="warn",
                 nodes=(name,),
-                message="its accelerators are of another model",
-                wanted=", ".join(sorted(usual)),
-                found=", ".join(sorted(model)),
-                remedy=f"leave it out: --exclude {name}",
+                message="its accelerators are of another model"
+                if len(set(found)) == 1
+                else "its accelerators are of several models",
+                wanted=frequent[0][0],
+                found=", ".join(sorted(set(found))),
+                remedy=f"leave it out: --exclude {name}"
+                if len(set(found)) == 1
+                else "write `gpus:` so that those of one model are used: the first ones are",
             )
+
+
+def _planned(node: NodeFacts, cluster: Cluster) -> tuple[Gpu, ...]:
+    """Return the accelerators that a run will use: as many as are planned, the first ones."""
+    return (node.gpus.devices if node.gpus else ())[: planned_gpus(cluster, node)]
 
 
 @check(
@@ -111,8 +119,12 @@ def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
 def health(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Say what the driver says of each planned GPU."""
     for node in facts.values():
-        planned = planned_gpus(cluster, node)
-        for gpu in (node.gpus.devices if node.gpus else ())[:planned]:
+        planned = _planned(node, cluster)
+        if planned and node.gpus and node.gpus.tool not in {"", "nvidia-smi"}:
+            # Its tool is not asked for errors: none to be seen is not none.
+            yield _untold("accelerator.health", node, "the health of its GPUs")
+            continue
+        for gpu in planned:
             for found, remedy in _complaints(gpu):
                 yield Finding(
                     check="accelerator.health",
@@ -123,6 +135,12 @@ def health(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
                     found=found,
                     remedy=remedy,
                 )
+
+
+def _untold(check_id: str, node: NodeFacts, what: str) -> Finding:
+    tool = node.gpus.tool if node.gpus else ""
+    message = f"{tool or 'the driver'} does not tell {what}"
+    return Finding(check=check_id, status="skip", nodes=(node.node,), message=message)
 
 
 def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
@@ -148,9 +166,11 @@ def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
 def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name who holds more memory than a driver or desktop does."""
     for node in facts.values():
-        planned = planned_gpus(cluster, node)
-        held = [g for g in (node.gpus.devices if node.gpus else ())[:planned] if _is_held(g)]
+        planned = _planned(node, cluster)
+        held = [gpu for gpu in planned if _is_held(gpu)]
         if not held:
+            if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
+                yield _untold("accelerator.busy", node, "how much of its GPUs' memory is in use")
             continue
         users = sorted(
             {f"{p.name or 'a process'} (pid {p.pid})" for gpu in held for p in gpu.processes or ()}
