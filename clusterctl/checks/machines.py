@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -13,6 +14,8 @@ from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.nodefacts import UNLIMITED, NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+
+_RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
 
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 15.0
@@ -116,7 +119,10 @@ def busy(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
             message="another run holds the node",
             wanted="a free node",
             found=f"run {lock.run} of {lock.user or 'somebody'}{since}",
-            remedy=f"clusterctl stop {lock.run}",
+            # Anybody may hold the lock, and call himself anything: no such word is for a shell.
+            remedy=f"clusterctl stop {lock.run}"
+            if _RUN.fullmatch(lock.run)
+            else "see who holds it: sudo ss -xlp (on the node), and look for @clusterctl-run",
         )
 
 
@@ -129,9 +135,11 @@ def busy(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     needs=("clock",),
 )
 def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Compare each clock with the middle of all, the controller's among them."""
+    """Compare each clock with the middle of all, the controller's among them, or with that."""
     clocks = {node.node: node.clock for node in facts.values() if node.clock is not None}
-    middle = median([*(clock.offset_s for clock in clocks.values()), 0.0])
+    offsets = [clock.offset_s for clock in clocks.values()]
+    # The middle of two would be a time that neither has.
+    middle = median([*offsets, 0.0]) if len(offsets) > 1 else 0.0
     for name, clock in clocks.items():
         off = clock.offset_s - middle
         if abs(off) - clock.error_s <= SKEW_WARN_S:
@@ -202,6 +210,7 @@ def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     why="InfiniBand and RoCE register memory with the card; under a small limit NCCL ends with"
     " `ibv_reg_mr failed`.",
     blocks=False,
+    needs=("limits",),
     applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
 )
 def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:

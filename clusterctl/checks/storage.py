@@ -50,6 +50,17 @@ def _sight(facts: Facts, missing: Missing, share: str) -> Iterator[Finding]:
     for node in facts.values():
         if not node.answered or missing.explains(node.node, share):
             continue
+        if node.between is not None and node.between.problem and len(_answered(facts)) > 1:
+            yield Finding(
+                check=SHARED,
+                status="unknown",
+                nodes=(node.node,),
+                message=f"whether {share} is one filesystem could not be tried",
+                wanted="a token that every node writes and looks for",
+                found=node.between.problem,
+                remedy="clusterctl check",
+            )
+            continue
         tokens = tokens_of(node, share)
         shown = [t for t in tokens if not missing.explains(t.writer, share)]
         late = [t for t in shown if t.seen is False or (t.delay_s or 0.0) > DELAY_WARN_S]
@@ -127,9 +138,14 @@ def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
         )
 
 
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+
 def _make_writable(path: PathFacts, user: str) -> str:
     if path.exists is None:
         return f"findmnt -T {path.path} (on the node): does its file server answer?"
+    if path.problem in _FULL:
+        return _find_the_large(path)
     if path.read_only:
         return f"sudo mount -o remount,rw {path.mount}"
     return f"sudo mkdir -p {path.path} && sudo chown {user} {path.path}"
@@ -147,6 +163,11 @@ def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
     for node, _known, path in _looked_at(facts, cluster, "workdir", "checkpoints"):
         if missing.explains(node.name, path.path):
             yield explained("storage.room", node.name, path.path)
+        elif path.exists is None or not path.total_bytes:
+            # The first is said by `storage.writable`; some file systems in user space say 0 of 0.
+            why = "does not answer" if path.exists is None else "does not tell its room"
+            message = f"{path.mount or path.path} {why}"
+            yield Finding(check="storage.room", status="skip", nodes=(node.name,), message=message)
         elif path.free_bytes is not None and path.free_bytes < ROOM_WARN:
             yield Finding(
                 check="storage.room",
@@ -155,8 +176,12 @@ def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
                 message=f"little room on {path.mount or path.path}",
                 wanted=f"{ROOM_WARN // GIB} GiB or more for {path.path}",
                 found=f"{path.free_bytes / GIB:.2f} GiB",
-                remedy=f"du -xh --max-depth=2 {path.mount or path.path} | sort -h | tail",
+                remedy=_find_the_large(path),
             )
+
+
+def _find_the_large(path: PathFacts) -> str:
+    return f"du -xh --max-depth=2 {path.mount or path.path} | sort -h | tail"
 
 
 @check(
@@ -174,14 +199,23 @@ def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             yield explained("storage.needs", node.name, path.path)
         else:
             by_need[path.path].append((node, path))
-    for need, found in by_need.items():
+    for found in by_need.values():
         digests = Counter(path.digest for _, path in found if path.digest)
         usual = digests.most_common(1)[0][0] if digests else ""
         owner, model = next(((n, p) for n, p in found if usual and p.digest == usual), (None, None))
-        source = f"rsync -a {owner.host}:{need} {need} (on the node)" if owner else ""
-        remedy = source or "copy it to every node, or correct `needs:` in the inventory"
         for node, path in found:
+            remedy = "copy it to every node, or correct `needs:` in the inventory"
+            if owner is not None and model is not None:
+                remedy = _copy(model, owner, node)
             yield from _need(node.name, path, model, remedy)
+
+
+def _copy(model: PathFacts, owner: Node, node: Node) -> str:
+    # Without the slash rsync would put a folder into the one of the same name.
+    path = model.path.rstrip("/") + ("/" if model.folder else "")
+    if owner.local:
+        return f"rsync -a {path} {node.host}:{path} (on this machine)"
+    return f"rsync -a {owner.host}:{path} {path} (on the node)"
 
 
 def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> Iterator[Finding]:
