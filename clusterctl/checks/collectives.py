@@ -9,6 +9,7 @@ from clusterctl.checks.connections import PAIRS, PORT, REACH
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.software import FOUND, TORCH
+from clusterctl.checks.wording import last_line
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -36,7 +37,7 @@ def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
             message="the sum across the nodes failed",
             wanted=f"a sum over {len(took_part)} nodes by {network.master_address}"
             f" port {network.master_port}",
-            found=_last_line(outcome.error) or "a wrong sum",
+            found=last_line(outcome.error) or "a wrong sum",
             remedy="clusterctl launch --debug shows what NCCL and Gloo do",
         )
     if took_part and all(outcome.right for outcome in took_part.values()):
@@ -49,8 +50,3 @@ def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
             wanted="the right sum",
             found=f"{slowest.gbps:.2f} Gb/s a node, of 64 MiB",
         )
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""

@@ -12,8 +12,8 @@ from clusterctl.checks.planned import planned_gpus, words_of
 from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.shares import Missing, explained
 from clusterctl.checks.storage import SHARED
-from clusterctl.checks.wording import counted
-from clusterctl.facts.nodefacts import NodeFacts, Python
+from clusterctl.checks.wording import counted, last_line
+from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
 from clusterctl.inventory.cluster import LAUNCHABLE, Cluster
 from clusterctl.network.choice import Network
 
@@ -56,7 +56,8 @@ def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 
 def _make_python(python: Python, user: str) -> str:
     folder, in_venv, _ = python.asked.rpartition("/bin/")
-    make = f"python3 -m venv {folder}" if in_venv else "sudo apt-get install python3"
+    is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
+    make = f"python3 -m venv {folder}" if is_venv else "sudo apt-get install python3"
     if "Permission denied" in python.problem:
         make = f"let {user} read and run {python.asked}"
     return f"{make} (there), or write another absolute path as `python:` in the inventory"
@@ -81,7 +82,9 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
         {name: python.version for name, python in pythons.items()},
         "Python",
         status,
-        lambda usual: f"install Python {usual} there, or give another `python:` in the inventory",
+        lambda _name, usual: (
+            f"install Python {usual} there, or give another `python:` in the inventory"
+        ),
     )
 
 
@@ -100,7 +103,6 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     for name, installed in versions.items():
         if not installed:
             wanted = next(filter(None, versions.values()), "")
-            exact = f"=={wanted.split('+')[0]}" if wanted else ""
             yield Finding(
                 check=TORCH,
                 status="fail",
@@ -108,15 +110,30 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 message="the job's interpreter has no torch",
                 wanted=f"torch {wanted}".strip(),
                 found=f"none in {pythons[name].executable}",
-                remedy=f"{pythons[name].executable} -m pip install torch{exact}",
+                remedy=_install(pythons[name], "torch", wanted),
             )
     yield from _odd_ones(
         TORCH,
         {name: installed for name, installed in versions.items() if installed},
         "torch",
         lambda _name, _usual: "fail",
-        lambda usual: f"install the same there: pip install torch=={usual}",
+        lambda name, usual: _install(pythons[name], "torch", usual),
     )
+
+
+_NONE = "none"
+_BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
+
+
+def _install(python: Python, package: str, version: str) -> str:
+    """Return the command; what torch was built for is not on PyPI but has an index of its own."""
+    command = f"{python.executable} -m pip install {package}" + (f"=={version}" if version else "")
+    build = version.partition("+")[2]
+    if not build:
+        return command
+    if package == "torch" and _BUILD.fullmatch(build):
+        return f"{command} --index-url https://download.pytorch.org/whl/{build}"
+    return f"install {package} {version} there, from where the other nodes have it"
 
 
 @check(
@@ -132,14 +149,16 @@ def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:
         versions = {name: python.package(package) for name, python in pythons.items()}
-        missing = "none"
 
-        def remedy(usual: str, package: str = package) -> str:
-            return f"install the same there: pip install {package}=={usual}"
+        def remedy(name: str, usual: str, package: str = package) -> str:
+            if usual == _NONE:
+                remove = f"{pythons[name].executable} -m pip uninstall {package}"
+                return f"{remove}; or install it on the others, where the job needs it"
+            return _install(pythons[name], package, usual)
 
         yield from _odd_ones(
             "python.packages",
-            {name: installed or missing for name, installed in versions.items()},
+            {name: installed or _NONE for name, installed in versions.items()},
             package,
             lambda _name, _usual: "warn",
             remedy,
@@ -151,7 +170,7 @@ def _odd_ones(
     values: Mapping[str, str],
     what: str,
     status: Callable[[str, str], Status],
-    remedy: Callable[[str], str],
+    remedy: Callable[[str, str], str],
 ) -> Iterator[Finding]:
     """Yield a finding for each node whose value is not the usual one."""
     if len(set(values.values())) < 2:  # noqa: PLR2004  (one is as it should be)
@@ -166,7 +185,7 @@ def _odd_ones(
                 message=f"another version of {what} than on the other nodes",
                 wanted=usual,
                 found=value,
-                remedy=remedy(usual),
+                remedy=remedy(name, usual),
             )
 
 
@@ -202,28 +221,25 @@ def _cuda_complaint(
     node: NodeFacts, python: Python, planned: int
 ) -> tuple[Status, str, str, str] | None:
     installed = f"torch {python.package('torch')}"
+    amd = node.gpus is not None and node.gpus.tool in {"amd-smi", "rocm-smi"}
     if python.torch_build == "cpu":
         wheels = "https://download.pytorch.org/whl/cu128"
         return (
             "fail",
             "torch is built for CPUs only",
             installed,
-            f"{python.executable} -m pip install --force-reinstall torch --index-url {wheels}",
+            "install a torch for ROCm there: https://pytorch.org/get-started/locally"
+            if amd
+            else f"{python.executable} -m pip install --force-reinstall torch --index-url {wheels}",
         )
     told = python.torch
     if told is None:
         return "unknown", "torch was not asked for its GPUs", installed, "clusterctl check"
-    driver = node.gpus.cuda if node.gpus else ""
     if not told.cuda_available:
-        needs = f"it was built for CUDA {python.torch_build}, the driver runs up to {driver or '?'}"
-        return (
-            "fail",
-            "torch cannot use the GPUs",
-            told.error or f"{installed}: {needs}",
-            "update the NVIDIA driver, or install a torch for its CUDA",
-        )
+        return _cuda_missing(node, python, told, amd=amd)
     if told.error:
-        return "fail", "torch fails on the GPU", told.error, "nvidia-smi -q (on the node)"
+        ask = "amd-smi static" if amd else "nvidia-smi -q"
+        return "fail", "torch fails on the GPU", told.error, f"{ask} (on the node)"
     if told.device_count < planned:
         return (
             "fail",
@@ -232,6 +248,24 @@ def _cuda_complaint(
             "look for CUDA_VISIBLE_DEVICES in the node's ~/.bashrc, and for MIG",
         )
     return None
+
+
+def _cuda_missing(
+    node: NodeFacts, python: Python, told: Torch, *, amd: bool
+) -> tuple[Status, str, str, str]:
+    """Say why torch has no GPU; where it did not answer in time, that it may have one."""
+    if told.error.startswith("no answer"):
+        again = "clusterctl check: a second import is quicker; else look at the disk and the driver"
+        return "unknown", "torch did not say whether it can use the GPUs", told.error, again
+    needs = f"torch {python.package('torch')}: it was built for "
+    if amd:
+        needs += python.torch_build
+        remedy = "update the AMD driver, or install a torch for its ROCm"
+    else:
+        driver = (node.gpus.cuda if node.gpus else "") or "?"
+        needs += f"CUDA {python.torch_build}, the driver runs up to {driver}"
+        remedy = "update the NVIDIA driver, or install a torch for its CUDA"
+    return "fail", "torch cannot use the GPUs", told.error or needs, remedy
 
 
 @check(
@@ -248,7 +282,9 @@ def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
         {name: p.torch.nccl for name, p in _pythons(facts).items() if p.torch and p.torch.nccl},
         "NCCL",
         lambda _name, _usual: "fail",
-        lambda _usual: "install the same torch there, and look for LD_LIBRARY_PATH in ~/.bashrc",
+        lambda _name, _usual: (
+            "install the same torch there, and look for LD_LIBRARY_PATH in ~/.bashrc"
+        ),
     )
 
 
@@ -317,20 +353,15 @@ def job_check(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
             nodes=(node.node,),
             message="the job's own check fails" if ended else "the job's own check did not end",
             wanted="exit code 0",
-            found=_last_line(result.output) or result.words or f"exit code {result.exit_code}",
+            found=last_line(result.output) or result.words or f"exit code {result.exit_code}",
             remedy=sync if _is_absent(cluster.job.check, result.output) else there,
         )
 
 
 def _is_absent(command: tuple[str, ...], output: str) -> bool:
     """Tell whether Python found not even the command's own module or script."""
-    said = _last_line(output)
+    said = last_line(output)
     if command[0] == "-m" and len(command) > 1:
         module = re.escape(command[1].split(".")[0])
         return re.search(rf"No module named '?{module}\b", said) is not None
     return "can't open file" in said and command[0] in said
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""
