@@ -128,7 +128,8 @@ class Fault(ABC):
         """Break it.
 
         Raises:
-            ClusterError: it could not be done here.
+            UsageError: it was not asked for as it must be; nothing was done.
+            ClusterError: it could not be done here, or not all of it.
         """
 
     @abstractmethod

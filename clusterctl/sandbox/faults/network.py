@@ -133,7 +133,8 @@ class InterfacesRenamed(Fault):
 
     @override
     def heal(self, place: Place) -> None:
-        place.try_to(["ip", "-batch", "-"], _rename(place.value, place.host.interface))
+        # All of it, whatever fails: a name that cannot be has left the interface down.
+        place.try_to(["ip", "-force", "-batch", "-"], _rename(place.value, place.host.interface))
 
 
 def _rename(old: str, new: str) -> str:

@@ -75,7 +75,7 @@ def inject(layout: Layout, fault: Fault, place: Place) -> InForce:
     """Put a fault on a host, and note it first: half of it may be done when it fails.
 
     Raises:
-        UsageError: this backend's hosts cannot have it.
+        UsageError: this backend's hosts cannot have it, or not so; nothing was done.
     """
     if place.backend.name == "loopback" and not fault.loopback:
         raise UsageError(
@@ -83,8 +83,13 @@ def inject(layout: Layout, fault: Fault, place: Place) -> InForce:
             hint="as root: clusterctl sandbox up --backend netns",
         )
     one = InForce(node=place.host.name, kind=fault.kind, value=place.value)
-    _write(layout, [*in_force(layout), one])
-    fault.inject(place)
+    before = in_force(layout)
+    _write(layout, [*before, one])
+    try:
+        fault.inject(place)
+    except UsageError:
+        _write(layout, before)
+        raise
     return one
 
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from clusterctl.errors import ClusterError
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox
 
@@ -71,6 +72,13 @@ def test_second_interfaces_make_a_second_network(pair: Sandbox) -> None:
     assert pair.on("node1", ping).returncode == 0
     pair.heal()
     assert "10.78.0" not in interfaces(pair, "node1") + interfaces(pair, "node2")
+
+
+def test_a_name_that_no_interface_can_have_is_healed_too(pair: Sandbox) -> None:
+    with pytest.raises(ClusterError, match="failed"):
+        pair.fault("node2", "interfaces-renamed", "a-name-longer-than-15")
+    pair.heal()
+    assert connect(pair, "node1", "node2", 22, patience=5) == "connected"
 
 
 def test_a_renamed_interface_keeps_its_address(pair: Sandbox) -> None:

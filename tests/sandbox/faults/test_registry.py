@@ -23,6 +23,17 @@ def test_what_loopback_cannot_have_is_refused(make_sandbox: MakeSandbox) -> None
     assert box.faults() == []
 
 
+@pytest.mark.parametrize(("kind", "value"), [("port-taken", "http"), ("gpu-hung", None)])
+def test_a_fault_that_was_refused_leaves_nothing_to_heal(
+    make_sandbox: MakeSandbox, kind: str, value: str | None
+) -> None:
+    box = make_sandbox(nodes=1, backend="loopback")
+    box.fault("node1", "port-taken")
+    with pytest.raises(UsageError, match="wanted"):
+        box.fault("node1", kind, value)
+    assert [one.kind for one in box.heal()] == ["port-taken"]
+
+
 def test_faults_are_remembered_by_other_processes(make_sandbox: MakeSandbox) -> None:
     box = make_sandbox(nodes=2)
     box.fault("node2", "port-dropped")
