@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from clusterctl.errors import ClusterError
@@ -39,7 +40,7 @@ def limit(layout: Layout, host: str, pids: set[int], percent: int | None) -> Non
 
 
 def remove(layout: Layout) -> None:
-    """Remove the control groups of a sandbox; its processes must be gone."""
+    """Remove the control groups of this user's sandbox; its processes must be gone."""
     for root in (MOUNT / "cpu", MOUNT):
         for group in root.glob(_name(layout, "*")):
             group.rmdir()
@@ -51,4 +52,5 @@ def _root() -> Path:
 
 
 def _name(layout: Layout, host: str) -> str:
-    return f"clusterctl-{layout.name}-{host}"
+    # A dot, which no name has: `lab` must not be taken for `lab-2`. Users may choose one name.
+    return f"clusterctl-{os.getuid()}-{layout.name}.{host}"

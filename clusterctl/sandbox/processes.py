@@ -128,7 +128,7 @@ def end(find: Callable[[], set[int]]) -> set[int]:
 
 
 def send(pids: set[int], sign: signal.Signals) -> None:
-    """Send a signal to processes, of which some may have just gone."""
+    """Send a signal to processes, of which some may have just gone, or be another user's."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, sign)

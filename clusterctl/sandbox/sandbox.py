@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from stat import S_IMODE, S_ISDIR
 from typing import Any
 
 from clusterctl.errors import ClusterError, UsageError
@@ -186,6 +187,7 @@ def up(
         raise UsageError(f"the netns backend cannot be had here: {why}", hint="--backend loopback")
     driver = BACKENDS[chosen](layout)
     base().mkdir(mode=0o700, parents=True, exist_ok=True)
+    _must_be_ours(base())
     try:
         layout.root.mkdir()
         layout.root.chmod(0o755)
@@ -222,6 +224,23 @@ def best_backend() -> BackendName:
     return "netns" if netns.missing() is None else "loopback"
 
 
+def _must_be_ours(folder: Path) -> None:
+    """Refuse a folder whose files others can change: its programs and pids are believed.
+
+    Raises:
+        UsageError: it is another user's, or open to others.
+    """
+    seen = folder.lstat()
+    own = S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid()
+    if own and not seen.st_mode & 0o022:
+        return
+    raise UsageError(
+        f"{folder}: wanted a folder that only this user may write to, found owner uid"
+        f" {seen.st_uid}, mode {S_IMODE(seen.st_mode):o}",
+        hint=f"chmod 700 {folder}" if own else "set CLUSTERCTL_SANDBOXES to another folder",
+    )
+
+
 def _lay_out(layout: Layout, hosts: Sequence[Host]) -> None:
     layout.shared.mkdir()
     (layout.shared / "code").mkdir()
@@ -250,6 +269,8 @@ def find(name: str = "sandbox") -> Sandbox:
         UsageError: there is none, or its start was cut off.
     """
     layout = Layout.of(name)
+    if base().exists():
+        _must_be_ours(base())
     if not layout.root.exists():
         raise UsageError(f"there is no sandbox {name}", hint=f"clusterctl sandbox up --name {name}")
     try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.sandbox import processes, sandbox
+from clusterctl.sandbox import cgroup, processes, sandbox
+from clusterctl.sandbox.layout import Layout
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox
 
@@ -27,6 +30,31 @@ def test_a_name_is_taken_once(make_sandbox: MakeSandbox) -> None:
     with pytest.raises(UsageError, match="already there") as refused:
         sandbox.up(box.name)
     assert refused.value.hint == f"clusterctl sandbox down --name {box.name}"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_folder_that_others_may_write_to_holds_no_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_SANDBOXES", str(tmp_path / "open"))
+    (tmp_path / "open" / "lab").mkdir(parents=True)
+    (tmp_path / "open" / "lab" / "sandbox.json").write_text("{}")
+    (tmp_path / "open").chmod(mode)
+    for use in (sandbox.up, sandbox.find):
+        with pytest.raises(UsageError, match=f"mode {mode:o}") as refused:
+            use("lab")
+        assert refused.value.hint == f"chmod 700 {tmp_path}/open"
+
+
+def test_a_sandbox_ends_its_own_control_groups_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
+    lab, other = (tmp_path / cgroup._name(Layout.of(name), "node1") for name in ("lab", "lab-2"))
+    lab.mkdir()
+    other.mkdir()
+    cgroup.remove(Layout.of("lab"))
+    assert list(tmp_path.iterdir()) == [other]
 
 
 def test_down_leaves_nothing(make_sandbox: MakeSandbox) -> None:
