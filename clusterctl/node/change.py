@@ -8,7 +8,7 @@ import stat
 import time
 from typing import Dict, List, Optional, Set
 
-from clusterctl.node.manifest import FOLDER, Manifest, Record, stamp
+from clusterctl.node.manifest import FOLDER, Manifest, Record
 from clusterctl.node.trees import Listing
 
 
@@ -62,12 +62,11 @@ class Change:
             self._drop_empty_parents(path)
 
     def finish(self, tree: str) -> None:
-        """Write down that the folder holds the tree."""
+        """Write down that the folder holds the tree, as it was just seen to."""
         records = {}
         for path, entry in self._listing.items():
-            status = os.lstat(os.path.join(self.root, path))
             ours = self._manifest.records[path].ours
-            records[path] = Record([entry.digest], ours, stamp(status))
+            records[path] = Record([entry.digest], ours, self._manifest.seen[path])
         self._manifest.write(tree, records)
 
     def _judge_leftover(self, path: bytes) -> None:
@@ -120,10 +119,13 @@ class Change:
     def _vanishes(self, path: bytes, gone: Set[bytes]) -> bool:
         """Say whether a folder will be empty, and so removed, once all has made way."""
         top = os.path.join(self.root, path)
-        for parent, _, names in os.walk(top):
-            for name in names:
+        for parent, folders, names in os.walk(top):
+            links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+            for name in [*names, *links]:
                 if os.path.relpath(os.path.join(parent, name), self.root) not in gone:
                     return False
+            if parent != top and not folders and not names:
+                return False
         return os.path.isdir(top)
 
     def _drop_empty_parents(self, path: bytes) -> None:

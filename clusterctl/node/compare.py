@@ -6,8 +6,9 @@ is compiled on every node.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import FOLDER, Manifest
@@ -28,19 +29,34 @@ def tree(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """
     del link
     root = folder(args)
-    manifest = Manifest(root)
-    listing = decode(body) if body else _placed(manifest, args["tree"])
-    if args.get("fresh"):
-        manifest.records = {}
-    different = None if listing is None else differences(manifest, listing)
-    if different == []:
-        return Message({"equal": True})
-    head: Dict[str, Any] = {"equal": False}
-    if different is not None:
-        head["different"] = [text(path) for path in different[:SHOWN]]
-    if args.get("token"):
-        _leave_token(root, args["token"])
+    with told_by_name(root):
+        manifest = Manifest(root)
+        listing = decode(body) if body else _placed(manifest, args["tree"])
+        if args.get("fresh"):
+            manifest.records = {}
+        different = None if listing is None else differences(manifest, listing)
+        if different == []:
+            return Message({"equal": True})
+        head: Dict[str, Any] = {"equal": False}
+        if different is not None:
+            head["different"] = [text(path) for path in different[:SHOWN]]
+        if args.get("token"):
+            _leave_token(root, args["token"])
     return Message(head)
+
+
+@contextlib.contextmanager
+def told_by_name(root: bytes) -> Iterator[None]:
+    """Turn what the system refuses in the folder into an answer that names the file.
+
+    Raises:
+        OperationError: `file`: it may not be read or written, or there is no room for it.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = text(os.fsencode(error.filename or root))
+        raise OperationError("file", "%s: %s" % (where, error.strerror)) from error
 
 
 def folder(args: Dict[str, Any]) -> bytes:

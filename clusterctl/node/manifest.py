@@ -40,6 +40,8 @@ class Manifest:
         self.path = os.path.join(root, FOLDER, b"manifest.json")
         self.tree: Optional[str] = None
         self.records: Dict[bytes, Record] = {}
+        self.seen: Dict[bytes, List[int]] = {}
+        """The stamps of what `current` has looked at, each from before its content was read."""
         self._written = 0
         self._root = root
         try:
@@ -48,7 +50,7 @@ class Manifest:
                 self._written = os.fstat(file.fileno()).st_mtime_ns
             self.tree = document["tree"]
             self.records = {raw(path): Record(*item) for path, item in document["files"].items()}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             self.records = {}
 
     def current(self, path: bytes) -> Optional[Entry]:
@@ -62,8 +64,9 @@ class Manifest:
             kind = kind_of(status)
             if kind is None:
                 return None
+            self.seen[path] = stamp(status)
             record = self.records.get(path)
-            if record and record.stamp == stamp(status) and self._is_settled(status):
+            if record and record.stamp == self.seen[path] and self._is_settled(status):
                 return Entry(kind, record.digests[-1])
             return Entry(kind, digest_of(full, kind))
         except (FileNotFoundError, NotADirectoryError):

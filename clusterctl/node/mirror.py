@@ -16,7 +16,14 @@ from typing import Any, Dict, Iterator, Optional
 
 from clusterctl.node import lock
 from clusterctl.node.change import Change
-from clusterctl.node.compare import SHOWN, differences, folder, make_folder, token_path
+from clusterctl.node.compare import (
+    SHOWN,
+    differences,
+    folder,
+    make_folder,
+    token_path,
+    told_by_name,
+)
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import FOLDER, Manifest
 from clusterctl.node.trees import decode, text
@@ -45,9 +52,9 @@ def place(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     busy = live_run(root, args)
     if busy is not None:
         raise OperationError("busy", "a run works in this folder", holder=busy)
-    with open(os.path.join(root, FOLDER, b".gitignore"), "w") as file:
-        file.write("*\n")  # where the folder is a clone too, its git shall not see ours
-    with _alone(root):
+    with told_by_name(root), _alone(root):
+        with open(os.path.join(root, FOLDER, b".gitignore"), "w") as file:
+            file.write("*\n")  # where the folder is a clone too, its git shall not see ours
         manifest = Manifest(root)
         change = Change(root, manifest, listing)
         if change.in_the_way:
@@ -89,8 +96,9 @@ def rsync(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         raise OperationError("rsync", "not a command of rsync's: %r" % argv[:2])
     if shutil.which("rsync") is None:
         raise OperationError("no-rsync", "rsync is not installed")
-    os.makedirs(os.path.join(root, FOLDER, b"tmp"), mode=0o700, exist_ok=True)
-    os.chdir(root)
+    with told_by_name(root):
+        os.makedirs(os.path.join(root, FOLDER, b"tmp"), mode=0o700, exist_ok=True)
+        os.chdir(root)
     link.send(Message({"exec": True}))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     link.become(argv)

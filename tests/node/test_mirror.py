@@ -1,0 +1,100 @@
+"""A folder that is mirrored into: what the system refuses is said, and no change is overlooked."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.node import compare, mirror
+from clusterctl.node.change import Change
+from clusterctl.node.link import OperationError
+from clusterctl.node.manifest import FOLDER, Manifest
+from clusterctl.node.trees import Entry, Listing, digest_of, encode, tree_hash
+from clusterctl.wire import Message
+
+
+class Controller:
+    """The other end of the link: does something in the folder when asked for the files."""
+
+    def __init__(self, bring: Callable[[], object]) -> None:
+        self._bring = bring
+
+    def send(self, _message: Message) -> None:
+        self._bring()
+
+    def receive(self) -> Message:
+        return Message({"sent": 1})
+
+
+def listing_of(folder: Path) -> Listing:
+    files = (path for path in folder.iterdir() if path.is_file())
+    return {os.fsencode(f.name): Entry("f", digest_of(os.fsencode(f), "f")) for f in files}
+
+
+def placed(work: Path, listing: Listing, bring: Callable[[], object]) -> dict[str, Any]:
+    args = {"workdir": str(work), "tree": tree_hash(listing), "lock": "clusterctl-test-of-mirror"}
+    return mirror.place(args, encode(listing), Controller(bring)).head  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Listing:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("A = 1\n")
+    return listing_of(tmp_path / "code")
+
+
+def test_what_the_system_refuses_is_an_answer_that_names_the_file(
+    tmp_path: Path, wanted: Listing
+) -> None:
+    work = tmp_path / "work"
+    (work / ".clusterctl" / "lock").mkdir(parents=True)  # as any file that may not be written
+    with pytest.raises(OperationError, match=r"/work/\.clusterctl/lock: Is a directory"):
+        placed(work, wanted, lambda: None)
+    (work / ".clusterctl" / "seen").touch()
+    args = {"workdir": str(work), "tree": "", "token": "t"}
+    with pytest.raises(OperationError, match=r"/work/\.clusterctl/seen: File exists"):
+        compare.tree(args, encode(wanted), None)  # type: ignore[arg-type]
+
+
+def test_a_file_that_changes_after_it_was_proven_is_seen_to_the_next_time(
+    tmp_path: Path, wanted: Listing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    finish = Change.finish
+
+    def late(change: Change, tree: str) -> None:
+        (work / "a.py").write_text("A = 2\n")
+        time.sleep(0.1)  # longer than the manifest distrusts times for
+        finish(change, tree)
+
+    monkeypatch.setattr(Change, "finish", late)
+    told = placed(work, wanted, lambda: (work / "a.py").write_text("A = 1\n"))
+    assert told["equal"]
+    assert compare.differences(Manifest(os.fsencode(work)), wanted) == [b"a.py"]
+
+
+@pytest.mark.parametrize("left", ["empty", "link"])
+def test_a_folder_that_does_not_vanish_by_itself_is_in_the_way(
+    tmp_path: Path, wanted: Listing, left: str
+) -> None:
+    work = tmp_path / "work"
+    (work / "a.py").mkdir(parents=True)
+    if left == "empty":
+        (work / "a.py" / "empty").mkdir()
+    else:
+        (work / "a.py" / "link").symlink_to(tmp_path)
+    with pytest.raises(OperationError, match=r"in the way: a\.py") as caught:
+        placed(work, wanted, lambda: None)
+    assert caught.value.kind == "in-the-way"
+
+
+@pytest.mark.parametrize("text", ["[]", '{"tree": "x", "files": []}', '{"tree": "x", "files": 5}'])
+def test_a_manifest_of_another_shape_is_an_empty_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / os.fsdecode(FOLDER)).mkdir()
+    (tmp_path / os.fsdecode(FOLDER) / "manifest.json").write_text(text)
+    assert Manifest(os.fsencode(tmp_path)).records == {}
