@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -67,12 +68,20 @@ class Policy:
 
 
 class Folder:
-    """A private folder for sockets, with a path short enough for one; made when first needed."""
+    """A private folder for sockets, with a path short enough for one; made when first needed.
+
+    Safe from several threads.
+    """
 
     def __init__(self) -> None:
         """Make nothing yet."""
         self._path: Path | None = None
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def fresh(self) -> Path:
+        """Return a path in it that nobody has had; short, for hosts' names may be long."""
+        return self.path / f"m{next(self._numbers)}"
 
     @property
     def path(self) -> Path:

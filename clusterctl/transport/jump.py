@@ -128,8 +128,7 @@ class Jumps:
     def _log_in(self, endpoint: Endpoint, jump: str) -> ControlMaster | Failed:
         *before, last = jump.split(",")
         destination = ["--", last if last.startswith("ssh://") else f"ssh://{last}"]
-        control = self._folder.path / f"j{len(self._masters)}"
-        master = ControlMaster(control, destination)
+        master = ControlMaster(self._folder.fresh(), destination)
         options = self._policy.options(endpoint.known_hosts)
         if before:
             options += ["-J", ",".join(before)]

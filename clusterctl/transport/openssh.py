@@ -68,7 +68,7 @@ def connect(
     for flag, value in settings:
         if value is not None:
             options += [flag, str(value)]
-    master = ControlMaster(folder.path / node.name, ["--", node.host])
+    master = ControlMaster(folder.fresh(), ["--", node.host])
     try:
         master.open(options, timeouts=timeouts)
     except Failed:

@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport import ssh_config
+from clusterctl.transport.control_master import ControlMaster
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
 
@@ -35,6 +37,30 @@ def test_many_nodes_behind_one_jump_host_log_in_there_once(
         replies = list(pool.call({node.name: HELLO for node in nodes}))
     assert {reply.state for reply in replies} == {"ok"}, replies
     assert gateway.log.count("Accepted publickey") == 1
+
+
+def test_two_jump_hosts_that_are_reached_at_once_are_two(
+    make_sshd: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateways, target = [make_sshd(), make_sshd()], make_sshd()
+    controls: list[Path] = []
+    both = threading.Barrier(2)
+    open_one = ControlMaster.open
+
+    def open_both(self: ControlMaster, options: Sequence[str], *, timeouts: Timeouts) -> None:
+        controls.append(self.control)
+        both.wait(10)  # each has its socket's name before either has the socket
+        open_one(self, options, timeouts=timeouts)
+
+    monkeypatch.setattr(ControlMaster, "open", open_both)
+    nodes = [
+        target.node(f"n{i}", jump=f"root@127.0.0.1:{gateway.port}")
+        for i, gateway in enumerate(gateways)
+    ]
+    with Pool(cluster_of(*nodes), timeouts=QUICK) as pool:
+        replies = list(pool.call({node.name: HELLO for node in nodes}))
+    assert {reply.state for reply in replies} == {"ok"}, replies
+    assert len(set(controls)) == 2
 
 
 def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
@@ -87,6 +113,13 @@ def command_lines() -> list[str]:
             except OSError:
                 continue
     return lines
+
+
+def test_the_systems_own_ssh_takes_a_long_name(sshd: Sshd) -> None:
+    node = sshd.node("gpu-highgpu-8g-pool-1-abcdef12-wxyz." + "us-central1-c." * 4, via="openssh")
+    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+        (reply,) = pool.call({node.name: HELLO})
+    assert reply.ok, reply
 
 
 def test_the_systems_own_ssh(sshd: Sshd) -> None:
