@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import paramiko
 
@@ -22,14 +23,16 @@ class ChannelStream(Stream):
     def receive(self, timeout: float) -> bytes:
         """Return the next bytes of its stdout; stderr is drained along, for they share a window."""
         self._channel.settimeout(max(timeout, 0.001))
-        data = self._channel.recv(1 << 16)
-        self._drain()
+        with _as_the_systems():
+            data = self._channel.recv(1 << 16)
+            self._drain()
         return data
 
     def send(self, data: bytes, timeout: float) -> None:
         """Send all of the bytes to its stdin."""
         self._channel.settimeout(max(timeout, 0.001))
-        self._channel.sendall(data)
+        with _as_the_systems():
+            self._channel.sendall(data)
 
     def ending(self) -> Ending:
         """Say how it ended."""
@@ -51,3 +54,12 @@ class ChannelStream(Stream):
         while self._channel.recv_stderr_ready():
             self._errors += self._channel.recv_stderr(1 << 16)
             del self._errors[: -(1 << 16)]
+
+
+@contextlib.contextmanager
+def _as_the_systems() -> Iterator[None]:
+    """Turn what paramiko raises where keys are not exchanged anew in time into an `OSError`."""
+    try:
+        yield
+    except paramiko.SSHException as error:
+        raise ConnectionError(str(error)) from error

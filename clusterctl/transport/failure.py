@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterctl.transport.interface import Reply, State
+
+logger = logging.getLogger(__name__)
 
 WORDS_LIMIT = 500
 
@@ -46,6 +49,13 @@ class Failed(Exception):  # noqa: N818  (one node's outcome on its way to becomi
         )
 
 
+def unforeseen(name: str, error: Exception) -> Failed:
+    """Turn a bug into the node's failure: it must not cost the others theirs."""
+    logger.error("%s: unforeseen", name, exc_info=error)
+    hint = "this is a bug in clusterctl; please report it with the lines above"
+    return Failed("bad-output", "connect", f"{type(error).__name__}: {error}", hint)
+
+
 def safe(words: str | bytes) -> str:
     """Make a server's words printable: one line, no control sequence, of bounded length."""
     text = words.decode("utf-8", "backslashreplace") if isinstance(words, bytes) else words
@@ -68,6 +78,9 @@ def translated(phase: str, target: str) -> Iterator[None]:
     except socket.gaierror as error:
         hint = f"correct the host's name in the inventory, or try: getent hosts {host_of(target)}"
         raise Failed("unreachable", "resolve", f"{target}: {error.strerror}", hint) from error
+    except UnicodeError as error:  # a name with an empty part, or one of more than 63 characters
+        hint = "correct the host's name in the inventory or ssh_config"
+        raise Failed("unreachable", "resolve", f"{target}: not a host's name", hint) from error
     except ConnectionRefusedError as error:
         hint = "start sshd on the host, or correct `port` in the inventory"
         raise Failed("refused", phase, f"{target}: Connection refused", hint) from error

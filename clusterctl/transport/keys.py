@@ -26,6 +26,8 @@ from clusterctl.transport.ssh_config import Endpoint
 OFFER_LIMIT = 5
 """Keys offered to one server: it hangs up after MaxAuthTries, six by default."""
 PASSPHRASE_TRIES = 3
+AGENT_SECONDS = 5.0
+"""For an agent to tell its keys; one behind a connection that is dead never would."""
 
 
 class EncryptedKey(Exception):  # noqa: N818  (a state of the key, not a fault)
@@ -59,8 +61,10 @@ class SharedAgent(AgentSSH):
         self._asking = threading.Lock()
         connection = socket.socket(socket.AF_UNIX)
         try:
+            connection.settimeout(AGENT_SECONDS)
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # paramiko's own protocol code
+            connection.settimeout(None)  # a person may have to allow a signature
         except (OSError, paramiko.SSHException):
             connection.close()
 
@@ -101,7 +105,7 @@ class Keyring:
         skipped: list[str] = []
         held = self._agent_keys(endpoint)
         files = [endpoint.identity] if endpoint.identity else []
-        files += [path for path in endpoint.identities if path.exists()]
+        files += [path for path in endpoint.identities if os.path.exists(path)]  # noqa: PTH110  (Path.exists raises where it may not look)
         wanted = {blob for path in files if (blob := public_blob(path))}
 
         def take(path: Path, *, ask: bool) -> None:
@@ -153,8 +157,8 @@ class Keyring:
                     return read_key(path, passphrase)
                 except ValueError:
                     continue
-        except OSError as error:
-            return error.strerror or str(error)
+        except (OSError, EOFError) as error:
+            return getattr(error, "strerror", None) or str(error) or "no passphrase was given"
         except (ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
             return f"cannot be used here ({error}); add it to the agent, or say `via: openssh`"
         return "wrong passphrase"

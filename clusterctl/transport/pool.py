@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from clusterctl.errors import ClusterError, CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.failure import Failed, safe
+from clusterctl.transport.failure import Failed, unforeseen
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
 from clusterctl.transport.merge import merged
@@ -192,8 +192,8 @@ class Pool:
                 yield failure.reply(name, seconds=time.monotonic() - began)
             except ClusterError:
                 raise
-            except Exception as error:  # noqa: BLE001  (said in full by `_unforeseen`)
-                yield _unforeseen(name, error)
+            except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
+                yield unforeseen(name, error).reply(name)
 
         for _, reply in merged({name: run(name, do) for name, do in work.items()}):
             yield reply
@@ -250,18 +250,10 @@ class Pool:
             return self._ways.connect(node)
         except Failed as failure:
             return failure.reply(node.name, seconds=time.monotonic() - began)
-        except Exception as error:  # noqa: BLE001  (said in full by `_unforeseen`)
+        except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
             if self._closed:
                 return Reply(node=node.name, state="lost", phase="connect", words="given up")
-            return _unforeseen(node.name, error)
-
-
-def _unforeseen(name: str, error: Exception) -> Reply:
-    """Turn a bug into the node's reply: it must not cost the others theirs."""
-    logger.error("%s: unforeseen", name, exc_info=error)
-    words = safe(f"{type(error).__name__}: {error}")
-    hint = "this is a bug in clusterctl; please report it with the lines above"
-    return Reply(node=name, state="bad-output", phase="connect", words=words, hint=hint)
+            return unforeseen(node.name, error).reply(node.name)
 
 
 def _could_not_tell(reply: Reply) -> CouldNotTell:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from typing import Any
 
 from clusterctl.transport.failure import translated
 
@@ -52,18 +53,27 @@ def connect(host: str, port: int, *, timeout: float) -> QuickSocket:
         for left, (family, kind, protocol, _, address) in zip(
             range(len(addresses), 0, -1), addresses, strict=True
         ):
-            sock = QuickSocket(family, kind, protocol)
+            patience = max(deadline - time.monotonic(), 0.05) / left
             try:
-                sock.settimeout(max(deadline - time.monotonic(), 0.05) / left)
-                sock.connect(address)
+                sock = _connected(QuickSocket(family, kind, protocol), address, patience)
             except OSError as error:
-                sock.close()
+                # Not even a socket, where this machine has no IPv6.
                 first_error = first_error or error
             else:
                 tune(sock)
                 return sock
         assert first_error is not None, "getaddrinfo gives at least one address or raises"
         raise first_error
+
+
+def _connected(sock: QuickSocket, address: Any, patience: float) -> QuickSocket:  # noqa: ANN401  (a family's own)
+    try:
+        sock.settimeout(patience)
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def tune(sock: socket.socket) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from clusterctl.inventory.cluster import Node
-from clusterctl.transport.failure import Failed
+from clusterctl.transport.failure import Failed, unforeseen
 from clusterctl.transport.interface import Call, Reply
 from clusterctl.wire import Message
 
@@ -64,6 +64,9 @@ class StartedCall(Call):
             call = start()
         except Failed as failure:
             self._failure = failure
+            return
+        except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
+            self._failure = unforeseen(self.node.name, error)
             return
         with self._lock:
             for message in self._waiting:

@@ -14,6 +14,7 @@ from clusterctl.transport.failure import Failed
 from clusterctl.transport.known_hosts import (
     KnownHosts,
     Line,
+    Verdict,
     fingerprint,
     name_of,
     record,
@@ -22,6 +23,19 @@ from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.state import state_folder
 
 logger = logging.getLogger(__name__)
+
+
+_ORDER: tuple[Verdict, ...] = ("revoked", "known", "changed", "unknown")
+"""What counts where a host is recorded under two names."""
+
+
+def _names(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return the names that a host's key may be recorded under, ours first.
+
+    OpenSSH records a HostKeyAlias as it is written, whatever the port.
+    """
+    name = name_of(endpoint.key_name, endpoint.port)
+    return (name,) if endpoint.key_name == endpoint.hostname else (name, endpoint.key_name)
 
 
 def own_file(cluster: str) -> Path:
@@ -41,7 +55,9 @@ class Trust:
 
     def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         """Return the key types the host is known by, to ask the server for those first."""
-        return self._files(endpoint).key_types(name_of(endpoint.key_name, endpoint.port))
+        known = self._files(endpoint)
+        types = (kind for name in _names(endpoint) for kind in known.key_types(name))
+        return tuple(dict.fromkeys(types))
 
     def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
         """Accept a host's key, or not.
@@ -52,7 +68,8 @@ class Trust:
         name = name_of(endpoint.key_name, endpoint.port)
         with self._lock:
             known = self._load(endpoint)
-            judged = known.judge(name, blob)
+            judgements = [known.judge(own, blob) for own in _names(endpoint)]
+            judged = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
             if judged.verdict == "unknown" and self._accept_new:
                 self._accept(name, key_type, blob)
                 return
@@ -72,7 +89,12 @@ class Trust:
             raise Failed("hostkey", "hostkey", words, "do not use this host before you know why")
 
     def _accept(self, name: str, key_type: str, blob: bytes) -> None:
-        record(self.own_file, name, key_type, blob)
+        try:
+            record(self.own_file, name, key_type, blob)
+        except OSError as error:
+            words = f"the host key of {name} cannot be recorded: {self.own_file}: {error.strerror}"
+            hint = f"make {state_folder()} writable, or set CLUSTERCTL_STATE to a folder that is"
+            raise Failed("hostkey", "hostkey", words, hint) from error
         line = Line(hosts=name, key_type=key_type, blob=blob, where=str(self.own_file))
         for known in self._known.values():
             known.add(line)

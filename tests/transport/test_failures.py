@@ -12,16 +12,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import paramiko
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport.failure import WORDS_LIMIT, safe
-from clusterctl.transport.interface import Reply, Request, Timeouts
+from clusterctl.transport.channel import ChannelStream
+from clusterctl.transport.failure import WORDS_LIMIT, Failed, safe
+from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.sockets import connect
+from clusterctl.transport.started import StartedCall
 
 from .conftest import Sshd, cluster_of, free_port, make_key
 
@@ -69,6 +74,79 @@ def test_an_unknown_name() -> None:
     assert (reply.state, reply.phase) == ("unreachable", "resolve")
     assert "no-such-host.invalid" in reply.words
     assert (reply.hint or "").endswith("getent hosts no-such-host.invalid")
+
+
+@pytest.mark.parametrize("host", ["gpu1..lan", "x" * 64])
+def test_a_name_that_none_can_have(host: str) -> None:
+    reply = hello(Node(host=host, name="a", ssh=Ssh(port=22, user="u")))
+    assert (reply.state, reply.phase) == ("unreachable", "resolve")
+    assert "not a host's name" in reply.words
+
+
+def test_an_address_of_a_family_that_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        wanted = (socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+        none = (socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
+        # As with ipv6.disable=1: the resolver tells IPv6 addresses, the kernel has no sockets.
+        families = [(999, *none), (socket.AF_INET, *wanted)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: families)
+
+        connect("gpu1", port, timeout=5).close()
+
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: families[:1])
+        with pytest.raises(Failed) as caught:
+            connect("gpu1", port, timeout=5)
+    assert caught.value.state == "lost"
+
+
+def test_a_surprise_while_a_call_starts_is_the_nodes_reply(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def start() -> Call:
+        raise RuntimeError("never thought of")
+
+    call = StartedCall(Node(host="a", name="a", ssh=Ssh()), start)
+
+    assert list(call.messages()) == []
+    assert (call.reply().state, call.reply().words) == (
+        "bad-output",
+        "RuntimeError: never thought of",
+    )
+    assert "a: unforeseen" in caplog.text
+
+
+def test_a_key_exchange_that_hangs_is_a_broken_way() -> None:
+    class Channel:
+        def settimeout(self, _seconds: float) -> None: ...
+
+        def recv(self, _count: int) -> bytes:
+            raise paramiko.SSHException("Key-exchange timed out")
+
+        def sendall(self, _data: bytes) -> None:
+            raise paramiko.SSHException("Key-exchange timed out")
+
+    stream = ChannelStream(cast("paramiko.Channel", Channel()), cast("paramiko.Transport", None))
+    with pytest.raises(OSError, match="timed out"):
+        stream.receive(1)
+    with pytest.raises(OSError, match="timed out"):
+        stream.send(b"x", 1)
+
+
+def test_a_host_key_that_cannot_be_recorded(
+    make_sshd: Callable[..., Sshd], own_state: Path
+) -> None:
+    server = make_sshd(known=False)
+    folder = own_state / "clusterctl" / "t"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("a file where the cluster's folder should be")
+
+    with Pool(cluster_of(server.node()), timeouts=QUICK, accept_new=True) as pool:
+        (reply,) = pool.call({server.node().name: Request(op="hello", args={})})
+
+    assert (reply.state, reply.phase) == ("hostkey", "hostkey")
+    assert "cannot be recorded" in reply.words
+    assert "CLUSTERCTL_STATE" in reply.hint
 
 
 def test_a_silent_port() -> None:

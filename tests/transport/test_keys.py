@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clusterctl.transport import keys
 from clusterctl.transport.interface import Request
 from clusterctl.transport.keys import EncryptedKey, Keyring, read_key
 from clusterctl.transport.pool import Pool
@@ -121,6 +124,44 @@ def test_many_connections_sign_by_one_agent(sshd: Sshd, agent: str) -> None:
     with Pool(cluster_of(*nodes)) as pool:
         replies = list(pool.call({n.name: Request(op="hello", args={}) for n in nodes}))
     assert {reply.state for reply in replies} == {"ok"}, replies
+
+
+def test_an_agent_that_never_answers_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a forwarded one behind a connection that is dead."""
+    monkeypatch.setattr(keys, "AGENT_SECONDS", 0.2)
+    key = make_key(tmp_path / "id")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        listener.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        found: list[str] = []
+
+        def offer() -> None:
+            found.extend(c.origin for c in Keyring().offer(endpoint(identity=key)).candidates)
+
+        thread = threading.Thread(target=offer, daemon=True)
+        thread.start()
+        thread.join(10)
+    assert found == [str(key)]
+
+
+def test_a_key_that_may_not_even_be_looked_for_is_left_out(tmp_path: Path) -> None:
+    own = make_key(tmp_path / "own")
+    # Too long a name, since root may look everywhere else.
+    offer = Keyring().offer(endpoint(identities=(tmp_path / ("x" * 300), own)))
+    assert [c.origin for c in offer.candidates] == [str(own)]
+
+
+def test_a_person_who_gives_no_passphrase(tmp_path: Path) -> None:
+    key = make_key(tmp_path / "id", passphrase="open sesame")
+
+    def ask(_prompt: str) -> str:
+        raise EOFError
+
+    offer = Keyring(ask=ask).offer(endpoint(identity=key))
+    assert offer.skipped == (f"{key}: no passphrase was given",)
 
 
 def test_an_agent_that_is_gone_is_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,14 @@ import base64
 import logging
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.transport.failure import Failed
 from clusterctl.transport.known_hosts import (
     KnownHosts,
     fingerprint,
@@ -20,6 +22,8 @@ from clusterctl.transport.known_hosts import (
     parse,
     record,
 )
+from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.trust import Trust
 
 from .conftest import make_key
 
@@ -139,6 +143,30 @@ def test_ssh_keygen_finds_what_was_recorded(tmp_path: Path) -> None:
         ["ssh-keygen", "-F", "[h]:2222", "-f", str(path)], check=False, capture_output=True
     )
     assert found.returncode == 0
+
+
+def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text(line("gpu1-alias", b"right"))
+    endpoint = Endpoint(
+        host="gpu1",
+        hostname="10.0.0.1",
+        port=2222,
+        user="u",
+        key_name="gpu1-alias",
+        known_hosts=(path,),
+    )
+    trust = Trust("lab", accept_new=True)
+
+    trust.check(endpoint, "ssh-ed25519", blob(b"right"))
+
+    assert trust.key_types(endpoint) == ("ssh-ed25519",)
+    with pytest.raises(Failed, match="is not the recorded one"):
+        trust.check(endpoint, "ssh-ed25519", blob(b"wrong"))
+    # Where there is no alias the name without its port is another server's.
+    other = replace(endpoint, hostname="gpu1-alias")
+    with pytest.raises(Failed, match="is not known"):
+        Trust("lab", accept_new=False).check(other, "ssh-ed25519", blob(b"right"))
 
 
 def test_many_writers_lose_nothing(tmp_path: Path) -> None:
