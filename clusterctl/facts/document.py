@@ -78,13 +78,12 @@ def _decode_fields(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN4
     if not isinstance(value, Mapping):
         raise DocumentError(f"{where}: wanted an object, found {value!r}")
     hints = get_type_hints(wanted)
+    fields = {
+        name: _decode(hint, value[name], f"{where}.{name}")
+        for name, hint in hints.items()
+        if name in value
+    }
     try:
-        return wanted(
-            **{
-                name: _decode(hint, value[name], f"{where}.{name}")
-                for name, hint in hints.items()
-                if name in value
-            }
-        )
-    except TypeError as error:
+        return wanted(**fields)
+    except (TypeError, ValueError) as error:
         raise DocumentError(f"{where}: {error}") from error

@@ -6,6 +6,7 @@ None always means "could not look", never zero and never "no". `NodeFacts.gaps` 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_interface, ip_network
 
 UNLIMITED = -1
 """A resource limit that is not set."""
@@ -57,6 +58,11 @@ class Interface:
     mtu: int | None = None
     loopback: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is no address: whoever reads them takes them for some."""
+        for address in self.addresses:
+            ip_interface(address)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
@@ -68,6 +74,10 @@ class Route:
     gateway: str = ""
     source: str = ""
     metric: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no network."""
+        ip_network(self.destination)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

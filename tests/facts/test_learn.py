@@ -156,6 +156,14 @@ def test_unknown_keys_are_ignored_and_whole_numbers_are_floats_too() -> None:
         ({"node": "a", "cpus": "8"}, "node.cpus: wanted int, found '8'"),
         ({"node": "a", "ephemeral_ports": [1]}, "node.ephemeral_ports: wanted 2 values, found 1"),
         ({"node": "a", "interfaces": [{"name": 1}]}, r"node.interfaces\[0\].name: wanted str"),
+        (
+            {"node": "a", "interfaces": [{"name": "e", "addresses": ["here"]}]},
+            r"node.interfaces\[0\]: 'here' does not appear to be",
+        ),
+        (
+            {"node": "a", "routes": [{"destination": "10.0.0.1/24", "interface": "e"}]},
+            r"node.routes\[0\]: 10.0.0.1/24 has host bits set",
+        ),
     ],
 )
 def test_what_is_not_facts_is_refused_with_its_place(value: object, where: str) -> None:
