@@ -54,7 +54,10 @@ def read(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         The answers.
     """
     secrets = from_json(body or b"{}")
-    children = [run_function("files", lambda write: _files(args, write), FILES_SECONDS)]
+    children = [
+        run_function("self", lambda write: write(to_json(_self(args))), FILES_SECONDS),
+        run_function("files", lambda write: _files(args, write), FILES_SECONDS),
+    ]
     for path in args.get("paths", []):
         limit = float(path.get("limit_s", FILES_SECONDS))
         children.append(run_function("path:" + path["path"], _looker(path), limit))
@@ -66,7 +69,7 @@ def read(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     _thread.start_new_thread(_serve_clock, (link, args.get("clock", 0), clock))
     gather(children)
     clock.acquire(timeout=CLOCK_SECONDS)
-    return _pack([_self(args), *children])
+    return _pack(children)
 
 
 def _serve_clock(link: Link, rounds: int, done: _thread.LockType) -> None:
@@ -219,15 +222,18 @@ def _names() -> Dict[str, Any]:
     return {"hostname": name, "addresses": addresses}
 
 
-def _self(args: Dict[str, Any]) -> Child:
-    """Tell of this process: who it is, what it may use, what its session was given."""
+def _self(args: Dict[str, Any]) -> Dict[str, Any]:
+    """Tell of this process: who it is, what it may use, what its session was given.
+
+    It may hang: a folder of PATH may lie on a dead mount, and a name with a server of users.
+    """
     uid = os.getuid()
     prefixes = tuple(args.get("variables", []))
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
         user = str(uid)
-    told = {
+    return {
         "uid": uid,
         "user": user,
         "arch": os.uname().machine,
@@ -236,10 +242,6 @@ def _self(args: Dict[str, Any]) -> Child:
         "variables": {k: v for k, v in os.environ.items() if k.startswith(prefixes)},
         "programs": {name: _which(name) for name in args.get("programs", [])},
     }
-    child = Child("self", 0, -1, -1, 0.0)
-    child.open.clear()
-    child.state, child.output = "ok", to_json(told)
-    return child
 
 
 def _which(name: str) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from clusterctl.node import look
 from clusterctl.node.look import look_at
 from clusterctl.node.read import matching, read
 from clusterctl.wire import Message
+
+ECHO = {"key": "echo", "argv": ["echo", "hi"], "limit_s": 5}
 
 
 class Controller:
@@ -74,7 +77,7 @@ def test_programs_and_modules_of_ours() -> None:
     found = answers(
         {
             "commands": [
-                {"key": "echo", "argv": ["echo", "hi"], "limit_s": 5},
+                ECHO,
                 {"key": "python", "argv": ["python3", "-c"], "limit_s": 20, **interpreter},
                 {"key": "unasked", "argv": ["true"], "limit_s": 5, "only_if": ["/no/such"]},
             ]
@@ -142,6 +145,19 @@ def test_a_folder_that_cannot_be_read_says_why(
 
     assert told["problem"] == "/a/weight: Permission denied"
     assert told["exists"]
+
+
+def test_a_path_that_hangs_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterctl.node.read.FILES_SECONDS", 0.5)
+    monkeypatch.setattr(
+        "clusterctl.node.read._which", lambda _name: threading.Event().wait(60), raising=True
+    )
+    began = time.monotonic()
+    found = answers({"programs": ["rsync"], "commands": [{**ECHO, "limit_s": 20}]})
+
+    assert found.by_key["self"].state == "timeout"
+    assert found.command("echo").data == b"hi\n"
+    assert time.monotonic() - began < 30
 
 
 def test_the_clock_is_served_beside_a_slow_program() -> None:
