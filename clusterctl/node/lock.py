@@ -82,10 +82,21 @@ def _read_line(connection: socket.socket) -> bytes:
 
 def busy(holder: Dict[str, Any]) -> OperationError:
     """Return the error that names who holds the machine."""
-    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(holder.get("since", 0)))
     if "run" in holder:
+        since = _moment(holder.get("since"))
         known = "run %s of user %s, since %s" % (holder["run"], holder.get("user", "?"), since)
+        hint = "clusterctl stop %s" % holder["run"]
+    elif "pid" in holder:
+        known = "pid %s of uid %s, which does not answer" % (holder["pid"], holder["uid"])
+        hint = "look at that process"
     else:
-        known = "pid %s of uid %s, which does not answer" % (holder.get("pid"), holder.get("uid"))
-    hint = "clusterctl stop %s" % holder["run"] if "run" in holder else "look at that process"
+        known = "its lock is held by a process that cannot be asked"
+        hint = "ss -xlp (on the node) shows who holds it"
     return OperationError("busy", "the machine is busy: " + known, holder=holder, hint=hint)
+
+
+def _moment(since: Any) -> str:  # noqa: ANN401  (whoever holds the lock may tell anything)
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(since))
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "an unknown time"

@@ -83,6 +83,15 @@ def test_nonsense_and_silence_do_not_disturb_it(name: str) -> None:
     silent.close()
 
 
+def test_a_holder_that_tells_nothing_or_nonsense_is_named_all_the_same(name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind("\0" + name)  # and does not listen
+        with pytest.raises(OperationError, match="cannot be asked") as caught:
+            Door.take(name)
+    assert "ss -xlp" in str(caught.value.details["hint"])
+    assert "since an unknown time" in str(lock.busy({"run": "r", "since": "yesterday"}))
+
+
 def test_a_holder_that_does_not_answer_is_known_by_its_pid(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
