@@ -42,13 +42,20 @@ class Part(NamedTuple):
         return cls(paths, args["run"], args["node"], name, job)
 
     def holds_lock(self) -> bool:
-        """Tell whether this part's supervisor holds the machine."""
+        """Tell whether this part's supervisor holds the machine, be it slow to answer."""
         holder = lock.ask(self.lock, {"ask": "who"}) or {}
-        ours = holder.get("uid") in (os.getuid(), 0)
-        return ours and (holder.get("run"), holder.get("node")) == (self.run, self.node)
+        if holder.get("uid") not in (os.getuid(), 0):
+            return False
+        if "run" not in holder:
+            saved = read_json(self.paths.supervisor) or {}
+            return is_alive(saved) and bool(saved["pid"] == holder.get("pid"))
+        return (holder["run"], holder.get("node")) == (self.run, self.node)
 
     def ask(self, order: Dict[str, Any]) -> bool:
-        """Tell the supervisor to end it; False: there is none that answers."""
+        """Tell the supervisor to end it; False: there is none."""
+        saved = read_json(self.paths.supervisor) or {}
+        if is_alive(saved):  # one that was stopped would hear nothing
+            processes.send((saved["pid"], saved["start"]), signal.SIGCONT)
         if not self.holds_lock():
             return False
         wanted: Dict[str, Any] = {

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node import processes
+from clusterctl.node import lock, processes
+from clusterctl.node.part import Part
 
 from .conftest import Run, wait_until
 
@@ -114,13 +115,34 @@ def test_a_second_stop_shortens_the_grace_of_the_first(make_run: MakeRun) -> Non
     assert time.monotonic() - began < 4.5
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_it_works_without_the_supervisor(make_run: MakeRun, number: int) -> None:
+def test_a_supervisor_that_was_stopped_is_woken_so_that_its_ranks_may_save(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(SAVES, job=Job(stop=Stop(signal="USR1", grace=20))).start()
+    run.wait_for_log(0, b"here")
+    os.kill(run.pid_of_supervisor(), signal.SIGSTOP)
+    assert run.stop()["gone"]
+    assert run.log(0).endswith(b"saved\n")
+
+
+def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(SLEEP).start()
+    part = Part.find(run.where())
+    pid = run.pid_of_supervisor()
+    for told, holds in (({"pid": pid}, True), ({"pid": pid + 1}, False), ({}, False)):
+        who = {**told, "uid": os.getuid()}
+        monkeypatch.setattr(lock, "ask", lambda *_, who=who: who)
+        assert part.holds_lock() is holds
+
+
+def test_it_works_without_the_supervisor(make_run: MakeRun) -> None:
     run = make_run(DEAF, procs=2).start()
     for rank in (0, 1):
         run.wait_for_log(rank, b"here\nhere\n")
     time.sleep(2.2)  # the supervisor notes the processes below it every 2 s
-    os.kill(run.pid_of_supervisor(), number)
+    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
     assert run.left()
     stages = [m.head.get("stage") for m in run.call(0, "stop", {**run.where(), "grace": 0})]
     assert "killing" in stages
