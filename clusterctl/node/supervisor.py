@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from typing import Any, Dict, List, Optional
 
 from clusterctl.node import processes, stopfile
@@ -87,7 +88,8 @@ class Supervisor:
         """
         self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port)
         self._ranks.start()
-        self.reactor.on_signal(signal.SIGTERM, self._told_to_end)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self.reactor.on_signal(number, partial(self._told_to_end, number))
         self.reactor.every(BEAT_SECONDS, self._beat)
         self.reactor.every(TIMES_SECONDS, self._record.log_times)
         self.reactor.every(SCAN_SECONDS, self._remember_processes)
@@ -147,8 +149,8 @@ class Supervisor:
         node = self._job["node"]
         self._end_everywhere(Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank))
 
-    def _told_to_end(self) -> None:
-        self.stop({"reason": "the supervisor was told to end (SIGTERM)"})
+    def _told_to_end(self, number: signal.Signals) -> None:
+        self.stop({"reason": "the supervisor was told to end (%s)" % number.name})
 
     def _judge_start(self) -> None:
         missing = sorted(self._peers.missing)

@@ -278,12 +278,16 @@ def test_a_supervisor_that_fails_ends_everything_and_says_so(make_run: MakeRun) 
     assert not run.left()
 
 
-def test_sigterm_to_the_supervisor_stops_the_run_everywhere(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_supervisor_stops_the_run_everywhere(
+    make_run: MakeRun, number: signal.Signals
+) -> None:
     run = make_run(SLEEP, nodes=2).start()
     run.wait_for_log(1, b"here", n=1)
     wait_until(lambda: times(run, 0, "peer-joined") != [])
-    os.kill(run.pid_of_supervisor(1), signal.SIGTERM)
+    os.kill(run.pid_of_supervisor(1), number)
     assert [run.ended(n)["state"] for n in (0, 1)] == ["stopped", "stopped"]
+    assert number.name in run.status(1)["end"]["reason"]
     assert not run.left()
 
 
