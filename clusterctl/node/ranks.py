@@ -171,6 +171,8 @@ class Ranks:
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(number, Rank(number, local_rank))
         rank.local_rank = local_rank
+        if number in self._unknown:  # started again, before anyone told how the one before ended
+            self._judge(rank, ordered=self._unknown.pop(number))
         mark = processes.mark_of(pid)
         if self._job["launcher_argv"]:
             self._deaths.of_other(mark, lambda status: self._rank_ended(rank, status))

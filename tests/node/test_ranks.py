@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 from clusterctl.node.joined import tcp_table
-from clusterctl.node.ranks import Rank, failures_in
+from clusterctl.node.paths import NodePaths
+from clusterctl.node.ranks import Rank, Ranks, failures_in
 
 # torch 2.13, static rendezvous, two ranks a node.
 LOG = """\
@@ -33,6 +39,41 @@ def test_an_end_is_said_in_words() -> None:
     rank.has_ended(9)
     assert rank.words() == "rank 3 was killed by signal 9"
     assert rank.exit_code == 137
+
+
+def test_a_rank_that_starts_again_has_not_ended_by_the_end_before() -> None:
+    events: list[tuple[str, dict[str, Any]]] = []
+    later: list[Callable[[], None]] = []
+    record: Any = SimpleNamespace(
+        event=lambda kind, **details: events.append((kind, details)),
+        processes=lambda _marks: None,
+        paths=NodePaths("/nowhere"),
+    )
+    reactor: Any = SimpleNamespace(
+        on_signal=lambda *_: None,
+        watch=lambda *_: None,
+        after=lambda _seconds, callback: later.append(callback),
+    )
+    ranks = Ranks(
+        reactor,
+        {"first_rank": 0, "procs": 1, "launcher_argv": ["torchrun"], "launcher_decides": True},
+        SimpleNamespace(),  # type: ignore[arg-type]
+        record,
+        on_failure=lambda *_: None,
+        on_success=lambda: None,
+        on_end=lambda: None,
+    )
+    ranks._launcher = (os.getpid(), 0)
+    request = {"rank": 0, "local_rank": 0, "restarts": 0}
+    ranks.report(request, os.getpid())
+    ranks._rank_ended(ranks._ranks[0], None)
+    ranks.report({**request, "restarts": 1}, os.getpid())
+    for callback in later:
+        callback()
+    ranks.settle()
+    kinds = ["rank-started", "rank-joined"]
+    assert [kind for kind, _ in events] == [*kinds, "rank-ended", *kinds]
+    assert events[2][1]["time"] is not None
 
 
 def test_sockets_are_read_as_the_kernel_prints_them() -> None:
