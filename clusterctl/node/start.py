@@ -60,7 +60,7 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     try:
         argv = [*outliving, *supervisor_argv(paths, unit)]
         return Message(leave_behind(paths, argv, marks, told))
-    except OperationError:
+    except Exception:
         shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
         raise
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
 import json
 import os
 import signal
@@ -13,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job
-from clusterctl.node import processes
+from clusterctl.node import processes, start
+from clusterctl.node.link import Link
 
 from .conftest import Run, environment_of
 
 MakeRun = Callable[..., Run]
+
+LINK = Link(io.BytesIO(), -1)
 
 SLEEP = "import time; print('here'); time.sleep(300)"
 
@@ -170,6 +175,19 @@ def test_a_start_that_fails_late_leaves_no_folder_either(make_run: MakeRun) -> N
     error = run.start_node(0)["error"]
     assert error["kind"] == "link"
     assert "cannot listen on 203.0.113.9:0: Cannot assign requested address" in error["message"]
+    assert not Path(run.paths().folder).exists()
+
+
+def test_a_start_that_breaks_leaves_no_folder_either(make_run: MakeRun) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    run = make_run(SLEEP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "leave_behind", broken)
+        patch.setattr(run, "call", lambda _n, _op, args, body: [start.start(args, body, LINK)])
+        with pytest.raises(OSError, match="Too many open files"):
+            run.start_node(0)
     assert not Path(run.paths().folder).exists()
 
 
