@@ -6,11 +6,11 @@ TESTS ?= tests
 
 .PHONY: setup demo test lint bench soak clean
 
-setup: .make/setup
+setup: .venv/ready
 
-.make/setup: pyproject.toml .ci/setup
+.venv/ready: pyproject.toml .ci/setup
 	@.ci/setup
-	@mkdir -p .make && touch $@
+	@touch $@
 
 demo: setup
 	@$(PYTHON) -m clusterctl sandbox demo
@@ -26,12 +26,12 @@ test: lint
 soak: setup
 	$(PYTHON) -m pytest -m soak --timeout 0 $(TESTS)
 
-bench: setup .make/bench
+bench: setup .venv/ready-for-bench
 	@for file in bench/[a-z]*.py; do $(PYTHON) "$$file" || exit 1; done
 
-.make/bench: .ci/setup
+.venv/ready-for-bench: .ci/setup
 	@.ci/setup bench
 	@touch $@
 
 clean:
-	rm -rf .venv .make .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
