@@ -145,7 +145,7 @@ def test_ssh_keygen_finds_what_was_recorded(tmp_path: Path) -> None:
     assert found.returncode == 0
 
 
-def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path) -> None:
+def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "known_hosts"
     path.write_text(line("gpu1-alias", b"right"))
     endpoint = Endpoint(
@@ -163,6 +163,7 @@ def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path) -> Non
     assert trust.key_types(endpoint) == ("ssh-ed25519",)
     with pytest.raises(Failed, match="is not the recorded one"):
         trust.check(endpoint, "ssh-ed25519", blob(b"wrong"))
+    assert not own_state.exists()
     # Where there is no alias the name without its port is another server's.
     other = replace(endpoint, hostname="gpu1-alias")
     with pytest.raises(Failed, match="is not known"):
