@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-VERSION = 3
+VERSION = 4
 """Part of the token cache's key: raise it when the same line would give other tokens."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
@@ -123,6 +123,7 @@ def _chat(messages: Any, tokenizer: Any, *, learn_from: int) -> Document:  # noq
     if not tokenizer.chat_template:
         raise BadLine("messages: wanted a tokenizer with a chat template, found none")
     whole = _render(tokenizer, messages, prompt=False)
+    _refuse_printed(messages, whole)
     answers = {
         index: str(message.get("content") or "")
         for index, message in enumerate(messages)
@@ -133,15 +134,29 @@ def _chat(messages: Any, tokenizer: Any, *, learn_from: int) -> Document:  # noq
     for index, answer in answers.items():
         if index < learn_from:
             continue
+        if not answer.strip():
+            said = f"messages: message {index + 1}, an answer: wanted some text, found nothing"
+            raise BadLine(said)
         before = _render(tokenizer, messages[:index], prompt=True)
         end = ends.get(index, -1)
-        if not answer.strip() or not whole.startswith(before) or end < len(before):
-            raise BadLine(f"messages: answer {index} is not to be found in the template's text")
+        if not whole.startswith(before) or end < len(before):
+            said = f"message {index + 1}, an answer, is not to be found in the template's text"
+            raise BadLine(f"messages: {said}")
         spans.append((len(before), end))
     if not spans:
         raise BadLine("messages: wanted an answer of the assistant to learn, found none")
     piece = Piece(text=whole, special=False, spans=tuple(spans))
     return Document(pieces=(piece,), ends=False, splits=False)
+
+
+def _refuse_printed(messages: list[Any], whole: str) -> None:
+    """Refuse contents in parts where the template has written them as Python prints a list."""
+    for number, message in enumerate(messages, start=1):
+        content = message.get("content")
+        parts = isinstance(content, list | dict)
+        if parts and (message["role"] == "assistant" or str(content) in whole):
+            found = type(content).__name__
+            raise BadLine(f"messages: content of message {number}: wanted text, found {found}")
 
 
 def _ends(

@@ -162,12 +162,42 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
         (b"[" * 100_000, "found: maximum recursion depth"),
         (b'{"messages": "hi"}', "messages: wanted a list"),
         (b'{"messages": [{"role": "user", "content": "a"}]}', "wanted an answer"),
+        (
+            b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]}',
+            "messages: message 2, an answer: wanted some text, found nothing",
+        ),
+        (
+            b'{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "b"}]}]}',
+            "messages: content of message 1: wanted text, found list",
+        ),
+        (
+            (
+                b'{"messages": [{"role": "user", "content": {"type": "text", "text": "a"}},'
+                b' {"role": "assistant", "content": "b"}]}'
+            ),
+            "messages: content of message 1: wanted text, found dict",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_used_says_why(tokenizer: Any, line: bytes, said: str) -> None:
     with pytest.raises(BadLine) as caught:
         read(line, tokenizer)
     assert said in str(caught.value)
+
+
+def test_contents_in_parts_are_left_to_a_template_that_knows_them(tokenizer: Any) -> None:
+    knowing = copy.copy(tokenizer)
+    knowing.chat_template = (
+        "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content if m.content is string else "
+        "m.content[0].text }}<eos>\n{% endfor %}{% if add_generation_prompt %}<|im|>assistant\n"
+        "{% endif %}"
+    )
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "Why?"}]},
+        {"role": "assistant", "content": "So."},
+    ]
+    (sample,) = samples(knowing, {"messages": messages})
+    assert tokenizer.decode(sample.ids).startswith("<|im|>user\nWhy?<eos>")
 
 
 def test_a_chat_needs_a_template(tokenizer: Any) -> None:
