@@ -167,7 +167,7 @@ def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
 
 def _asked_for(config: Config, folder: Path) -> Iterator[Finding]:
     """Look at the model's own modules, where something is asked for that not every model has."""
-    if skeleton.is_usual(config):
+    if skeleton.is_usual(config, folder):
         return
     try:
         yield Finding(state="ok", about="modules", said=skeleton.look(config, folder))

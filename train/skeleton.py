@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import json
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.config import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from train.config import Config
 
 EVERY = ("all-linear",)
 BUILT_IN = ("sdpa", "eager")
 
 
-def is_usual(config: Config) -> bool:
-    """Return whether any model has what is asked for: torch need not be loaded to say so."""
+def is_usual(config: Config, folder: Path) -> bool:
+    """Return whether the model is sure to have what is asked for: torch need not be loaded then."""
     named = config.method == "lora" and config.lora_target_modules != EVERY
-    return not named and config.attn_implementation in BUILT_IN
+    if named or config.attn_implementation not in BUILT_IN:
+        return False
+    return config.attn_implementation != "sdpa" or _may_have_sdpa(folder)
+
+
+def _may_have_sdpa(folder: Path) -> bool:
+    """Return whether the source of the model's class says so, or there is none to be read."""
+    package = importlib.util.find_spec("transformers")
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+        where = package.submodule_search_locations if package else None
+        source = Path((where or [""])[0], "models", kind, f"modeling_{kind}.py")
+        return "_supports_sdpa = True" in source.read_text(encoding="utf-8")
+    except (OSError, ValueError, TypeError, KeyError):
+        return True
 
 
 def look(config: Config, folder: Path) -> str:
@@ -47,9 +62,12 @@ def look(config: Config, folder: Path) -> str:
             )
         except (ImportError, OSError, ValueError) as error:
             found = " ".join(str(error).split())
+            built_in = config.attn_implementation in BUILT_IN
             raise ConfigError(
                 (f"attn_implementation: wanted {config.attn_implementation}, found: {found}",),
-                hint="install it on every node, or set attn_implementation: sdpa",
+                hint="attn_implementation: eager, which every model has"
+                if built_in
+                else "install it on every node, or set attn_implementation: sdpa",
             ) from error
     if config.method != "lora" or config.lora_target_modules == EVERY:
         return f"attention by {config.attn_implementation}"

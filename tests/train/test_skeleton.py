@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def test_an_attention_that_is_not_installed_is_told(base: Config, tiny: Path) ->
     assert "attn_implementation: sdpa" in str(told.value)
     with pytest.raises(ConfigError, match="attn_implementation: wanted spda"):
         skeleton.look(replace(base, attn_implementation="spda"), tiny / "model")
+
+
+def test_a_model_without_the_usual_attention_is_told(base: Config, tmp_path: Path) -> None:
+    about = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    assert not skeleton.is_usual(base, tmp_path)
+    with pytest.raises(ConfigError, match="attn_implementation: wanted sdpa") as told:
+        skeleton.look(base, tmp_path)
+    assert told.value.hint == "attn_implementation: eager, which every model has"
+    assert skeleton.is_usual(replace(base, attn_implementation="eager"), tmp_path)
 
 
 def test_the_usual_needs_no_look(base: Config) -> None:
