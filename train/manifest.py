@@ -99,6 +99,8 @@ def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
         text = (folder / MANIFEST).read_bytes()
         seal_here = (folder / COMPLETE).read_bytes()
     except FileNotFoundError as error:
+        if not folder.exists():
+            raise Damaged("there is no such folder") from None
         missing = os.path.basename(error.filename)  # noqa: PTH119  (a name as the OS gave it)
         raise Damaged(f"{missing} is missing: it was never finished") from None
     except OSError as error:
