@@ -148,11 +148,7 @@ def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
 def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Iterator[Finding]:
     leaves = route_to(facts.routes or (), peer)
     made = facts.between.connected if facts.between else ()
-    own = {c.address for c in chosen.candidates}
-    # Where the node has not said it, the other side has; what is not its own was translated.
-    sources = {
-        c.source or (c.seen_as if c.seen_as in own else "") for c in made if c.key == "pair"
-    } - {""}
+    sources = {c.source for c in made if c.key == "pair"} - {""}
     # The main table is not all there is: where connections come from the address, they do.
     proven = sources == {chosen.address}
     sources -= {c.address for c in chosen.candidates if c.interface == chosen.interface}

@@ -81,7 +81,9 @@ class Attempt:
     def end(self, state: str, words: str, **more: str) -> None:
         """Keep the result and close."""
         seconds = time.monotonic() - self.began
-        self.result.update(self.target, state=state, words=words, seconds=seconds, **more)
+        # What was learned of the connection counts before what was asked for.
+        told = {**self.target, **self.result, **more}
+        self.result = {**told, "state": state, "words": words, "seconds": seconds}
         self.socket.close()
 
 

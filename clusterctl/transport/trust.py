@@ -29,7 +29,7 @@ _ORDER: tuple[Verdict, ...] = ("revoked", "known", "changed", "unknown")
 """What counts where a host is recorded under two names."""
 
 
-def _names(endpoint: Endpoint) -> tuple[str, ...]:
+def names_of(endpoint: Endpoint) -> tuple[str, ...]:
     """Return the names that a host's key may be recorded under, ours first.
 
     OpenSSH records a HostKeyAlias as it is written, whatever the port.
@@ -56,7 +56,7 @@ class Trust:
     def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         """Return the key types the host is known by, to ask the server for those first."""
         known = self._files(endpoint)
-        types = (kind for name in _names(endpoint) for kind in known.key_types(name))
+        types = (kind for name in names_of(endpoint) for kind in known.key_types(name))
         return tuple(dict.fromkeys(types))
 
     def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
@@ -68,7 +68,7 @@ class Trust:
         name = name_of(endpoint.key_name, endpoint.port)
         with self._lock:
             known = self._load(endpoint)
-            judgements = [known.judge(own, blob) for own in _names(endpoint)]
+            judgements = [known.judge(own, blob) for own in names_of(endpoint)]
             judged = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
             if judged.verdict == "unknown" and self._accept_new:
                 self._accept(name, key_type, blob)

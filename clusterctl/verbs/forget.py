@@ -9,7 +9,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.failure import Failed
 from clusterctl.transport.known_hosts import KnownHosts, forget, name_of
 from clusterctl.transport.ssh_config import Oracle
-from clusterctl.transport.trust import own_file
+from clusterctl.transport.trust import names_of, own_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +38,15 @@ def _forget(cluster: Cluster, node: Node, oracle: Oracle) -> Forgotten:
     try:
         endpoint = oracle.resolve(node)
     except Failed:
-        name = name_of(node.host, node.ssh.port or 22)
+        names: tuple[str, ...] = (name_of(node.host, node.ssh.port or 22),)
     else:
-        name, others = name_of(endpoint.key_name, endpoint.port), endpoint.known_hosts
-    lines = KnownHosts.load(others).lines(name)
+        names, others = names_of(endpoint), endpoint.known_hosts
+    known = KnownHosts.load(others)
+    lines = [line for name in names for line in known.lines(name) if not line.marker]
     return Forgotten(
         node=node.name,
-        name=name,
-        dropped=forget(file, name),
+        name=names[0],
+        dropped=sum(forget(file, name) for name in names),
         file=str(file),
-        elsewhere=tuple(line.where for line in lines if not line.marker),
+        elsewhere=tuple(dict.fromkeys(line.where for line in lines)),
     )

@@ -127,7 +127,8 @@ def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
     """Say whom to connect to, and whose tokens to look for."""
     own = meeting.network.nodes.get(name)
     targets, tokens = [], []
-    for peer in peers(tuple(meeting.prepared), name):
+    order = tuple(node.name for node in meeting.cluster.nodes if node.name in meeting.prepared)
+    for peer in peers(order, name):
         for bound in meeting.prepared[peer]["bound"]:
             if own is not None and bound["port"] is not None:
                 # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
@@ -150,9 +151,10 @@ def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
 
 
 def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return whom a node tries: all others, or of many the master and those at doubling distances.
+    """Return whom a node tries: all others, or of many the first and those at doubling distances.
 
-    The distances reach everybody over a few steps, so a node that nobody reaches shows as such.
+    The first is the master. The distances reach everybody over a few steps, so a node that nobody
+    reaches shows as such.
     """
     if len(names) <= ALL_PAIRS:
         return tuple(other for other in names if other != name)

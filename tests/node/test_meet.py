@@ -101,6 +101,11 @@ def test_a_whole_meeting_leaves_nothing_behind(tmp_path: Path) -> None:
     assert connect(port)["state"] == "refused"
 
 
+def test_a_connection_that_was_not_bound_tells_where_it_came_from(listeners: Listeners) -> None:
+    made = connect(listen(listeners)["port"], source=None)
+    assert (made["state"], made["source"]) == ("ok", HERE)
+
+
 def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path) -> None:
     node = Conversation()
     share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
