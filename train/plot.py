@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError:
         print("no picture: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
         return 0
+    except (OSError, ValueError) as error:  # the latter for a kind of file that is not known
+        print(f"error: {target}: wanted a picture written, found: {error}", file=sys.stderr)
+        return 2
     print(f"picture: {target}")
     return 0
 
@@ -85,6 +88,8 @@ def draw(records: dict[Path, list[dict[str, Any]]], target: Path) -> None:
 
     Raises:
         ImportError: matplotlib is not installed.
+        OSError: the file cannot be written.
+        ValueError: its ending is of no kind of picture.
     """
     import matplotlib as mpl  # noqa: PLC0415  (optional, and slow)
 

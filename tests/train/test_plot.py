@@ -42,6 +42,21 @@ def test_a_run_without_numbers_is_told(
     assert "found none" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [("nowhere/run.png", "No such file or directory"), ("run.txt", "'txt' is not supported")],
+)
+def test_a_picture_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, found: str
+) -> None:
+    assert main([str(write(tmp_path / "run", 5)), "-o", str(tmp_path / target)]) == 2
+    said = capsys.readouterr()
+    assert "steps 1 to 5" in said.out
+    assert said.err.startswith(f"error: {tmp_path / target}: wanted a picture written, found: ")
+    assert found in said.err
+
+
 def test_bars_follow_the_values() -> None:
     assert bars([3, 2, 1, 1]) == "█▅▁▁"
     assert bars([1.0, 1.0]) == "▁▁"
