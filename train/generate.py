@@ -123,8 +123,8 @@ def answers(
             model, dtype="auto", device_map="auto" if torch.cuda.is_available() else None
         )
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise Unanswered(f"--model: wanted a causal language model, found: {first}") from error
+        found = _first(error)
+        raise Unanswered(f"--model: wanted a causal language model, found: {found}") from error
     room = getattr(base.config, "max_position_embeddings", None) or sys.maxsize
     if not ids or len(ids) + most > room:
         raise Unanswered(
@@ -138,15 +138,24 @@ def answers(
         with warnings.catch_warnings():
             # peft asks transformers by a name that it will have to drop; nothing to us.
             warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
+            # No weight for some layer: that is the base, said again in the adapter's name.
+            warnings.filterwarnings("error", message="Found missing adapter keys")
             try:
                 trained = PeftModel.from_pretrained(base, str(adapter))
-            except (OSError, KeyError, RuntimeError, SafetensorError, ValueError) as error:
-                found = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            except (
+                OSError, KeyError, RuntimeError, SafetensorError, UserWarning, ValueError
+            ) as error:  # fmt: skip
+                found = f"{type(error).__name__}: {_first(error)}"
                 raise Unanswered(
                     f"--adapter: wanted an adapter of {model}, found: {found}"
                 ) from error
         said["adapter"] = _continue(trained, tokenizer, ids, most)
     return said
+
+
+def _first(error: Exception) -> str:
+    """Return what a library says first, without the names of all the weights it says it of."""
+    return str(error).strip().splitlines()[0].partition(": [")[0]
 
 
 def _continue(model: Any, tokenizer: Any, ids: list[int], most: int) -> str:  # noqa: ANN401

@@ -109,6 +109,23 @@ def test_an_adapter_that_cannot_be_loaded_is_told(
     assert f"--adapter: wanted an adapter of {tiny / 'model'}, found: " in capsys.readouterr().err
 
 
+def test_an_adapter_without_a_weight_for_the_model_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch  # noqa: PLC0415  (as above)
+    from safetensors.torch import save_file  # noqa: PLC0415  (as above)
+
+    shape = {"peft_type": "LORA", "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(shape))
+    name = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
+    save_file({name: torch.ones(8, 32)}, tmp_path / "adapter_model.safetensors")
+    words = ["--model", str(tiny / "model"), "--prompt", "x", "--adapter", str(tmp_path)]
+    assert generate.main([*words, "--max-new-tokens", "1"]) == 2
+    found = capsys.readouterr().err
+    assert f"wanted an adapter of {tiny / 'model'}, found: UserWarning: Found missing" in found
+    assert "layers.0" not in found
+
+
 def test_no_tokens_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         generate.main(["--model", "m", "--prompt", "x", "--max-new-tokens", "0"])
