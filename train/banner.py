@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from train.config import Config
     from train.model import Model
     from train.ranks import Ranks
-    from train.tokens import Corpus
 
 RULE = "=" * 80
 
@@ -21,7 +20,6 @@ def banner(
     config: Config,
     ranks: Ranks,
     model: Model,
-    corpus: Corpus,
     size: BatchSize,
     batches: Batches,
     *,
@@ -34,7 +32,8 @@ def banner(
     start = "" if place.launched else " (no distributed variables are set: a single process)"
     what = "rows" if config.batching == "packed" else "samples"
     tokens = round(batches.tokens_per_step)
-    held_out = f", {len(corpus.eval)} for evaluation" if corpus.eval else ""
+    samples, held_out = batches.samples
+    evaluated = f", {held_out} for evaluation" if held_out else ""
     made = "adapter" if config.method == "lora" else "model"
     return [
         RULE,
@@ -42,7 +41,7 @@ def banner(
         f"World size: {place.world_size}{start}",
         f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
         f"Model:      {config.name_or_path}, {_trained(config, model)}",
-        f"Data:       {len(corpus.train)} samples{held_out}",
+        f"Data:       {samples} samples{evaluated}",
         f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
         f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
         f"Output:     {config.output_dir}, with {made}/ at the end",

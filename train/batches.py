@@ -192,15 +192,24 @@ class Batches:
             )
             raise ConfigError((problem,))
         each = size.total if len(members) == 1 else size.total // size.world_size
+        self._train = tuple(pools) or (train,)
         self._pools = [
             Pool(sizes, config, each * (count if len(members) > 1 else 1), number)
-            for number, (sizes, count) in enumerate(zip(pools or (train,), members, strict=True))
+            for number, (sizes, count) in enumerate(zip(self._train, members, strict=True))
         ]
         self._evaluation = tuple(evaluation_pools) or ((evaluation,) if evaluation else ())
         self._members = members
         firsts = np.cumsum((0, *members))
         self._pool = int(np.searchsorted(firsts, rank, side="right")) - 1
         self._local = rank - int(firsts[self._pool])
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """How many samples of all nodes together are trained on, and how many evaluated on."""
+        train, evaluation = (
+            sum(len(sizes.lengths) for sizes in part) for part in (self._train, self._evaluation)
+        )
+        return train, evaluation
 
     @property
     def epoch_rows(self) -> int:

@@ -150,7 +150,7 @@ def _together(
     status.step = progress.step
     status.set("running")
     if ranks.is_first:
-        lines = banner(config, ranks, model, corpus, size, batches, steps=steps, step=progress.step)
+        lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
         remarks = (*pythons, *laid.remarks, *model.remarks, *corpus.notes, *remarks)
         print("\n".join((*lines, *remarks)), flush=True)
     trainer = Trainer(

@@ -71,6 +71,9 @@ def test_nodes_train_on_samples_of_their_own(world: World) -> None:
     whole = world.run(**how)
     strided = world.run(node_data="strided", nodes=(1, 1), **how)
     assert tokens(strided) == tokens(whole)
+    counts = [line for line in whole.said().splitlines() if line.startswith("Data: ")]
+    assert counts
+    assert counts == [line for line in strided.said().splitlines() if line.startswith("Data: ")]
     assert all(np.isfinite(list(strided.losses().values())))
 
 
