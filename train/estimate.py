@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,18 +109,15 @@ def _first(about: dict[str, Any], *names: str) -> int:
 def _parameters(path: Path) -> int:
     """Return the numbers in a safetensors file, from its header."""
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
+        length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        if length > size:
             raise ValueError(f"{path}: wanted a safetensors file, found none")
         header = json.loads(file.read(length))
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            count = 1
-            for size in tensor["shape"]:
-                count *= size
-            total += count
-    return total
+    tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+    whole = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+    if size < whole:
+        raise ValueError(f"{path}: wanted {whole} bytes, found {size}: it is cut off")
+    return sum(math.prod(tensor["shape"]) for tensor in tensors)
 
 
 def lora_parameters(model: Shape, r: int) -> int:

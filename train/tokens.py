@@ -152,8 +152,9 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
             str(model), local_files_only=True, trust_remote_code=config.trust_remote_code
         )
     except Exception as error:  # (transformers raises what it likes)
-        problem = f"name_or_path: wanted a tokenizer in {model}, found: {error}"
-        raise ConfigError((problem.splitlines()[0],)) from error
+        found = " ".join(str(error).split())
+        problem = f"name_or_path: wanted a tokenizer in {model}, found: {found}"
+        raise ConfigError((problem,)) from error
     tokenizer.model_max_length = 1 << 30  # our own seq_len decides; no warnings about others
     return tokenizer
 

@@ -157,6 +157,20 @@ def test_weights_that_are_cut_off_are_told(config: Config, size: int) -> None:
     assert (finding.state, "cannot be read" in finding.said) == ("fail", True)
 
 
+def test_weights_that_are_cut_off_behind_their_header_are_told(config: Config) -> None:
+    path = Path(config.name_or_path) / "model.safetensors"
+    header = {"w": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [0, 12]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 12)
+    (model,) = said(config, "model")
+    assert (model.state, model.said) == ("ok", "6 weights, 32 layers")
+    whole = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    (model,) = said(config, "model")
+    assert model.state == "fail"
+    assert model.said.endswith(f"wanted {whole} bytes, found {whole - 1}: it is cut off")
+
+
 @pytest.mark.usefixtures("gpus")
 def test_a_line_too_deep_for_json_is_told(config: Config) -> None:
     Path(config.dataset_path).write_text('{"text": ' + "[" * 100_000 + "\n")

@@ -72,6 +72,14 @@ def test_tokens_are_those_of_the_tokenizer_in_the_order_of_the_lines(
     assert one.train.targets[3] == len(ids) - 1
 
 
+def test_all_is_told_of_a_tokenizer_that_cannot_be_loaded(config: Config, tmp_path: Path) -> None:
+    about = (Path(config.name_or_path) / "config.json").read_text()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text(about)
+    with pytest.raises(ConfigError, match=r"wanted a tokenizer in .*sentencepiece or tiktoken"):
+        tokens.load_tokenizer(tmp_path / "bare", config)
+
+
 def test_a_second_run_takes_what_is_there(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tokens.prepare(config, Place())
 
