@@ -143,7 +143,7 @@ def _together(
         )
         remarks = (*remarks, remark)
         progress = replace(progress, position=position)
-    steps = config.max_steps or config.num_train_epochs * batches.steps_per_epoch
+    steps = config.max_steps or _steps(config, batches, size, progress)
     work = flops.per_token(model.network, flops.typical(corpus.train.lengths))
     meter = Meter(config, ranks, flops_per_token=work)
     meter.resumed(progress.step)
@@ -219,6 +219,14 @@ def _batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> B
         evaluation_pools=[held_out for _, held_out in theirs if held_out],
         ranks_of_pools=tuple(ranks.on_nodes().values()),
     )
+
+
+def _steps(config: Config, batches: Batches, size: BatchSize, progress: Progress) -> int:
+    """Return all steps of the epochs: those done, with whatever batch and data, and those left."""
+    position = progress.position
+    here = -(-(batches.epoch_rows - position.consumed) // size.total)
+    whole = config.num_train_epochs - position.epoch - 1
+    return progress.step + max(0, here + whole * batches.steps_per_epoch)
 
 
 def _start(

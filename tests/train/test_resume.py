@@ -45,6 +45,21 @@ def test_gathered_weights_do_not_hide_a_checkpoints(world: World, *, reshards: b
     assert again.losses() == {step: whole.losses()[step] for step in (3, 4)}
 
 
+def test_another_batch_goes_on_for_as_many_epochs(world: World) -> None:
+    how: dict[str, Any] = {"eval_dataset_path": None, "max_steps": None, "num_train_epochs": 2}
+    whole = world.run(**how, global_batch_size=8, save_steps=1, save_total_limit=99)
+    rows = (whole.output / "metrics.jsonl").read_text().splitlines()
+    tokens = {row["step"]: row["tokens"] for row in map(json.loads, rows)}
+    first = str(whole.output / "step-000001")
+    again = world.run(**how, global_batch_size=4, resume_from_checkpoint=first)
+    lines = (again.output / "metrics.jsonl").read_text().splitlines()
+    seen = sum(json.loads(line)["tokens"] for line in lines)
+    assert seen == sum(tokens.values()) - tokens[1]
+    assert world.run(**how, global_batch_size=8, resume_from_checkpoint=first).losses() == {
+        step: loss for step, loss in whole.losses().items() if step > 1
+    }
+
+
 def test_seeds_differ_by_rank_and_step() -> None:
     from train.resume import seed_of
 
