@@ -216,7 +216,7 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
         ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: wanted"),
         ({"nodes": (1,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "wanted a finite"),
         ({"nodes": (2,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "rank 1 on"),
-        ({"nodes": (2,), "resume_from_checkpoint": "/nowhere/step-000001"}, 4, "MANIFEST.json"),
+        ({"nodes": (2,), "resume_from_checkpoint": "/nowhere/step-000001"}, 4, "no such folder"),
     ],
 )
 def test_what_cannot_be_is_said_with_its_exit_code(
