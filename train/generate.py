@@ -1,8 +1,8 @@
 """What a model says before and after its training: `python -m train.generate`.
 
 Loads the base model, on the GPUs where there are any, then the adapter on top of it as PEFT does
-anywhere, and lets both continue the same prompt, always with the likeliest token, so that the
-answer is the same every time.
+anywhere, and lets both continue the same prompt without dice, so that the answer is the same
+every time: the likeliest token, of which one that was said before counts less.
 """
 
 from __future__ import annotations

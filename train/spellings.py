@@ -91,7 +91,8 @@ def _switch(name: str, value: str) -> Renamed | str | None:  # noqa: PLR0911  (a
         case "balance" | "group_by_length" | "length_balance":
             return Renamed(name="batching", value="balanced" if on else "plain")
         case "bf16":
-            return Renamed(name="dtype", value="bfloat16" if on else "auto")
+            words = {"auto": "auto"} | dict.fromkeys(_TRUE, "bfloat16")
+            return Renamed(name="dtype", value=words.get(value, "float32"))
         case "use_lora" | "lora":
             return Renamed(name="method", value="lora" if on else "full")
         case "fp16" | "load_in_4bit" | "load_in_8bit" if not on:

@@ -15,6 +15,8 @@ from train.spellings import Renamed, settle
         ("sample_packing", "true", "batching", "packed"),
         ("group_by_length", "false", "batching", "plain"),
         ("bf16", "True", "dtype", "bfloat16"),
+        ("bf16", "false", "dtype", "float32"),
+        ("bf16", "auto", "dtype", "auto"),
         ("dtype", "bf16", "dtype", "bfloat16"),
         ("save_strategy", "epoch", "save_epochs", "1"),
         ("use_lora", "no", "method", "full"),
