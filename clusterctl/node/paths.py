@@ -9,6 +9,7 @@
         launcher.log      what the launcher and the supervisor wrote
         ranks/N.log       what global rank N wrote to stdout and stderr
         processes, beat, *.times    for `stop`, `status` and `logs`
+        barred            alone in the folder: nothing was started here, and nothing will be
         nccl/             NCCL's own logs, with `launch --debug`
 
 Never under HOME, which may be one filesystem for all nodes and away just when it is needed.
@@ -79,6 +80,11 @@ class NodePaths(NamedTuple):
     def end(self) -> str:
         """How it ended."""
         return os.path.join(self.folder, "end.json")
+
+    @property
+    def barred(self) -> str:
+        """Says that this part never began and never will."""
+        return os.path.join(self.folder, "barred")
 
     @property
     def reserve(self) -> str:

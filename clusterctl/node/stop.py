@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Dict
 
@@ -34,7 +35,7 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         `port_holder`; `gpu_free`. What nobody could look at is null.
     """
     del body
-    if args.get("bars") and is_barred(args):
+    if never_began(args) or (args.get("bars") and is_barred(args)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
     part = Part.find(args)
     to_runs_own("stop", args, link, part.paths)
@@ -55,11 +56,21 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 
 def is_barred(args: Dict[str, Any]) -> bool:
     """Take the folder's place, so that a start under way cannot; False: the part has begun."""
+    paths = NodePaths.of(args)
     try:
-        NodePaths.of(args).make()
+        paths.make()
+        os.close(os.open(paths.barred, os.O_WRONLY | os.O_CREAT, 0o600))
     except OperationError:
         return False
+    except OSError:
+        return True
     return True
+
+
+def never_began(args: Dict[str, Any]) -> bool:
+    """Tell whether an earlier stop kept this part from beginning: there is nothing to prove."""
+    paths = NodePaths.of(args)
+    return not paths.distrust() and os.path.exists(paths.barred)
 
 
 def say(link: Link, head: Dict[str, Any]) -> None:

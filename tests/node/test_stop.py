@@ -242,6 +242,15 @@ def test_what_nobody_can_look_at_is_not_proven(make_run: MakeRun) -> None:
     assert (stopped["gone"], stopped["port_free"], stopped["gpu_free"]) == (True, None, None)
 
 
+def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun) -> None:
+    """What `launch` barred on a node that could not start is gone for every later `stop`."""
+    run = make_run(SLEEP)
+    barred = run.stop(bars=True)
+    assert (barred["gone"], barred["port_free"], barred["gpu_free"]) == (True, True, True)
+    assert run.stop() == barred
+    assert "cannot make the run's folder" in run.start_node(0)["error"]["message"]
+
+
 def test_numbers_of_an_earlier_boot_are_other_peoples_processes(make_run: MakeRun) -> None:
     run = make_run("pass").start()
     run.ended()
