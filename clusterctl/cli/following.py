@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+from clusterctl.cli.output import cannot_write, give_up
 from clusterctl.logs.fold import Folder, Straight
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import LaunchDisplay, Person
@@ -51,9 +52,12 @@ def follow_run(launched: Launched, pool: Pool, records: Records, display: Launch
                 reason = "stopped by Ctrl-C"
                 run, cluster = launched.plan.run, launched.cluster
                 display.stopped(display.watch(stop(pool, run, cluster, reason=reason)))
-        except BrokenPipeError:
-            _leave(launched.plan.run)  # as with `| head`: nobody reads, and the run lives
-            raise
+        except OSError as problem:
+            if not cannot_write(problem):
+                raise
+            give_up(problem)  # as with `| head`: nobody reads, and the run lives
+            _leave(launched.plan.run)
+            return EXIT_STOPPED_FOLLOWING
         else:
             records.write_end(launched.record, ended.document())
             display.ended(ended)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
+from clusterctl.cli.output import cannot_write, give_up, steady
 from clusterctl.cli.parser import EXIT_USAGE, VERBS, build_parser
 from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
 from clusterctl.logs.sanitise import uncoloured
@@ -53,11 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: the verb's own, 2 for usage, 130 when interrupted, 70 for a bug.
     """
+    steady()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return EXIT_INTERRUPTED
+    except OSError as problem:
+        if not cannot_write(problem):
+            raise
+        return give_up(problem)
 
 
 def _run(words: list[str]) -> int:
@@ -68,6 +73,7 @@ def _run(words: list[str]) -> int:
     try:
         args = parser.parse_args(words, argparse.Namespace(command=command))
     except SystemExit as asked:
+        sys.stdout.flush()
         return asked.code if isinstance(asked.code, int) else EXIT_USAGE
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
@@ -86,11 +92,9 @@ def _do(args: argparse.Namespace) -> int:
     except ClusterError as error:
         say(error)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our stdout has gone (`| head`); nothing more can be said there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_USAGE - 1
-    except Exception:
+    except Exception as problem:
+        if cannot_write(problem):
+            return give_up(problem)
         logger.exception("this is a bug in clusterctl; please report it with the lines below")
         return EXIT_BUG
     assert isinstance(code, int)

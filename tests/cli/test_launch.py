@@ -168,7 +168,7 @@ def test_a_reader_that_has_gone_is_told_that_the_run_goes_on(project: Project) -
     assert follower.stderr is not None
     follower.stdout.close()
     stderr = follower.stderr.read()
-    assert follower.wait(timeout=DONE) == 1
+    assert follower.wait(timeout=DONE) == 130
     assert "goes on" in stderr
     assert "Traceback" not in stderr
     project.wait_for("", "running")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -107,3 +108,38 @@ def test_a_reader_that_has_gone_is_no_bug() -> None:
     command = f"{sys.executable} -m clusterctl --print-completion bash | head -c 1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--help", "--version", "check --explain storage.shared"])
+def test_output_on_a_full_disk_is_an_error_in_words(words: str, unbuffered: str) -> None:
+    command = f"{sys.executable} -m clusterctl {words} > /dev/full"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
+def test_messages_that_cannot_be_written_change_no_exit_code() -> None:
+    command = f"{sys.executable} -m clusterctl check --explain nope 2> /dev/full"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 2
+
+
+def test_streams_that_are_closed_are_no_bug() -> None:
+    command = f"{sys.executable} -m clusterctl check --explain storage.shared"
+    for closed in (">&-", "<&- >&- 2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_locale_cannot_show_is_escaped() -> None:
+    code = "from clusterctl.cli.main import main; main(['--version']); print('\\u00e9 \\u2713')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.splitlines()[-1] == r"\xe9 \u2713"

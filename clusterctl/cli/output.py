@@ -1,0 +1,67 @@
+"""Our own streams: any character can be written, and one that fails ends nothing but itself."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+
+EXIT_UNWRITTEN = 1
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+class _Messages(io.TextIOWrapper):
+    """Stderr that loses what cannot be written: a full disk under a log ends no launch."""
+
+    def write(self, text: str, /) -> int:
+        """Write, or lose it."""
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or lose it."""
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def steady() -> None:
+    """Make this process's own streams take whatever a job prints, in any locale."""
+    for number in range(3):  # `>&-`: else the next file opened would be our stdout
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = _Messages(
+            sys.stderr.buffer,
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",
+            line_buffering=True,
+            write_through=True,
+        )
+
+
+def cannot_write(problem: BaseException) -> bool:
+    """Tell whether this is stdout that takes no more: its reader has gone, or its disk is full."""
+    if isinstance(problem, BrokenPipeError):
+        return True
+    return isinstance(problem, OSError) and problem.filename is None and problem.errno in _FULL
+
+
+def give_up(problem: BaseException) -> int:
+    """Write no more to stdout, and say why unless its reader has gone (`| head`)."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(problem, OSError) and not isinstance(problem, BrokenPipeError):
+        sys.stderr.write(f"error: cannot write the output: {problem.strerror}\n")
+    return EXIT_UNWRITTEN
