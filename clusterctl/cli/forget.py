@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Forget, and say what was dropped and what is not ours to drop."""
     cluster = inventory_option.load_all(args)
-    nodes = named(cluster, args.hosts, option="HOST")
+    nodes = named(cluster, args.hosts, option="clusterctl forget")
     results = forget_nodes(cluster, tuple(nodes))
     for result in results:
         _say(result)

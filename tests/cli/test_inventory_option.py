@@ -81,3 +81,12 @@ def test_every_verb_refuses_an_unknown_host(verb: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == (
         'usage: --nodes: wanted nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
     )
+
+
+def test_a_host_to_forget_that_is_not_there_gets_a_hint_that_can_be_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inventory = tmp_path / "hosts.yaml"
+    inventory.write_text("cluster: lab\nnodes: [gpu01, gpu02]\n")
+    assert main(["forget", "-i", str(inventory), "gpu03"]) == 2
+    assert "hint: clusterctl forget gpu0" in capsys.readouterr().err
