@@ -6,6 +6,7 @@ is compiled on every node.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 from typing import Any, Dict, Iterator, List, Optional
@@ -17,6 +18,9 @@ from clusterctl.wire import Message
 
 SHOWN = 20
 """Paths that an answer names at most."""
+
+ANSWER_SECONDS = 20.0
+"""Longest a folder may take to be looked into: a hung mount would take for ever."""
 
 
 def tree(args: Dict[str, Any], body: bytes, link: Link) -> Message:
@@ -66,10 +70,31 @@ def folder(args: Dict[str, Any]) -> bytes:
         OperationError: it is not a folder to mirror into.
     """
     path = os.path.expanduser(os.fsencode(str(args["workdir"])))
+    must_answer(path)
     if not os.path.isabs(path) or os.path.realpath(path) == b"/":
         message = "workdir must be an absolute path and not /: %s" % args["workdir"]
         raise OperationError("workdir", message)
     return path
+
+
+def must_answer(path: bytes) -> None:
+    """Look into a folder, whatever is found.
+
+    Raises:
+        OperationError: `silent`: it did not answer in time.
+    """
+    looking = _thread.allocate_lock()
+    looking.acquire()
+
+    def look() -> None:
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            next(entries, None)
+        looking.release()
+
+    _thread.start_new_thread(look, ())
+    if not looking.acquire(timeout=ANSWER_SECONDS):
+        message = "%s does not answer: nothing within %.0f s" % (text(path), ANSWER_SECONDS)
+        raise OperationError("silent", message)
 
 
 def differences(manifest: Manifest, listing: Listing) -> List[bytes]:

@@ -297,6 +297,7 @@ class _Sync:
 
 _HINTS = {
     "busy": "wait for it, or stop it",
+    "silent": "its file server hangs, or its mount: try `ls` there",
     "running": "stop that run, or wait for its end",
     "in-the-way": "move it away on that node, or choose another workdir",
     "workdir": "make the folder there, or correct `workdir` in the inventory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,21 @@ def test_what_the_system_refuses_is_an_answer_that_names_the_file(
     args = {"workdir": str(work), "tree": "", "token": "t"}
     with pytest.raises(OperationError, match=r"/work/\.clusterctl/seen: File exists"):
         compare.tree(args, encode(wanted), None)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_never_answers_costs_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a mount whose server has gone: whoever looks into it waits for ever."""
+    waiting = threading.Event()
+    monkeypatch.setattr(compare, "ANSWER_SECONDS", 0.1, raising=False)
+    monkeypatch.setattr(os, "scandir", lambda _path: waiting.wait(60))
+    try:
+        with pytest.raises(OperationError, match="does not answer: nothing within") as refused:
+            compare.tree({"workdir": str(tmp_path), "tree": "", "token": "t"}, b"", None)  # type: ignore[arg-type]
+    finally:
+        waiting.set()
+    assert refused.value.kind == "silent"
 
 
 def test_a_file_that_changes_after_it_was_proven_is_seen_to_the_next_time(
