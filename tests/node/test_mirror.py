@@ -54,11 +54,11 @@ def test_what_the_system_refuses_is_an_answer_that_names_the_file(
 ) -> None:
     work = tmp_path / "work"
     (work / ".clusterctl" / "lock").mkdir(parents=True)  # as any file that may not be written
-    with pytest.raises(OperationError, match=r"/work/\.clusterctl/lock: Is a directory"):
+    with pytest.raises(OperationError, match=r"\.clusterctl/lock: Is a directory"):
         placed(work, wanted, lambda: None)
     (work / ".clusterctl" / "seen").touch()
     args = {"workdir": str(work), "tree": "", "token": "t"}
-    with pytest.raises(OperationError, match=r"/work/\.clusterctl/seen: File exists"):
+    with pytest.raises(OperationError, match=r"\.clusterctl/seen: File exists"):
         compare.tree(args, encode(wanted), None)  # type: ignore[arg-type]
 
 
