@@ -8,13 +8,13 @@ machine's process only the touches can be seen.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
 import sys
 import threading
 import time
-import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,11 +113,13 @@ def _free(path: Path, mine: Process) -> None:
         ConfigError: It is not gone.
     """
     text, touched = _look(path)
+    if touched is None:
+        return  # it has just been removed
     owner = _parsed(text)
     if owner and owner.machine == mine.machine:
         if owner.lives():
             raise _in_use(path, owner)
-    elif touched is not None:
+    else:
         who = f"process {owner.pid} on {owner.host}" if owner else "another process"
         print(
             f"{path.parent}: {who} has it; waiting {LOST:.0f} s for a sign of life", file=sys.stderr
@@ -130,13 +132,18 @@ def _free(path: Path, mine: Process) -> None:
                 return  # it has ended
             if now != touched:
                 raise _in_use(path, _parsed(_look(path)[0]))
-    # Renamed first: of two that wait, one must not remove what the other has just made.
-    gone = path.with_name(f"{NAME}.{uuid.uuid4().hex[:8]}")
-    with contextlib.suppress(FileNotFoundError):
-        path.rename(gone)
-        if gone.read_text() != text:
-            gone.rename(path)
-        gone.unlink(missing_ok=True)
+    _remove(path, text)
+
+
+def _remove(path: Path, text: str) -> None:
+    """Remove the file that was looked at; of many that come for it one does, and only that file."""
+    mode = "r+" if os.access(path, os.W_OK) else "r"  # NFS locks what is open for writing
+    with contextlib.suppress(FileNotFoundError), path.open(mode) as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # As long as it is open here, no new file has its number.
+        if file.read() == text and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            path.unlink()
 
 
 def _in_use(path: Path, owner: Process | None) -> ConfigError:
