@@ -205,7 +205,7 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
     from train.batches import order
-    from train.model import lora
+    from train.network import lora
     from train.place import Place
     from train.tokens import prepare
 

@@ -23,7 +23,7 @@ from train import adapter, manifest, owner
 from train.batches import Position
 from train.config import ConfigError
 from train.exchange import find_storage, spread
-from train.model import lora
+from train.network import lora
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

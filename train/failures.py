@@ -7,8 +7,8 @@ from train.checkpoint import CheckpointError
 from train.config import ConfigError
 from train.firstfailure import AnotherRankFailed
 from train.loop import NonFinite
-from train.model import ModelError
 from train.place import NodesDiffer, NoPlace
+from train.sharding import ModelError
 
 CODES: dict[type[Exception], int] = {
     ConfigError: status.USAGE,

@@ -10,7 +10,7 @@ import torch
 
 from train import estimate
 from train.estimate import GIB
-from train.model import ModelError
+from train.sharding import ModelError
 
 if TYPE_CHECKING:
     from pathlib import Path

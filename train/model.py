@@ -11,24 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.distributed as dist
-from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from train.batches import MULTIPLE
 from train.config import ConfigError
 from train.head import Head
 from train.mistakes import room_for, unusable
+from train.network import base_of, compute_dtype, make
 from train.samples import IGNORED
-from train.skeleton import EVERY, count_targets, refuse_shared_head
+from train.sharding import fill, prove, shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +34,6 @@ if TYPE_CHECKING:
 
     from train.config import Config
     from train.ranks import Ranks
-
-
-class ModelError(Exception):
-    """The model cannot be trained as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +67,7 @@ class Model:
         """Name → parameter, of everything that the optimizer may change."""
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
-        self._head = Head(_base(network).get_output_embeddings())
+        self._head = Head(base_of(network).get_output_embeddings())
         # FSDP casts by its own policy; the other layouts leave it to autocast.
         self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
 
@@ -147,7 +138,7 @@ class Model:
     @property
     def vocabulary(self) -> int:
         """How many tokens it has embeddings for."""
-        return int(_base(self.network).get_input_embeddings().weight.shape[0])
+        return int(base_of(self.network).get_input_embeddings().weight.shape[0])
 
     @property
     def gradient_factor(self) -> float:
@@ -205,11 +196,11 @@ def _laid_out(
     if layout == "single":
         return cast("nn.Module", source).to(ranks.device), ()
     with torch.device("meta"):
-        network = _network(config, folder, dtype)
-    remarks = () if layout == "ddp" else _shard(network, mesh, config, dtype)
+        network = make(config, folder, dtype)
+    remarks = () if layout == "ddp" else shard(network, mesh, config, dtype)
     network.to_empty(device=ranks.device)
-    _base(network).tie_weights()
-    _fill(network, source)
+    base_of(network).tie_weights()
+    fill(network, source)
     prove(network, layout)
     return network, remarks
 
@@ -222,7 +213,7 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
     source, problem = None, None
     if ranks.is_first:
         try:
-            source = _network(config, folder, dtype)
+            source = make(config, folder, dtype)
         except ConfigError as error:
             problem = error
         except (ImportError, OSError, RuntimeError, SafetensorError, ValueError) as error:
@@ -232,171 +223,3 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
     if said:
         raise problem or ConfigError(said[0], hint=said[1])
     return source
-
-
-def _network(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
-    """Make the model with its adapters: with weights, or without any under a meta device."""
-    bare = torch.empty(0).is_meta
-    trust = config.trust_remote_code
-    shape = AutoConfig.from_pretrained(folder, trust_remote_code=trust, local_files_only=True)
-    shape.use_cache = False
-    how: dict[str, Any] = {
-        # What is trained stays in float32: small updates would vanish in bfloat16.
-        "dtype": torch.float32 if config.method == "full" else dtype,
-        "attn_implementation": config.attn_implementation,
-        "trust_remote_code": trust,
-    }
-    if bare:
-        network = AutoModelForCausalLM.from_config(shape, **how)  # type: ignore[no-untyped-call]
-    else:
-        how["output_loading_info"] = True
-        network, found = cast(
-            "tuple[Any, dict[str, Any]]",
-            AutoModelForCausalLM.from_pretrained(
-                folder, config=shape, local_files_only=True, **how
-            ),
-        )
-        if lacking := sorted(found["missing_keys"]):
-            # transformers makes them up, with a warning among many.
-            raise ValueError(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
-    _refuse_too_long(config, network)
-    if config.method == "lora":
-        if config.lora_target_modules != EVERY:
-            count_targets(config, [name for name, _ in network.named_modules()])
-            refuse_shared_head(config, network)
-        network = get_peft_model(network, lora(config))
-    network.train()
-    if config.activation_checkpointing:
-        # Before the shards, so that recomputing is inside what FSDP gathers.
-        # transformers before 5.23 knows the old name only.
-        model = _base(network)
-        enable = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    return cast("nn.Module", network)
-
-
-def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as in _base)
-    """Refuse rows that are longer than a model which learns each position by itself (GPT-2) knows.
-
-    It would look beyond its table, and a GPU says of that no more than that an assertion failed.
-
-    Raises:
-        ConfigError: They are.
-    """
-    known = getattr(network.config, "max_position_embeddings", None) or 0
-    words = network.get_input_embeddings()
-    tables = [m for m in network.modules() if isinstance(m, nn.Embedding) and m is not words]
-    if not known or all(table.num_embeddings < known for table in tables):
-        return
-    most = known // MULTIPLE * MULTIPLE  # rows are filled up
-    if config.seq_len > most:
-        message = f"seq_len: wanted at most {most}, since {config.name_or_path} has learned {known}"
-        raise ConfigError((f"{message} positions, found {config.seq_len}",))
-
-
-def lora(config: Config) -> LoraConfig:
-    """Return the adapters' shape as PEFT writes it down."""
-    targets = config.lora_target_modules
-    return LoraConfig(
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        target_modules="all-linear" if targets == EVERY else list(targets),
-        base_model_name_or_path=config.name_or_path,
-        task_type="CAUSAL_LM",
-    )
-
-
-def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
-    """Return the numbers that matrix products are done in."""
-    if config.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return cast("torch.dtype", getattr(torch, config.dtype))
-
-
-def _base(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes have no types)
-    """Return the transformers model inside the adapters, if there are any."""
-    inner = getattr(network, "get_base_model", None)
-    return inner() if inner else network
-
-
-def _shard(
-    network: nn.Module, mesh: DeviceMesh, config: Config, dtype: torch.dtype
-) -> tuple[str, ...]:
-    """Cut the model into shards: a group a layer, one for the ends, one for what remains."""
-    base = _base(network)
-    name = type(base).__name__  # FSDP gives classes other names
-    policy = MixedPrecisionPolicy(
-        param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32
-    )
-    how: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
-    layers = _layers(base)
-    for layer in layers:
-        fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **how)
-    first, last = base.get_input_embeddings(), base.get_output_embeddings()
-    ends = [module for module in (_final_norm(base), last) if module is not None]
-    if first.weight is last.weight:
-        # A shared weight must be in one group; the first module's hook is what gathers it.
-        fully_shard([first, *ends], reshard_after_forward=False, **how)
-    else:
-        fully_shard(first, reshard_after_forward=config.reshard_after_forward, **how)
-        fully_shard(ends, reshard_after_forward=False, **how)
-    fully_shard(network, **how)
-    for module in network.modules():
-        if isinstance(module, FSDPModule):
-            # Sums, so that the loss divides by the tokens of all ranks; and a plain sum, because
-            # gloo has no other and NCCL's scaled one loses bfloat16 gradients (pytorch#190745).
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-    if layers:
-        return ()
-    remark = (
-        f"{name} does not say what its layers are (_no_split_modules): all of it is one FSDP "
-        "group, gathered whole in every pass"
-    )
-    return (remark,)
-
-
-def _layers(base: Any) -> list[nn.Module]:  # noqa: ANN401  (as in _base)
-    """Return what is gathered and let go as one, by what transformers says must stay together."""
-    names = set(getattr(base, "_no_split_modules", None) or ())
-    return [module for module in base.modules() if type(module).__name__ in names]
-
-
-def _final_norm(base: Any) -> nn.Module | None:  # noqa: ANN401  (as in _base)
-    """Return the norm before the head: the last child of the backbone that is called one."""
-    children: list[nn.Module] = list(base.base_model.children())
-    norms = [m for m in children if "norm" in type(m).__name__.lower()]
-    return norms[-1] if norms else None
-
-
-def _fill(network: nn.Module, source: nn.Module | None) -> None:
-    """Give every rank its part of rank 0's weights, and rank 0's buffers whole.
-
-    Buffers that no state dict holds (rotary frequencies) would stay noise after `to_empty`, without
-    an error.
-    """
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(network, source.state_dict() if source else {}, options=options)
-    theirs = dict(source.named_buffers()) if source else {}
-    for name, buffer in network.named_buffers():
-        if source:
-            buffer.copy_(theirs[name])
-        dist.broadcast(buffer, src=0)
-
-
-def prove(network: nn.Module, layout: str) -> None:
-    """Refuse a model with a part that would train alone; loading is strict about missing ones."""
-    if layout == "ddp":
-        return
-    alone = [
-        name
-        for name, parameter in network.named_parameters()
-        if parameter.requires_grad and not isinstance(parameter, DTensor)
-    ]
-    if alone:
-        message = (
-            f"{alone[0]}: wanted every trained parameter sharded, found this one ordinary "
-            f"(and {len(alone) - 1} others): each rank would train its own"
-        )
-        raise ModelError(message)

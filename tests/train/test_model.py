@@ -86,7 +86,7 @@ def test_peft_loads_the_adapter_and_says_the_same(
     from peft import get_peft_model, get_peft_model_state_dict
     from safetensors.torch import load_file
 
-    from train.model import lora
+    from train.network import lora
 
     ours = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny / model), lora(run.config))
     learned = adapter.weights(run.output / "step-000006")
@@ -350,8 +350,9 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
     from torch.distributed.fsdp import fully_shard
     from transformers import AutoModelForCausalLM
 
-    from train.model import ModelError, lora, prove
+    from train.network import lora
     from train.ranks import meeting_point
+    from train.sharding import ModelError, prove
 
     dist.init_process_group("gloo", store=meeting_point(), rank=0, world_size=1)
     try:
