@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from train.config import Config
+    from train.place import Place
 
 T = TypeVar("T")
 WINDOW = 10
@@ -28,18 +29,6 @@ WINDOW = 10
 RECENT = 50
 """Steps whose median time the forecast is made of."""
 STEP_PARTS = ("forward", "backward", "optimizer")
-
-
-class Place(Protocol):
-    """What of a process's place matters here."""
-
-    @property
-    def rank(self) -> int:
-        """Number of the process."""
-
-    @property
-    def world_size(self) -> int:
-        """How many there are."""
 
 
 class Ranks(Protocol):

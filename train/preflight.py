@@ -29,7 +29,6 @@ NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
 LOOKED_AT = 100
 CHECKPOINT_BYTES = 12
 """A trained weight on disk: itself and AdamW's two moments."""
-MACHINE = Path("/proc/meminfo")
 FAILED = 2
 NODES = (1, 2, 4)
 

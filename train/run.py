@@ -186,7 +186,8 @@ def _refuse_foreign_tokens(config: Config, ranks: Ranks, model: Model, corpus: C
     Raises:
         ConfigError: There is a token without an embedding.
     """
-    largest = max(ranks.gather(corpus.largest_token))
+    # All of a node's tokens are read for it, so once a node.
+    largest = max(ranks.gather(corpus.largest_token if ranks.is_leader else 0))
     if largest >= model.vocabulary:
         wanted = f"{config.name_or_path}: wanted an embedding for token {largest} of the data"
         raise ConfigError(

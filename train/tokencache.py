@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from train import lines, samples, scan, shards
 from train.claims import LOOK, Claims, wait_for
@@ -27,6 +27,7 @@ from train.manifest import measure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from train.place import Place
     from train.samples import Sample
     from train.scan import Scan
 
@@ -42,22 +43,6 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "tokenizer.json",
     "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
 )  # fmt: skip
-
-
-class Place(Protocol):
-    """What of a process's place matters here."""
-
-    @property
-    def local_rank(self) -> int:
-        """Number of the process on its node; 0 does the work."""
-
-    @property
-    def node_rank(self) -> int:
-        """Number of the node."""
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from train.place import Place
     from train.shards import Ints, Shard
-    from train.tokencache import Place, Source
+    from train.tokencache import Source
 
 SHOWN = 10
 """Unusable lines that are named one by one."""

@@ -32,17 +32,6 @@ def from_document(document: object) -> dict[str, NodeFacts]:
     return {node.node: node for node in nodes}
 
 
-def node_from_json(value: object) -> NodeFacts:
-    """Read the facts of one node.
-
-    Raises:
-        DocumentError: it is something else.
-    """
-    node = _decode(NodeFacts, value, "node")
-    assert isinstance(node, NodeFacts)
-    return node
-
-
 def _decode(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (any annotation)
     """Build a value of the annotated type `wanted` from JSON."""
     origin = get_origin(wanted)

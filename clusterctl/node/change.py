@@ -26,7 +26,6 @@ class Change:
         self.deleted = 0
         self._manifest = manifest
         self._listing = listing
-        self._old: Dict[bytes, Record] = {}
         self._deletions: List[bytes] = []
         for path in sorted(set(manifest.records) - set(listing)):
             self._judge_leftover(path)

@@ -12,8 +12,6 @@ from clusterctl.node.paths import NodePaths, default_root, runs
 from clusterctl.node.record import boot_id, boot_time, read_json
 from clusterctl.wire import Message
 
-OVER = ("finished", "failed", "stopped", "lost")
-
 
 def status(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """Answer with this node's part of a run: `cluster`, `run`, `node` and perhaps `state`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterctl.transport.interface import Reply
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.events import Progress
+from clusterctl.verbs.nodes import Nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +48,29 @@ def trouble(reply: Reply) -> Trouble | None:
         answered=True,
         details=error,
     )
+
+
+def ask(
+    nodes: Nodes, requests: Mapping[str, Request], *, phase: str, timeout: float | None = None
+) -> Generator[Progress, None, dict[str, Reply]]:
+    """Run one operation on each of some nodes, and say how far it is.
+
+    Args:
+        nodes: among which they are.
+        requests: by node.
+        phase: what is done, as the person reads it.
+        timeout: seconds for each of them.
+
+    Returns:
+        Each one's reply.
+    """
+    replies: dict[str, Reply] = {}
+    for reply in nodes.call(requests, timeout=timeout) if requests else ():
+        replies[reply.node] = reply
+        yield Progress(
+            phase=phase,
+            done=len(replies),
+            total=len(requests),
+            waiting_for=tuple(name for name in requests if name not in replies),
+        )
+    return replies

@@ -20,7 +20,8 @@ from clusterctl.verbs.collective import run_collective
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.jobcheck import run_job_check
 from clusterctl.verbs.meeting import meet
-from clusterctl.verbs.reading import Nodes, Survey, read_facts
+from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.reading import Survey, read_facts
 
 _ABSENT = Reach(state="unreachable", words="the saved facts do not have it")
 

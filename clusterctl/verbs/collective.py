@@ -13,8 +13,9 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event, Progress
-from clusterctl.verbs.reading import Nodes
+from clusterctl.verbs.answers import ask
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.nodes import Nodes
 
 JOIN_SECONDS = 45.0
 """For torch to be imported everywhere and the nodes to find each other."""
@@ -37,16 +38,10 @@ def run_collective(
         node.name: _request(cluster, node, rank, len(able), facts[node.name], network)
         for rank, node in enumerate(able)
     }
-    waiting = list(requests)
-    for reply in pool.call(requests, timeout=LIMIT_S + 30.0):
-        known[reply.node] = replace(known[reply.node], collective=_outcome(reply))
-        waiting.remove(reply.node)
-        yield Progress(
-            phase="summing across the nodes",
-            done=len(requests) - len(waiting),
-            total=len(requests),
-            waiting_for=tuple(waiting),
-        )
+    phase = "summing across the nodes"
+    replies = yield from ask(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    for name, reply in replies.items():
+        known[name] = replace(known[name], collective=_outcome(reply))
     return known
 
 

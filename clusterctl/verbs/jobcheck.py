@@ -14,8 +14,9 @@ from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import CommandResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event, Progress
-from clusterctl.verbs.reading import Nodes
+from clusterctl.verbs.answers import ask
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.nodes import Nodes
 
 LIMIT_S = 300.0
 """It may import torch from a cold network filesystem, and read a model's index."""
@@ -41,18 +42,10 @@ def run_job_check(
         for node in cluster.nodes
         if cluster.job.check and _is_ready(node, facts[node.name], synced=synced)
     }
-    known = dict(facts)
-    waiting = list(requests)
-    for reply in pool.call(requests, timeout=LIMIT_S + 30.0) if requests else ():
-        known[reply.node] = replace(known[reply.node], job_check=_result(reply))
-        waiting.remove(reply.node)
-        yield Progress(
-            phase="the job's own check",
-            done=len(requests) - len(waiting),
-            total=len(requests),
-            waiting_for=tuple(waiting),
-        )
-    return known
+    phase = "the job's own check"
+    replies = yield from ask(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    tried = {name: replace(facts[name], job_check=_result(replies[name])) for name in replies}
+    return {**facts, **tried}
 
 
 def _is_ready(node: Node, facts: NodeFacts, *, synced: bool) -> bool:

@@ -7,13 +7,23 @@ from typing import Protocol
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.following import Following
-from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.wire import Message
 
 
 class Nodes(Protocol):
     """The nodes of a cluster, reachable or not."""
 
     cluster: Cluster
+
+    def open(self) -> Iterator[Reply]:
+        """Connect to all of them; yield each one's reply."""
+
+    def start(self, node: str, request: Request) -> Call:
+        """Start an operation on one of them."""
+
+    def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:
+        """Merge the messages of calls as they come."""
 
     def call(
         self, requests: Mapping[str, Request], *, timeout: float | None = None

@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from clusterctl.checks.places import places
 from clusterctl.facts.answers import Answers
@@ -18,26 +17,9 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.ping import Pings
 from clusterctl.wire import Message
-
-
-class Nodes(Protocol):
-    """What is needed of a pool: `transport.pool.Pool` has it, and `transport.fake.FakePool`."""
-
-    def open(self) -> Iterator[Reply]:
-        """Connect to all nodes; yield each one's reply."""
-
-    def start(self, node: str, request: Request) -> Call:
-        """Start an operation on one node."""
-
-    def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:
-        """Merge the messages of calls as they come."""
-
-    def call(
-        self, requests: Mapping[str, Request], *, timeout: float | None = None
-    ) -> Iterator[Reply]:
-        """Run one operation on each of the nodes; yield each one's reply as it ends."""
 
 
 @dataclass(slots=True)

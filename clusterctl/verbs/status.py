@@ -9,8 +9,8 @@ from typing import Any
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.answers import trouble
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.answers import ask, trouble
+from clusterctl.verbs.events import Event
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.runlog import RunLog
@@ -47,9 +47,8 @@ def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, 
     }
     parts: dict[str, Mapping[str, Any]] = {}
     failures: dict[str, str] = {}
-    left = list(requests)
-    for reply in nodes.call(requests):
-        left.remove(reply.node)
+    replies = yield from ask(nodes, requests, phase="status")
+    for reply in replies.values():
         wrong = trouble(reply)
         part = reply.last.head.get("node") if wrong is None else None
         if wrong is None and (strange := wrong_part(part)):
@@ -58,8 +57,6 @@ def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, 
             parts[reply.node] = part or {}
         elif not (wrong.answered and wrong.kind == "no-run"):
             failures[reply.node] = wrong.message
-        done = len(requests) - len(left)
-        yield Progress(phase="status", done=done, total=len(requests), waiting_for=tuple(left))
     return view_of(run, cluster, parts, failures)
 
 

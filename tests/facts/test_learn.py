@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.document import DocumentError, from_document, node_from_json, to_document
+from clusterctl.facts.document import DocumentError, from_document, to_document
 from clusterctl.facts.learn import learn
 from clusterctl.facts.nodefacts import (
     Between,
@@ -144,36 +144,42 @@ def test_facts_survive_a_file() -> None:
 def test_unknown_keys_are_ignored_and_whole_numbers_are_floats_too() -> None:
     value = {"node": "a", "of_the_future": 1, "clock": {"offset_s": 1, "error_s": 0}}
 
-    assert node_from_json(value).clock == Clock(offset_s=1.0, error_s=0.0)
+    assert from_document({"nodes": [value]})["a"].clock == Clock(offset_s=1.0, error_s=0.0)
 
 
 @pytest.mark.parametrize(
     ("value", "where"),
     [
-        ([], "node: wanted an object"),
-        ({}, "node: .*'node'"),
-        ({"node": 5}, "node.node: wanted str, found 5"),
-        ({"node": "a", "cpus": "8"}, "node.cpus: wanted int, found '8'"),
-        ({"node": "a", "ephemeral_ports": [1]}, "node.ephemeral_ports: wanted 2 values, found 1"),
-        ({"node": "a", "interfaces": [{"name": 1}]}, r"node.interfaces\[0\].name: wanted str"),
+        ([], r": wanted an object"),
+        ({}, r": .*'node'"),
+        ({"node": 5}, r".node: wanted str, found 5"),
+        ({"node": "a", "cpus": "8"}, r".cpus: wanted int, found '8'"),
+        (
+            {"node": "a", "ephemeral_ports": [1]},
+            r".ephemeral_ports: wanted 2 values, found 1",
+        ),
+        (
+            {"node": "a", "interfaces": [{"name": 1}]},
+            r".interfaces\[0\].name: wanted str",
+        ),
         (
             {"node": "a", "interfaces": [{"name": "e", "addresses": ["here"]}]},
-            r"node.interfaces\[0\]: 'here' does not appear to be",
+            r".interfaces\[0\]: 'here' does not appear to be",
         ),
         (
             {"node": "a", "routes": [{"destination": "10.0.0.1/24", "interface": "e"}]},
-            r"node.routes\[0\]: 10.0.0.1/24 has host bits set",
+            r".routes\[0\]: 10.0.0.1/24 has host bits set",
         ),
     ],
 )
 def test_what_is_not_facts_is_refused_with_its_place(value: object, where: str) -> None:
-    with pytest.raises(DocumentError, match=where):
-        node_from_json(value)
+    with pytest.raises(DocumentError, match=r"nodes\[0\]" + where):
+        from_document({"nodes": [value]})
 
 
 @given(st.dictionaries(st.sampled_from(sorted(plain(FULL))), st.none() | st.integers() | st.text()))
 def test_no_document_breaks_the_reader(value: dict[str, object]) -> None:
     try:
-        node_from_json(value)
+        from_document({"nodes": [value]})
     except DocumentError:
         return

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from train import metrics
 from train.config import Config
 from train.metrics import Meter
+from train.place import Place
 
 pytestmark = pytest.mark.torch
 
@@ -30,7 +31,7 @@ STEP_LINE = re.compile(
 class Alone:
     """All ranks of a run of one."""
 
-    place = SimpleNamespace(rank=0, world_size=1)
+    place = Place()
     device = SimpleNamespace(type="cpu")
     hosts = ("node1",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,9 @@ import pytest
 from tests.train.world import context
 from train import claims, lines, samples, tokencache, tokens
 from train.config import Config, ConfigError
+from train.place import Place
 
 pytestmark = pytest.mark.torch
-
-
-@dataclass(frozen=True)
-class Place:
-    local_rank: int = 0
-    node_rank: int = 0
-    nodes: int = 1
 
 
 @pytest.fixture
