@@ -20,6 +20,10 @@ from clusterctl.network.choice import Network
 FOUND = "python.found"
 TORCH = "python.torch"
 JOB_CHECK = "job.check"
+NAME_INTERPRETER = (
+    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
+)
+"""Better than pip, if the job would run in the system's Python: that one is rarely meant."""
 
 
 def _pythons(facts: Facts) -> dict[str, Python]:
@@ -110,7 +114,9 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 message="the job's interpreter has no torch",
                 wanted=f"torch {wanted}".strip(),
                 found=f"none in {pythons[name].executable}",
-                remedy=_install(pythons[name], "torch", wanted),
+                remedy=_install(pythons[name], "torch", wanted)
+                if "/" in pythons[name].asked
+                else NAME_INTERPRETER,
             )
     yield from _odd_ones(
         TORCH,

@@ -102,11 +102,11 @@ def _do(args: argparse.Namespace) -> int:
 
 
 def say(error: ClusterError) -> None:
-    """Print a known error and its hint to stderr; what a node said must not drive the terminal."""
+    """Print a known error and its hints to stderr, safe for the terminal; a hint is a line."""
     word = "usage: " if isinstance(error, UsageError) else "error: "
     if isinstance(error, InventoryError | Interrupted):
         word = ""  # `file:line:` first, where editors look for it; a wish is no error
     for line in str(error).splitlines():
         sys.stderr.write(f"{word}{uncoloured(line)}\n")
-    if error.hint:
-        sys.stderr.write(f"hint: {uncoloured(error.hint)}\n")
+    for line in (error.hint or "").splitlines():
+        sys.stderr.write(f"hint: {uncoloured(line)}\n")

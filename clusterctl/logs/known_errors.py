@@ -6,56 +6,76 @@ import re
 from collections.abc import Sequence
 
 _ECHOES = re.compile(
-    r"connection (?:reset|closed|refused|aborted) by (?:remote )?peer"
-    r"|connection reset by peer|broken ?pipe|socket closed|remote process exited"
-    r"|ncclremoteerror|nccl communicator was aborted|ncclsystemerror"
-    r"|watchdog caught collective operation timeout|process group watchdog"
-    r"|distnetworkerror|distbackenderror|rendezvousconnectionerror"
-    r"|failed to recv, got 0 bytes|gloo/transport/tcp|timed out waiting \d+ms for (?:recv|send)",
+    r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
+    r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
+    r"|\bnccl(?:remote|system)error\b|\bnccl communicator was aborted\b"
+    r"|\bwatchdog caught collective operation timeout\b|\bprocess group watchdog\b"
+    r"|\bdistnetworkerror\b(?!.*\bfailed to listen\b)"
+    r"|\bdistbackenderror\b|\brendezvousconnectionerror\b"
+    r"|\bfailed to recv, got 0 bytes\b|\btimed out waiting \d+ms for (?:recv|send)\b"
+    # Not device.cc: that an interface has no address is no echo.
+    r"|\bgloo/transport/tcp/(?!device\b)\w+\.cc\b",
     re.IGNORECASE,
 )
-"""What the other ranks print because one has gone: never the first cause where there is another."""
+"""What the other ranks print because one exited: never the first cause if there is another."""
+
+PORT_TAKEN = "launch with another --master-port, or without one: then a free one is chosen"
+INTERPRETER = (
+    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
+)
 
 _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
     for pattern, remedy in (
         (
-            r"cuda out of memory|outofmemoryerror|hip out of memory",
+            r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b",
             "use a smaller batch per device with more gradient accumulation",
         ),
+        # Before "no space left": a full /dev/shm is reported with those words too.
         (
-            r"no space left on device",
-            "make room on the node: df -h there shows the full filesystem",
-        ),
-        (r"disk quota exceeded", "make room or raise the quota: quota -s on the node"),
-        (
-            r"modulenotfounderror: no module named|importerror:",
-            "install it on every node, or name another interpreter as `python:` in the inventory",
-        ),
-        (
-            r"address already in use|eaddrinuse",
-            "launch with another --master-port, or without one: then a free one is chosen",
-        ),
-        (
-            r"can't open file .*\[errno 2\]",
-            "the script is not there: a job starts in `workdir:`, where `clusterctl sync` puts it",
-        ),
-        (
-            r"filenotfounderror|no such file or directory",
-            "list the path under `needs:` in the inventory: check then finds it missing before",
-        ),
-        (
-            r"permissionerror|permission denied",
-            "the ssh user needs access to that path on the node",
-        ),
-        (r"too many open files", "raise the limit: `env_init: ulimit -n 65536` in the inventory"),
-        (r"unrecoverable ecc|xid", "the GPU is faulty: leave the node out with --exclude"),
-        (
-            r"bus error|unable to write to file </torch_|shared memory",
+            (
+                r"\bunexpected bus error\b|^bus error\b|\binsufficient shared memory\b"
+                r"|\bout of shared memory\b|\bunable to write to file </torch_"
+            ),
             "give the node (or its container) a larger /dev/shm",
         ),
         (
-            r"nonfinite|non-finite|loss is nan",
+            r"\bno space left on device\b",
+            "make room on the node: df -h there shows the full filesystem",
+        ),
+        (r"\bdisk quota exceeded\b", "make room or raise the quota: quota -s on the node"),
+        (r"\bno module named '?torch\b(?!_)", INTERPRETER),
+        (
+            r"\bmodulenotfounderror: no module named\b|\bimporterror:",
+            "install it on every node, or name another interpreter as `python:` in the inventory",
+        ),
+        # Also without EADDRINUSE: older torch prints this line alone.
+        (
+            r"\bserver socket has failed to listen\b|\baddress already in use\b|\beaddrinuse\b",
+            PORT_TAKEN,
+        ),
+        (
+            r"\bcan't open file '.*\[errno 2\]",
+            "the script is not there: a job starts in `workdir:`, where `clusterctl sync` puts it",
+        ),
+        (
+            r"\bfilenotfounderror\b|\bno such file or directory\b",
+            "list the path under `needs:` in the inventory: check then finds it missing before",
+        ),
+        (
+            r"\bpermissionerror\b|\bpermission denied\b",
+            "the ssh user needs access to that path on the node",
+        ),
+        (
+            r"\btoo many open files\b",
+            "raise the limit: `env_init: ulimit -n 65536` in the inventory",
+        ),
+        (
+            r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:",
+            "the GPU is faulty: leave the node out with --exclude",
+        ),
+        (
+            r"\bnon-?finite(?:error|loss)?\b|\bloss is nan\b",
             "resume from the last checkpoint with a lower learning rate",
         ),
     )
@@ -65,7 +85,7 @@ _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line of the last exception; empty where none was printed."""
+    """Return the line of the last exception; empty if none was printed."""
     spoken = (line.strip() for line in reversed(lines))
     return next((line for line in spoken if _EXCEPTION.match(line)), "")
 

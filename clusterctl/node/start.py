@@ -84,20 +84,25 @@ def must_be_found(word: str, environment: Environment, workdir: str) -> None:
     Raises:
         OperationError: `exec`; `path` is where it was looked for.
     """
+    from shlex import quote  # noqa: PLC0415  (only a refusal needs it)
+
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     name = encode(word)
     if b"/" in name:
         name = os.path.join(encode(workdir), name)
     found = which(name, path)
     shown = path.decode("utf-8", "backslashreplace")
+    hint = "write its full path, or set `python:` or `env_init:` in the inventory"
     if found is None:
         where = "" if "/" in word else " (PATH is %s)" % shown
         message = "command not found: %s%s" % (word, where)
-    elif not os.access(found, os.X_OK) or os.path.isdir(found):
+    elif os.path.isdir(found):
+        message = "%s is a folder, not a program" % word
+    elif not os.access(found, os.X_OK):
         message = "%s is not a program that this user may run" % word
+        hint = "chmod +x {0}, or launch -- bash {0}".format(quote(word))
     else:
         return
-    hint = "write its full path, or set `python:` or `env_init:` in the inventory"
     raise OperationError("exec", message, command=word, path=shown, hint=hint)
 
 

@@ -177,8 +177,9 @@ def _named(asked: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = Tr
     for name in asked:
         matching = {r.id for r in rules if r.id == name or (areas and r.id.startswith(name + "."))}
         if not matching:
-            near = difflib.get_close_matches(name, [rule.id for rule in rules], n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else "docs/reference/checks.md lists them"
+            ids = [rule.id for rule in rules]
+            near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"the checks are {', '.join(ids)}"
             raise UsageError(f"there is no check {name!r}", hint=hint)
         found |= matching
     return found

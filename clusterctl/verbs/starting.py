@@ -134,9 +134,19 @@ def _refuse(wrong: list[Trouble]) -> None:
     for problem in sorted(wrong, key=lambda one: one.node):
         said.setdefault(_words(problem), []).append(problem.node)
     message = "\n".join(f"{', '.join(names)}: {words}" for words, names in said.items())
-    hints = [problem.hint for problem in wrong if problem.hint]
     by = "busy" if any(problem.kind == "busy" for problem in wrong) else "start"
-    raise LaunchRefused(message, hint=hints[0] if hints else None, by=by)
+    raise LaunchRefused(message, hint=_hints(wrong), by=by)
+
+
+def _hints(wrong: list[Trouble]) -> str | None:
+    """Return each different hint on a line of its own, of several with the nodes it is for."""
+    hints: dict[str, list[str]] = {}
+    for problem in sorted(wrong, key=lambda one: one.node):
+        if problem.hint:
+            hints.setdefault(problem.hint, []).append(problem.node)
+    if len(hints) > 1:
+        return "\n".join(f"{', '.join(names)}: {hint}" for hint, names in hints.items())
+    return next(iter(hints), None)
 
 
 def _words(problem: Trouble) -> str:

@@ -104,3 +104,10 @@ def test_a_strict_check_fails_on_a_warning(
     assert main(options) == 0
     assert main([*options, "--strict"]) == 1
     assert "WARN ssh.ping  10.255.255.1" in capsys.readouterr().out
+
+
+def test_explain_lists_the_ids_for_one_that_resembles_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "--explain", "foo"]) == 2
+    assert "hint: the checks are ssh." in capsys.readouterr().err

@@ -78,6 +78,7 @@ def test_a_wrong_command_line_is_usage(
     [
         (ClusterError("no\nand no", hint="try"), 1, "error: no\nerror: and no\nhint: try\n"),
         (UsageError("no"), 2, "usage: no\n"),
+        (ClusterError("no", hint="a: x\nb: y"), 1, "error: no\nhint: a: x\nhint: b: y\n"),
         (InventoryError(("h:1: a", "h:2: b"), hint="c"), 2, "h:1: a\nh:2: b\nhint: c\n"),
         (CouldNotTell("gpu01 is silent"), 3, "error: gpu01 is silent\n"),
         (LaunchRefused("busy"), 125, "error: busy\n"),

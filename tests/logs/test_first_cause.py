@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.logs import known_errors
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 
 RESET = ["RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]"]
@@ -83,7 +84,7 @@ def test_ranks_that_the_launcher_ended_after_another_are_echoes() -> None:
 def test_a_launcher_that_failed_before_any_rank_is_the_cause() -> None:
     events = [{"kind": "launcher-ended", "time": 1.0, "exit_code": 1}]
     lines: dict[int | None, list[str]] = {
-        None: ["Traceback", "ModuleNotFoundError: No module named 'torch'"]
+        None: ["Traceback", "ModuleNotFoundError: No module named 'peft'"]
     }
     cause = found(NodeReport(node="a", events=events, last_lines=lines))
     assert (cause.rank, cause.kind) == (None, "launcher")
@@ -128,3 +129,66 @@ def test_a_command_that_does_not_exist_says_so() -> None:
     cause = found(NodeReport(node="a", events=[ended(1.0, 0, exit_code=127)]))
     assert "does not exist on the node" in cause.message
     assert cause.exit_status == 127
+
+
+LISTEN = "RuntimeError: The server socket has failed to listen on any local network address."
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (LISTEN, "--master-port"),
+        (f"torch.distributed.DistNetworkError: {LISTEN[14:-1]}. port: 29500", "--master-port"),
+        ("OSError: [Errno 98] Address already in use", "--master-port"),
+        ("NVRM: Xid (PCI:0000:9b:00): 119, pid=20, name=nvidia-smi, Timeout after 6s", "--exclude"),
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", "--exclude"),
+        ("/usr/bin/python3: No module named torch", "defaults: {python:"),
+        ("ModuleNotFoundError: No module named 'torch'", "defaults: {python:"),
+        ("ModuleNotFoundError: No module named 'torch_geometric'", "install it"),
+        (
+            "RuntimeError: unable to write to file </torch_1_2>: No space left on device (28)",
+            "/dev/shm",
+        ),
+        ("ERROR: Unexpected bus error encountered in worker", "/dev/shm"),
+        ("train.loop.NonFinite: the loss of step 7 is not finite", "learning rate"),
+        ("OSError: [Errno 24] Too many open files: 'x'", "ulimit"),
+        ("PermissionError: [Errno 13] Permission denied: '/data'", "ssh user"),
+        ("OSError: [Errno 122] Disk quota exceeded", "quota"),
+    ],
+)
+def test_a_remedy_fits_its_message(line: str, word: str) -> None:
+    assert word in known_errors.remedy_for([line])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "KeyError: 'taxid'",
+        "IndexError: maxIdx out of range",
+        "KeyError: 'xid'",
+        "ValueError: no row has xid 79",
+        "modbus error: no answer of the sensor",
+        "triton.OutOfResources: out of resource: shared memory, Required: 147456",
+        "ValueError: reimporterror: 3",
+        "KeyError: 'eaddrinuse_count'",
+        "AssertionError: isnonfinite",
+        "KeyError: 'too many open files_total'",
+        "AttributeError: MyPermissionErrors",
+    ],
+)
+def test_a_word_within_a_word_has_no_remedy(line: str) -> None:
+    assert known_errors.remedy_for([line]) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: the websocket closed_at column is missing",
+        "KeyError: 'brokenpipes'",
+        "AttributeError: DistNetworkErrors",
+        "RuntimeError: [gloo/transport/tcp/device.cc:84] Unable to find address for: eth9",
+        LISTEN.replace("RuntimeError", "torch.distributed.DistNetworkError"),
+    ],
+)
+def test_what_only_looks_like_an_echo_may_be_the_cause(line: str) -> None:
+    assert not known_errors.is_echo([line])

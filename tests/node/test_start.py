@@ -143,6 +143,7 @@ def test_a_second_start_is_refused_with_the_holders_name(make_run: MakeRun) -> N
         ({"argv": ["no-such-program"]}, "exec", "command not found: no-such-program (PATH is "),
         ({"argv": ["./no/such"]}, "exec", "command not found: ./no/such"),
         ({"argv": ["/etc/passwd"]}, "exec", "not a program that this user may run"),
+        ({"argv": ["/etc"]}, "exec", "/etc is a folder, not a program"),
         ({"workdir": "/no/such/folder"}, "workdir", "/no/such/folder is not a folder"),
         ({"workdir": "/etc/passwd"}, "workdir", "is not a folder"),
     ],
@@ -157,6 +158,16 @@ def test_what_cannot_be_run_is_refused_before_anything_is_left(
     assert words in error["message"]
     assert error["hint"]
     assert not Path(run.paths().folder).exists()
+
+
+def test_a_script_that_is_not_executable_says_how_to_run_it(make_run: MakeRun) -> None:
+    run = make_run(SLEEP)
+    run.change = {"argv": ["./train it.sh"]}
+    (run.workdir / "train it.sh").write_text("sleep 1\n")
+    assert (
+        run.start_node(0)["error"]["hint"]
+        == "chmod +x './train it.sh', or launch -- bash './train it.sh'"
+    )
 
 
 def test_a_start_that_fails_late_leaves_no_folder_either(make_run: MakeRun) -> None:

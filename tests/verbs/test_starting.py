@@ -130,3 +130,16 @@ def test_an_interrupt_says_what_it_could_not_end() -> None:
     with pytest.raises(Interrupted, match="not known what is left") as caught:
         begin(FakePool(CLUSTER, {"a": again, "b": b}))
     assert caught.value.hint == f"clusterctl stop {RUN}"
+
+
+def test_each_failure_has_its_hint() -> None:
+    cluster = replace(CLUSTER, nodes=(*CLUSTER.nodes, replace(CLUSTER.node("b"), name="c")))
+    plan = replace(PLAN, nodes=(*PLAN.nodes, replace(PLAN.nodes[1], node="c")))
+    answers = {
+        "a": {"start": up(1), "stop": GONE},
+        "b": {"start": refusal("exec", "no program", hint="chmod +x it"), "stop": GONE},
+        "c": {"start": refusal("workdir", "no folder", hint="clusterctl sync"), "stop": GONE},
+    }
+    with pytest.raises(LaunchRefused) as refused:
+        drive(start(FakePool(cluster, answers), cluster, plan, {}), lambda _event: None)
+    assert refused.value.hint == "b: chmod +x it\nc: clusterctl sync"
