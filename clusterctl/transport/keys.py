@@ -23,8 +23,10 @@ from paramiko.agent import AgentSSH
 
 from clusterctl.transport.ssh_config import Endpoint
 
-OFFER_LIMIT = 5
-"""Keys offered to one server: it hangs up after MaxAuthTries, six by default."""
+DEFAULT_NAMES = frozenset(
+    f"id_{kind}" for kind in ("rsa", "dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss")
+)
+"""Keys in ~/.ssh that OpenSSH looks for without being told; nobody misses one of them."""
 PASSPHRASE_TRIES = 3
 AGENT_SECONDS = 5.0
 """For an agent to tell its keys; one behind a connection that is dead never would."""
@@ -48,8 +50,11 @@ class Offer:
     """What one server will be offered."""
 
     candidates: tuple[Candidate, ...]
+    """As OpenSSH orders them: a server hangs up after MaxAuthTries, six by default."""
     skipped: tuple[str, ...]
     """Keys that could not be offered, and why."""
+    agent: str = ""
+    """Why the agent offers no key; empty if it does."""
 
 
 class SharedAgent(AgentSSH):
@@ -60,13 +65,19 @@ class SharedAgent(AgentSSH):
         super().__init__()
         self._asking = threading.Lock()
         connection = socket.socket(socket.AF_UNIX)
+        self.problem = ""
+        """Why it has no keys."""
         try:
             connection.settimeout(AGENT_SECONDS)
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # paramiko's own protocol code
             connection.settimeout(None)  # a person may have to allow a signature
-        except (OSError, paramiko.SSHException):
+            if not self.get_keys():
+                self.problem = "the ssh-agent holds no key"
+        except (OSError, paramiko.SSHException) as error:
             connection.close()
+            reason = getattr(error, "strerror", None) or str(error)
+            self.problem = f"the ssh-agent at {path} does not answer: {reason}"
 
     def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
         # paramiko's connections would read each other's answers.
@@ -102,10 +113,9 @@ class Keyring:
 
     def _offer(self, endpoint: Endpoint) -> Offer:
         found: dict[bytes, Candidate] = {}
-        skipped: list[str] = []
-        held = self._agent_keys(endpoint)
-        files = [endpoint.identity] if endpoint.identity else []
-        files += [path for path in endpoint.identities if os.path.exists(path)]  # noqa: PTH110  (Path.exists raises where it may not look)
+        agent = self._agent(endpoint)
+        held = {} if agent is None else {key.asbytes(): key for key in agent.get_keys()}
+        files, skipped = _key_files(endpoint)
         wanted = {blob for path in files if (blob := public_blob(path))}
 
         def take(path: Path, *, ask: bool) -> None:
@@ -121,22 +131,26 @@ class Keyring:
 
         if endpoint.identity:
             take(endpoint.identity, ask=True)
-        for blob, agent_key in held.items():
+        # The agent's keys that a file names go first: the server hangs up after a few.
+        for blob in sorted(held, key=lambda blob: blob not in wanted):
             if not endpoint.identities_only or blob in wanted:
-                found.setdefault(blob, Candidate(key=agent_key, origin="the agent"))
+                found.setdefault(blob, Candidate(key=held[blob], origin="the agent"))
         for path in files:
             if path != endpoint.identity:
                 # A person who has another way in is not asked for every key there is.
                 take(path, ask=not found)
-        return Offer(candidates=tuple(found.values())[:OFFER_LIMIT], skipped=tuple(skipped))
+        why = "no ssh-agent" if agent is None else agent.problem
+        if not why and endpoint.identities_only:
+            why = "of the ssh-agent only what IdentityFile names (IdentitiesOnly)"
+        return Offer(candidates=tuple(found.values()), skipped=tuple(skipped), agent=why)
 
-    def _agent_keys(self, endpoint: Endpoint) -> dict[bytes, paramiko.PKey]:
+    def _agent(self, endpoint: Endpoint) -> SharedAgent | None:
         path = os.environ.get("SSH_AUTH_SOCK", "") if endpoint.agent is None else endpoint.agent
         if not path:
-            return {}
+            return None
         if path not in self._agents:
             self._agents[path] = SharedAgent(path)
-        return {key.asbytes(): key for key in self._agents[path].get_keys()}
+        return self._agents[path]
 
     def _load(self, path: Path, *, ask: bool) -> paramiko.PKey | str:
         known = self._files.get(path)
@@ -160,7 +174,7 @@ class Keyring:
         except (OSError, EOFError) as error:
             return getattr(error, "strerror", None) or str(error) or "no passphrase was given"
         except (ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
-            return f"cannot be used here ({error}); add it to the agent, or say `via: openssh`"
+            return f"cannot be used here ({error}); add it to the agent, or set `via: openssh`"
         return "wrong passphrase"
 
 
@@ -190,6 +204,30 @@ def public_blob(path: Path) -> bytes:
         return base64.b64decode(public.read_text().split()[1])
     except (OSError, IndexError, binascii.Error, UnicodeDecodeError):
         return b""
+
+
+def _key_files(endpoint: Endpoint) -> tuple[list[Path], list[str]]:
+    """Return the files to offer, the inventory's first, and those that are missing, with why."""
+    files = [endpoint.identity] if endpoint.identity else []
+    missing = []
+    for path in endpoint.identities:
+        problem = _problem(path)
+        if not problem:
+            files.append(path)
+        elif path.name not in DEFAULT_NAMES:
+            missing.append(f"{path}: {problem}")
+    return files, missing
+
+
+def _problem(path: Path) -> str:
+    """Return why there is no such key; its public half will do for one in the agent."""
+    if public_blob(path):
+        return ""
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
 
 
 def _has_terminal() -> bool:

@@ -50,6 +50,13 @@ class _Transport(paramiko.Transport):
     key_exchange = ""
     """What the two sides agreed on first; paramiko forgets it."""
 
+    farewell = ""
+    """Why the server hung up, in its own words; paramiko only logs them."""
+
+    def _parse_disconnect(self, m: paramiko.Message) -> None:
+        m.get_int()
+        self.farewell = safe(m.get_string())
+
     def _parse_kex_init(self, m: paramiko.Message) -> None:
         super()._parse_kex_init(m)  # type: ignore[misc]
         self.key_exchange = self.key_exchange or type(self.kex_engine).__name__
@@ -212,33 +219,56 @@ def _broken(
     return Failed("lost", phase, f"{endpoint.target}: {words}", hint)
 
 
-def _log_in(endpoint: Endpoint, transport: paramiko.Transport, offer: Offer) -> None:
+def _log_in(endpoint: Endpoint, transport: _Transport, offer: Offer) -> None:
     """Offer the keys, one after the other.
 
     Raises:
         Failed: none opens.
     """
+    tried: list[str] = []
+    allowed = ["publickey"]
     with _paramiko_translated("auth", endpoint.target, transport):
         try:
             for candidate in offer.candidates:
+                tried.append(candidate.origin)
                 if _accepts(endpoint, transport, candidate.key):
                     return
             if not offer.candidates:
                 # Some servers ask for nothing, their network vouches; others say what they want.
                 transport.auth_none(endpoint.user)
                 return
-            allowed = ["publickey"]
         except paramiko.BadAuthenticationType as error:
             allowed = error.allowed_types
-    tried = ", ".join(candidate.origin for candidate in offer.candidates) or "no key"
-    words = f"{endpoint.user}@{endpoint.target}: the server took none of: {tried}"
+        except ConnectionError:
+            # A server that has had enough of our keys hangs up, and tells why.
+            if not transport.farewell:
+                raise
+    raise _not_let_in(endpoint, offer, tried, allowed=allowed, farewell=transport.farewell)
+
+
+def _not_let_in(
+    endpoint: Endpoint, offer: Offer, tried: Sequence[str], *, allowed: Sequence[str], farewell: str
+) -> Failed:
+    """Return the failure of a login: what was offered, what could not be, what to do."""
+    words = f"{endpoint.user}@{endpoint.target}: "
+    if farewell:
+        untried = len(offer.candidates) - len(tried)
+        words += f"the server hung up ({farewell}) after {', '.join(tried)}"
+        words += f"; {untried} more not tried" if untried else ""
+        hint = "name the right key: set `ssh: {identity: PATH}` in hosts.yaml, which goes first"
+    elif tried:
+        words += f"the server took none of: {', '.join(tried)}"
+        hint = f"try: ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}"
+    else:
+        nothing = ", ".join(filter(None, (offer.agent, "" if offer.skipped else "none in ~/.ssh")))
+        words += f"no key to offer ({nothing})" if nothing else "no key to offer"
+        hint = "set `ssh: {identity: PATH}` in hosts.yaml, or add a key to the agent: ssh-add PATH"
     if offer.skipped:
         words += f"; not offered: {'; '.join(offer.skipped)}"
-    hint = f"try: ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}"
     if "publickey" not in allowed:
         words += f"; it asks for {', '.join(allowed)}"
-        hint = "use a key, or say `via: openssh` where OpenSSH can log in without asking"
-    raise Failed("auth", "auth", words, hint)
+        hint = "use a key, or set `via: openssh` if OpenSSH can log in without asking"
+    return Failed("auth", "auth", words, hint)
 
 
 def _accepts(endpoint: Endpoint, transport: paramiko.Transport, key: paramiko.PKey) -> bool:
@@ -274,8 +304,6 @@ def _paramiko_translated(phase: str, target: str, transport: paramiko.Transport)
         raise Failed("refused", phase, f"{target}: {error.text}", hint) from error
     except paramiko.SSHException as error:
         if not transport.is_active():
-            # A server that has had enough of our keys says so, and hangs up.
-            state: State = "auth" if phase == "auth" and "Disconnect" in str(error) else "lost"
-            raise Failed(state, phase, f"{target}: {error}") from error
-        state = "timeout" if "imeout" in str(error) else "lost"
+            raise Failed("lost", phase, f"{target}: {error}") from error
+        state: State = "timeout" if "imeout" in str(error) else "lost"
         raise Failed(state, phase, f"{target}: {error}") from error

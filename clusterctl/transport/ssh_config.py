@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import getpass
 import logging
+import os
 import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport.failure import Failed
+from clusterctl.transport.tokens import Target, expand_command, expand_home, expand_path
 
 logger = logging.getLogger(__name__)
 
 ORACLE_SECONDS = 10.0
 DEFAULT_PORT = 22
-DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+"""The keys that are offered if ssh_config cannot be asked."""
 DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 
 
@@ -136,22 +138,22 @@ def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
     timeout = one("connecttimeout")
     user = node.ssh.user or one("user") or getpass.getuser()
     port = node.ssh.port or int(one("port") or DEFAULT_PORT)
-    if proxy_command:
-        proxy_command = expand_tokens(
-            proxy_command, host=node.host, endpoint=(hostname, port, user)
-        )
+    alias = one("hostkeyalias") or ""
+    target = Target(
+        host=node.host, hostname=hostname, port=port, user=user, alias=alias, jump=jump or ""
+    )
     return Endpoint(
         host=node.host,
         hostname=hostname,
         port=port,
         user=user,
-        key_name=one("hostkeyalias") or hostname,
-        identity=expanded(node.ssh.identity) if node.ssh.identity else None,
-        identities=tuple(expanded(p) for p in said.get("identityfile", DEFAULT_IDENTITIES)),
+        key_name=alias or hostname,
+        identity=expand_home(node.ssh.identity) if node.ssh.identity else None,
+        identities=tuple(expand_path(p, target) for p in said.get("identityfile", DEFAULTS)),
         identities_only=one("identitiesonly") == "yes",
         agent=_agent(said),
         jump=jump,
-        proxy_command=proxy_command,
+        proxy_command=expand_command(proxy_command, target) if proxy_command else None,
         known_hosts=_known_hosts(said),
         connect_timeout=float(timeout) if timeout else None,
     )
@@ -162,31 +164,17 @@ def _known_hosts(said: Mapping[str, list[str]]) -> tuple[Path, ...]:
     names = ("userknownhostsfile", "globalknownhostsfile")
     lines = [line for name in names for line in said.get(name, [])]
     if not lines:
-        return tuple(map(expanded, DEFAULT_KNOWN_HOSTS))
+        return tuple(map(expand_home, DEFAULT_KNOWN_HOSTS))
     # A space before `/` or `~` parts two paths; any other is part of one.
     paths = [path for line in lines for path in re.split(r" (?=[/~])", line)]
-    return tuple(expanded(path) for path in paths if path not in {"", "none"})
-
-
-def expand_tokens(command: str, *, host: str, endpoint: tuple[str, int, str]) -> str:
-    """Fill in the tokens of a ProxyCommand, as ssh_config(5) names them."""
-    hostname, port, user = endpoint
-    tokens = {"%%": "%", "%h": hostname, "%n": host, "%p": str(port), "%r": user}
-    out, rest = "", command
-    while rest:
-        out += tokens.get(rest[:2], rest[0])
-        rest = rest[2:] if rest[:2] in tokens else rest[1:]
-    return out
-
-
-@lru_cache(maxsize=1024)
-def expanded(path: str) -> Path:
-    """Return the path with `~` expanded; ssh takes quotes around it too."""
-    return Path(path.strip('"')).expanduser()
+    return tuple(expand_home(path) for path in paths if path not in {"", "none"})
 
 
 def _agent(said: Mapping[str, list[str]]) -> str | None:
     value = said.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     if value == "SSH_AUTH_SOCK":
         return None
-    return "" if value == "none" else str(expanded(value))
+    if value == "none":
+        return ""
+    # `$NAME` stays as it is written; `ssh -G` expands all else.
+    return os.environ.get(value[1:], "") if value.startswith("$") else str(expand_home(value))

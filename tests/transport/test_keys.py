@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,95 @@ def test_the_order_of_offers(tmp_path: Path, agent: str) -> None:
     assert [c.origin for c in only.candidates] == [str(own)]
     none = Keyring().offer(endpoint(identity=own, agent=""))
     assert [c.origin for c in none.candidates] == [str(own)]
+
+
+def test_a_full_agents_key_that_ssh_config_names_is_offered_first(
+    make_sshd: Callable[..., Sshd], tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server hangs up after six keys; the agent holds seven and the last one is the right."""
+    server = make_sshd("MaxAuthTries 6")
+    for number in range(6):
+        add(make_key(tmp_path / f"other{number}"))
+    add(server.identity)
+    server.identity.rename(tmp_path / "elsewhere")
+    use_config(tmp_path, monkeypatch, f"IdentityFile {server.identity}\n")
+    with Pool(cluster_of(server.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert reply.ok, reply
+
+    use_config(tmp_path, monkeypatch, "")
+    with Pool(cluster_of(server.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert (reply.state, reply.phase) == ("auth", "auth")
+    assert "hung up (Too many authentication failures) after the agent" in reply.words
+    assert "1 more not tried" in reply.words
+    assert "identity: PATH" in reply.hint
+
+
+def test_six_keys_may_be_offered_to_a_server_with_default_limits(
+    make_sshd: Callable[..., Sshd], tmp_path: Path, agent: str
+) -> None:
+    server = make_sshd()
+    for number in range(5):
+        add(make_key(tmp_path / f"other{number}"))
+    add(server.identity)
+    with Pool(cluster_of(server.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert reply.ok, reply
+
+
+def use_config(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let `ssh -G` read this as the person's ssh_config."""
+    (folder / "config").write_text(text)
+    bin_folder = folder / "bin"
+    bin_folder.mkdir(exist_ok=True)
+    script = bin_folder / "ssh"
+    script.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/config "$@"\n')
+    script.chmod(0o755)
+    if str(bin_folder) not in os.environ["PATH"].split(os.pathsep):
+        monkeypatch.setenv("PATH", str(bin_folder), prepend=os.pathsep)
+
+
+def test_files_that_ssh_config_names_and_that_are_missing_are_reported(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / "keys"
+    use_config(tmp_path, monkeypatch, f"IdentityFile {missing}/%r@%h\n")
+    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert reply.state == "auth"
+    assert "no key to offer (no ssh-agent)" in reply.words
+    assert f"{missing}/root@127.0.0.1: No such file or directory" in reply.words
+    assert "set `ssh: {identity: PATH}` in hosts.yaml" in reply.hint
+
+
+def test_a_key_file_with_tokens_in_its_name_opens(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sshd.identity.rename(tmp_path / "root@127.0.0.1")
+    monkeypatch.setenv("MY_KEYS", str(tmp_path))
+    use_config(tmp_path, monkeypatch, "IdentityFile ${MY_KEYS}/%r@%h\n")
+    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert reply.ok, reply
+
+
+def test_no_key_anywhere(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "".join(f"IdentityFile {tmp_path}/home/.ssh/id_{kind}\n" for kind in ("rsa", "xmss"))
+    use_config(tmp_path, monkeypatch, names)
+    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert reply.words.endswith(": no key to offer (no ssh-agent, none in ~/.ssh)")
+
+
+def test_an_agent_that_does_not_answer_is_named(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "nothing"))
+    use_config(tmp_path, monkeypatch, f"IdentityFile {tmp_path}/id_rsa\n")
+    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
+        (reply,) = pool.open()
+    assert f"the ssh-agent at {tmp_path}/nothing does not answer: No such file" in reply.words
 
 
 def test_a_key_that_the_agent_holds_is_not_asked_for(tmp_path: Path, agent: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.failure import Failed
-from clusterctl.transport.ssh_config import Oracle, endpoint, expand_tokens
+from clusterctl.transport.ssh_config import Oracle, endpoint
 
 NODE = Node(host="gpu1", name="gpu1", ssh=Ssh())
 
@@ -90,14 +92,40 @@ def test_a_host_that_looks_like_an_option() -> None:
         Oracle().resolve(replace(NODE, host="-oProxyCommand=touch /tmp/x"))
 
 
-def test_tokens_of_a_proxy_command() -> None:
-    where = ("10.0.0.1", 22, "me")
-    assert expand_tokens("nc %h %p %% %r@%n %z", host="a", endpoint=where) == (
-        "nc 10.0.0.1 22 % me@a %z"
-    )
+def test_the_tokens_and_variables_of_identity_files_are_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSH's own debug output is the judge: `ssh -G` leaves them as they are written."""
+    monkeypatch.setenv("KEYS", "/k")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    values = ["~/.ssh/keys/%r@%h", "${KEYS}%d/%n-%p", "/a%%b/%i-%u-%k-%L-%l", "/%C"]
+    text = "Host gpu1\n  HostName 127.0.0.1\n  Port 2200\n  User me\n"
+    text += "".join(f"  IdentityFile {value}\n" for value in values)
+    (tmp_path / "config").write_text(text)
+
+    found = Oracle(config=tmp_path / "config").resolve(NODE).identities
+
+    said = subprocess.run(
+        ["ssh", "-v", "-o", "ProxyCommand=true", "-F", str(tmp_path / "config"), "gpu1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stderr
+    theirs = re.findall(r"identity file (.*) type", said)
+    assert [str(path) for path in found] == [p for p in theirs if not p.endswith("-cert")]
+
+    (tmp_path / "config").write_text("IdentityFile ${NOWHERE}/id\n")
+    assert Oracle(config=tmp_path / "config").resolve(NODE).identities == (Path("${NOWHERE}/id"),)
 
 
 def test_an_agent_that_ssh_config_names() -> None:
     assert endpoint(NODE, {"identityagent": ["none"]}).agent == ""
     assert endpoint(NODE, {"identityagent": ["/run/a"]}).agent == "/run/a"
     assert endpoint(NODE, {}).agent is None
+
+
+def test_an_agent_in_a_variable_that_ssh_config_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_AGENT", "/run/b")
+    assert endpoint(NODE, {"identityagent": ["$OTHER_AGENT"]}).agent == "/run/b"
+    assert endpoint(NODE, {"identityagent": ["$NO_SUCH_AGENT"]}).agent == ""
