@@ -28,12 +28,12 @@ def _used(node: NodeFacts, cluster: Cluster) -> bool:
     COUNT,
     title="every node has the accelerators that are planned",
     why="A missing GPU stops the start of its rank, and with it the whole run.",
-    applies=lambda node, cluster: cluster.node(node.node).gpus != 0,
+    applies=lambda node, cluster: cluster.node(node.node).gpus_wanted != 0,
 )
 def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare what the vendor's tool lists with the inventory."""
     for node in facts.values():
-        wanted = cluster.node(node.node).gpus
+        wanted = cluster.node(node.node).gpus_wanted
         if wanted == 0 or not node.answered:
             continue
         want = "at least one" if wanted is None else str(wanted)

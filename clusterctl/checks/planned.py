@@ -8,10 +8,11 @@ from clusterctl.inventory.cluster import Cluster
 
 def planned_gpus(cluster: Cluster, facts: NodeFacts) -> int:
     """Return how many GPUs a run will use there: what is written, else what was found."""
-    wanted = cluster.node(facts.node).gpus
-    if wanted is not None:
-        return wanted
-    return len(facts.gpus.devices) if facts.gpus else 0
+    node = cluster.node(facts.node)
+    if node.gpus_wanted is not None:
+        return node.gpus_wanted
+    found = len(facts.gpus.devices) if facts.gpus else 0
+    return found if node.gpus_limit is None else min(found, node.gpus_limit)
 
 
 def words_of(command: tuple[str, ...], python: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from clusterctl.cli.following import follow_run, make_display, show_detached
 from clusterctl.cli.inventory_option import load_selected
@@ -32,8 +31,6 @@ def run(args: argparse.Namespace) -> int:
     """Launch; the job's exit code, 125 where clusterctl ended it, 130 where it was left."""
     options = launch_options(args)
     cluster = load_selected(args)
-    if options.plan.command:
-        cluster = replace(cluster, job=replace(cluster.job, command=options.plan.command))
     display = make_display(as_json=args.json)
     with Pool(cluster, accept_new=args.accept_new) as pool, refusals(display):
         return launch_or_show(args, cluster, pool, options, display)

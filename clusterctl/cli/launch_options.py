@@ -16,9 +16,25 @@ from clusterctl.plan.options import Options
 from clusterctl.verbs.launch import LaunchOptions
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _folder(text: str) -> str:
+    """Read an absolute path on the nodes that is not the root.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
+    parts = [part for part in text.split("/") if part not in {"", "."}]
+    if not text.startswith("/") or ".." in parts or not parts or not text.isprintable():
+        wanted = "an absolute path on the nodes, without .."
+        raise argparse.ArgumentTypeError(f"expected {wanted}, found {text!r}")
+    return "/" + "/".join(parts)
+
+
 _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
     "gpus": whole(0),
+    "workdir": _folder,
     "master_port": whole(1, LAST_PORT),
     "max_restarts": whole(0),
     "start_timeout": positive_seconds,
@@ -34,6 +50,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--launcher", choices=tuple(LAUNCHERS), help="what starts the ranks (default: the job's)")
     add("--exclude-unhealthy", action="store_true", help="leave out nodes that fail a check")
     add("--gpus", type=_READERS["gpus"], metavar="N", help="GPUs to use on every node, at most")
+    add(
+        "--workdir",
+        type=_READERS["workdir"],
+        metavar="DIR",
+        help="folder on the nodes to mirror the code to and run in, instead of the inventory's",
+    )
     add("--name", default="", help="a name of your own for the run")
     add("--env", action="append", default=[], metavar="K=V", help="set for every rank; repeatable")
     add("--master-port", type=_READERS["master_port"], metavar="P", help="port of the rendezvous")

@@ -13,6 +13,7 @@ from clusterctl.cli.run_option import known_cluster, run_name
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import select
+from clusterctl.plan.effective import effective
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.launch import require_secrets
 from clusterctl.verbs.records import Records, RunRecord
@@ -46,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
         before = _before(args, Records())
         with Pool(_cluster(args, before), accept_new=args.accept_new) as pool:
             if not args.dry_run:
-                job = replace(pool.cluster, job=before.cluster.job)
-                require_secrets(job, launch.plan)
+                cluster = replace(pool.cluster, job=before.cluster.job)
+                require_secrets(effective(cluster, launch.plan))
             steps = resume(before, pool.cluster, pool, options)
             cluster, wanted = display.watch(steps)
             return launch_or_show(args, cluster, pool, wanted, display)

@@ -9,6 +9,8 @@ Via = Literal["paramiko", "openssh"]
 LauncherName = Literal["torchrun", "direct", "accelerate", "ray", "slurm"]
 LAUNCHABLE: tuple[LauncherName, ...] = ("torchrun", "direct")
 """Those that can be launched with; the others are words of the format that wait for theirs."""
+START_TIMEOUT = 600.0
+LOST_AFTER = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Node:
     ssh: Ssh
     gpus: int | None = None
     """GPUs to use; None: what is found; 0: CPU processes."""
+    gpus_limit: int | None = None
+    """GPUs to use at most, by the command line; None: no limit."""
     procs: int | None = None
     """Processes where gpus is 0 (default 1)."""
     python: str | None = None
@@ -48,6 +52,15 @@ class Node:
     """This machine itself: no SSH needed, and `ssh` says nothing."""
     source: str = ""
     """`file:line` it was written at."""
+
+    @property
+    def gpus_wanted(self) -> int | None:
+        """GPUs that a run needs here; None: what is found, up to `gpus_limit`."""
+        if self.gpus_limit == 0:
+            return 0
+        if self.gpus is None or self.gpus_limit is None:
+            return self.gpus
+        return min(self.gpus, self.gpus_limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +90,12 @@ class Job:
     checkpoints: str | None = None
     resume_args: tuple[str, ...] = ()
     stop: Stop = Stop()
+    start_timeout: float = START_TIMEOUT
+    """Seconds that the ranks have to join; the command line's, as the next two."""
+    lost_after: float = LOST_AFTER
+    """Seconds of silence after which a node is lost."""
+    debug: bool = False
+    """Let NCCL and torch log what they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +115,17 @@ class Cluster:
     file: str = ""
     left_out: tuple[Node, ...] = ()
     """Nodes of the inventory that are not meant now; they may share folders with those that are."""
+    origins: tuple[tuple[str, str], ...] = ()
+    """Name of a value → its origin, for what the inventory does not give: `gpus` → `--gpus`."""
 
     @property
     def master(self) -> Node:
         """The node of rank 0."""
         return self.nodes[0]
+
+    def origin(self, name: str, inventory: str) -> str:
+        """Return where a value comes from: a flag or variable, else `inventory`."""
+        return dict(self.origins).get(name, inventory)
 
     def node(self, name: str) -> Node:
         """Return the node of this name.

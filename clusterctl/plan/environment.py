@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Job
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import NodeNetwork
 from clusterctl.network.environment import environment as network_environment
-from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Layer, Variable
 
 _STRENGTH: tuple[Layer, ...] = ("built-in", "chosen", "asked", "launcher")
@@ -25,8 +24,7 @@ def compose(
     folder: str,
     procs: int,
     device: str,
-    job: Job,
-    options: Options,
+    cluster: Cluster,
     network: NodeNetwork,
     facts: NodeFacts,
     launcher: tuple[tuple[str, str | None], ...],
@@ -39,13 +37,12 @@ def compose(
         folder: of the run's part on the node.
         procs: ranks on the node.
         device: `cuda` or `cpu`.
-        job: of the inventory.
-        options: of the command line.
+        cluster: as it is to be launched.
         network: what the node uses.
         facts: of the node.
         launcher: what the launcher needs the ranks to have.
     """
-    asked = {**dict(job.env), **dict(options.env)}
+    job = cluster.job
     found = [
         _built_in("PYTHONUNBUFFERED", "1", "a line is in the log when it is printed"),
         *_threads(procs),
@@ -54,11 +51,9 @@ def compose(
         *_no_gpus(device),
         *(
             _chosen(variable.name, variable.value, variable.why)
-            for variable in network_environment(network, facts, user=asked)
+            for variable in network_environment(network, facts, user=dict(job.env))
         ),
-        *(_asked(name, value, "job.env") for name, value in job.env),
-        *_debug(folder, options),
-        *(_asked(name, value, options.origin("env")) for name, value in options.env),
+        *_asked_for(cluster, folder),
         *(_asked(name, None, "env_from: read when it is launched") for name in job.env_from),
         *(
             Variable(name=name, value=value, layer="launcher", origin="the launcher's own")
@@ -94,9 +89,17 @@ def _no_gpus(device: str) -> list[Variable]:
     return [_chosen("CUDA_VISIBLE_DEVICES", "", "CPU processes, whatever the machine has")]
 
 
-def _debug(folder: str, options: Options) -> list[Variable]:
-    if not options.debug:
+def _asked_for(cluster: Cluster, folder: str) -> list[Variable]:
+    """Return the job's variables: what the command line sets also overrides `--debug`."""
+    job, inventory = cluster.job, "job.env"
+    env = [(name, value, cluster.origin(f"env.{name}", inventory)) for name, value in job.env]
+    written = [_asked(*each) for each in env if each[-1] == inventory]
+    return [*written, *_debug(cluster, folder), *(_asked(*e) for e in env if e[-1] != inventory)]
+
+
+def _debug(cluster: Cluster, folder: str) -> list[Variable]:
+    if not cluster.job.debug:
         return []
-    origin = options.origin("debug")
+    origin = cluster.origin("debug", "--debug")
     file = ("NCCL_DEBUG_FILE", f"{folder}/nccl/%h.%p.log")
     return [_asked(name, value, origin) for name, value in (*DEBUG, file)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Mapping
 
 from clusterctl.errors import LaunchRefused, UsageError
@@ -13,38 +14,29 @@ from clusterctl.plan import launchers
 from clusterctl.plan.environment import compose
 from clusterctl.plan.launchers.interface import Launcher, Place
 from clusterctl.plan.lock import lock_name
-from clusterctl.plan.options import LOST_AFTER, START_TIMEOUT, Options
 from clusterctl.plan.plan import NodePlan, Plan, Setting
 from clusterctl.plan.processes import Processes, count_processes
 
 
 def make_plan(
-    cluster: Cluster,
-    facts: Mapping[str, NodeFacts],
-    network: Network,
-    options: Options,
-    *,
-    run: str,
+    cluster: Cluster, facts: Mapping[str, NodeFacts], network: Network, *, run: str
 ) -> Plan:
     """Return what will be started on each node; nothing is looked up or started here.
 
     Args:
-        cluster: the nodes that take part, the master first, and the job.
+        cluster: as it is to be launched (`effective`): the nodes, the master first, and the job.
         facts: of each of them.
         network: what each of them uses.
-        options: of the command line.
         run: the run's id.
 
     Raises:
-        UsageError: there is no command, or the launcher is unknown or cannot do what is asked.
+        UsageError: there is no command, or the launcher is unknown.
         LaunchRefused: too little is known of a node.
     """
-    name = options.launcher or cluster.job.launcher
-    launcher = launchers.find(name)
-    command = command_of(cluster, options)
-    args = _launcher_args(cluster, options, launcher, name)
-    port = options.master_port or network.master_port
-    counts = [count_processes(node, facts[node.name], options) for node in cluster.nodes]
+    job = cluster.job
+    launcher = launchers.find(job.launcher)
+    require_command(cluster)
+    counts = [count_processes(cluster, node, facts[node.name]) for node in cluster.nodes]
     firsts = [sum(count.procs for count in counts[:index]) for index in range(len(counts))]
     world_size = sum(count.procs for count in counts)
     nodes = tuple(
@@ -53,9 +45,7 @@ def make_plan(
             node=node,
             facts=facts[node.name],
             network=network,
-            options=options,
             launcher=launcher,
-            command=command,
             count=count,
             run=run,
             place=Place(
@@ -67,54 +57,60 @@ def make_plan(
                 world_size=world_size,
                 address=_address(network, node),
                 master_address=network.master_address,
-                master_port=port,
-                args=args,
+                master_port=network.master_port,
+                args=job.launcher_args,
             ),
         )
         for node_rank, (node, count, first) in enumerate(
             zip(cluster.nodes, counts, firsts, strict=True)
         )
     )
-    port_origin = "network.master_port" if cluster.master_port else network.master_port_why
-    start_timeout = _first(options.start_timeout, START_TIMEOUT)
-    lost_after = _first(options.lost_after, LOST_AFTER)
     return Plan(
         run=run,
         cluster=cluster.name,
-        launcher=name,
+        launcher=job.launcher,
         nodes=nodes,
         world_size=world_size,
         master_address=network.master_address,
-        master_port=port,
-        env_init=cluster.job.env_init,
-        env_from=cluster.job.env_from,
-        stop=cluster.job.stop,
-        start_timeout=start_timeout,
-        lost_after=lost_after,
-        launcher_decides=launcher.restarts(args),
-        settings=(
-            _setting("launcher", name, options, "job.launcher"),
-            _setting("command", " ".join(command), options, "job.command", "after `--`"),
-            _setting("master_port", str(port), options, port_origin),
-            _setting("start_timeout", f"{start_timeout:g} s", options, "built-in"),
-            _setting("lost_after", f"{lost_after:g} s", options, "built-in"),
-        ),
+        master_port=network.master_port,
+        env_init=job.env_init,
+        env_from=job.env_from,
+        stop=job.stop,
+        start_timeout=job.start_timeout,
+        lost_after=job.lost_after,
+        launcher_decides=launcher.restarts(job.launcher_args),
+        settings=_settings(cluster, network),
     )
 
 
-def command_of(cluster: Cluster, options: Options) -> tuple[str, ...]:
-    """Return the command that is meant: that of the command line, else the job's.
+def require_command(cluster: Cluster) -> None:
+    """Refuse a job without a command.
 
     Raises:
         UsageError: there is none.
     """
-    command = options.command or cluster.job.command
-    if not command:
+    if not cluster.job.command:
         raise UsageError(
             "there is no command to launch: none after `--`, and no job.command in the inventory",
             hint="clusterctl launch -- train.py",
         )
-    return command
+
+
+def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
+    """Return the choices that hold for the whole run, each with its origin."""
+    job = cluster.job
+    port = "network.master_port" if cluster.master_port else network.master_port_why
+    found = (
+        ("launcher", job.launcher, "job.launcher"),
+        ("command", shlex.join(job.command), "job.command"),
+        ("master_port", str(network.master_port), port),
+        ("start_timeout", f"{job.start_timeout:g} s", "built-in"),
+        ("lost_after", f"{job.lost_after:g} s", "built-in"),
+    )
+    return tuple(
+        Setting(name=name, value=value, origin=cluster.origin(name, otherwise))
+        for name, value, otherwise in found
+    )
 
 
 def _plan_node(
@@ -123,9 +119,7 @@ def _plan_node(
     node: Node,
     facts: NodeFacts,
     network: Network,
-    options: Options,
     launcher: Launcher,
-    command: tuple[str, ...],
     count: Processes,
     run: str,
     place: Place,
@@ -146,7 +140,7 @@ def _plan_node(
         state=folder,
         lock=lock_name(cluster, node),
         launcher_argv=launcher.argv(place),
-        argv=_rank_argv(command, place.python),
+        argv=_rank_argv(cluster.job.command, place.python),
         path_first=posixpath.dirname(place.python) or None,
         env=compose(
             run=run,
@@ -154,29 +148,12 @@ def _plan_node(
             folder=folder,
             procs=place.procs,
             device=count.device,
-            job=cluster.job,
-            options=options,
+            cluster=cluster,
             network=network.nodes[node.name],
             facts=facts,
             launcher=launcher.environment(place),
         ),
     )
-
-
-def _launcher_args(
-    cluster: Cluster, options: Options, launcher: Launcher, name: str
-) -> tuple[str, ...]:
-    args = cluster.job.launcher_args if name == cluster.job.launcher else ()
-    if options.max_restarts is None:
-        return args
-    if launcher.limit_restarts is not None:
-        return args + launcher.limit_restarts(options.max_restarts)
-    if options.max_restarts:
-        raise UsageError(
-            f"--max-restarts: launcher {name} does not restart ranks by itself",
-            hint="clusterctl launch --launcher torchrun --max-restarts N",
-        )
-    return args
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:
@@ -200,23 +177,3 @@ def _address(network: Network, node: Node) -> str:
             hint="clusterctl check --only network",
         )
     return chosen.address
-
-
-def _first(given: float | None, built_in: float) -> float:
-    return built_in if given is None else given
-
-
-def _setting(
-    name: str, value: str, options: Options, otherwise: str, said: str | None = None
-) -> Setting:
-    """Return a choice with where it was made: the command line's, if it made one.
-
-    Args:
-        name: of the option.
-        value: what was chosen.
-        options: of the command line.
-        otherwise: where it is from when the command line does not say it.
-        said: how the command line says it, where that is no flag.
-    """
-    origin = options.origins.get(name, said or options.origin(name))
-    return Setting(name=name, value=value, origin=origin if options.says(name) else otherwise)

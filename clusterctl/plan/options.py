@@ -1,4 +1,4 @@
-"""What the command line adds to an inventory's job, and where each of it was said."""
+"""What the command line adds to an inventory, and the flag or variable that each value is from."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clusterctl.inventory.cluster import LauncherName
-
-START_TIMEOUT = 600.0
-LOST_AFTER = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +19,20 @@ class Options:
     master_port: int | None = None
     gpus: int | None = None
     """Of every node, at most."""
+    workdir: str | None = None
+    """Of every node."""
     max_restarts: int | None = None
     start_timeout: float | None = None
     lost_after: float | None = None
     debug: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Field → where its value was said, as `--gpus` or `CLUSTERCTL_GPUS`."""
+    """Field, or `env.NAME` → where its value is from, such as `--gpus` or `CLUSTERCTL_GPUS`."""
 
     def says(self, name: str) -> bool:
         """Tell whether a field was said at all; 0 is a choice too."""
         return getattr(self, name) not in (None, ())
 
     def origin(self, name: str) -> str:
-        """Return where the value of a field was said."""
-        return self.origins.get(name, "--" + name.replace("_", "-"))
+        """Return where the value of a field is from."""
+        usual = "after `--`" if name == "command" else "--" + name.replace("_", "-")
+        return self.origins.get(name, usual)

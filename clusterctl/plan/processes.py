@@ -7,8 +7,7 @@ from typing import Literal
 
 from clusterctl.errors import LaunchRefused
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Node
-from clusterctl.plan.options import Options
+from clusterctl.inventory.cluster import Cluster, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +19,7 @@ class Processes:
     origin: str
 
 
-def count_processes(node: Node, facts: NodeFacts, options: Options) -> Processes:
+def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes:
     """Return the ranks of a node: one a GPU, or CPU processes where it has or wants none.
 
     Raises:
@@ -28,6 +27,8 @@ def count_processes(node: Node, facts: NodeFacts, options: Options) -> Processes
     """
     if node.gpus is not None:
         gpus, origin = node.gpus, "the inventory's gpus"
+    elif node.gpus_limit == 0:
+        gpus, origin = 0, cluster.origin("gpus", "--gpus")
     elif facts.gpus is not None:
         gpus, origin = len(facts.gpus.devices), "the GPUs found"
     else:
@@ -35,8 +36,8 @@ def count_processes(node: Node, facts: NodeFacts, options: Options) -> Processes
             f"{node.name}: how many GPUs it has is unknown ({facts.why_unknown('gpus')})",
             hint="write `gpus: N` for this node into the inventory",
         )
-    if options.gpus is not None and options.gpus < gpus:
-        gpus, origin = options.gpus, options.origin("gpus")
+    if node.gpus_limit is not None and node.gpus_limit < gpus:
+        gpus, origin = node.gpus_limit, cluster.origin("gpus", "--gpus")
     if gpus:
         return Processes(procs=gpus, device="cuda", origin=origin)
     if node.procs is not None:

@@ -110,10 +110,10 @@ def check(
         survey.finish()
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = yield from run_job_check(cluster, pool, facts)
-    if options.deep and not judge(cluster, facts, options).blocking:
+    if options.deep and not judge(cluster, facts, options, network).blocking:
         # What is known to be broken would only cost the collective's whole timeout.
         facts = yield from run_collective(cluster, pool, facts, network)
-    result = judge(cluster, facts, options)
+    result = judge(cluster, facts, options, network)
     return replace(result, seconds=time.monotonic() - began)
 
 
@@ -123,17 +123,29 @@ def check_code(
     """Judge what `sync` brought, on top of a verdict that left it out."""
     began = time.monotonic()
     facts = yield from run_job_check(cluster, pool, before.facts, synced=True)
-    result = judge(cluster, facts, CheckOptions(strict=before.strict))
+    result = judge(cluster, facts, CheckOptions(strict=before.strict), before.network)
     return replace(result, seconds=before.seconds + time.monotonic() - began)
 
 
-def judge(cluster: Cluster, facts: Mapping[str, NodeFacts], options: CheckOptions) -> CheckResult:
-    """Judge facts, just learned or saved; no machine is needed."""
+def judge(
+    cluster: Cluster,
+    facts: Mapping[str, NodeFacts],
+    options: CheckOptions,
+    network: Network | None = None,
+) -> CheckResult:
+    """Judge facts, just collected or saved; no machine is needed.
+
+    Args:
+        cluster: the nodes, and what the run needs.
+        facts: of each node.
+        options: which checks to judge.
+        network: what the nodes probed; None: chosen from the facts.
+    """
     known = {
         node.name: facts.get(node.name) or NodeFacts(node=node.name, reach=_ABSENT)
         for node in cluster.nodes
     }
-    network = choose(cluster, known)
+    network = network or choose(cluster, known)
     chosen = {rule.id for rule in select(options)} | {SSH}
     rules = [rule for rule in every_check() if options.code or not rule.code]
     # All are judged, since one may explain another; what was not asked for is not said.
@@ -189,7 +201,7 @@ def _gpus(node: Node, known: NodeFacts) -> int | None:
     """Return how many accelerators a node has; None where nobody could look."""
     if not known.answered:
         return None
-    if node.gpus == 0:
+    if node.gpus_wanted == 0:
         return 0
     return len(known.gpus.devices) if known.gpus else None
 

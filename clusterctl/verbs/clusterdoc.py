@@ -25,6 +25,7 @@ def from_document(document: Mapping[str, Any]) -> Cluster:
         "nodes": tuple(map(_node, document["nodes"])),
         "left_out": tuple(map(_node, document.get("left_out", ()))),
         "job": Job(**_known(Job, job)),
+        "origins": tuple((name, origin) for name, origin in document.get("origins", ())),
     }
     return Cluster(**{**_known(Cluster, document), **parts})
 

@@ -56,7 +56,7 @@ def _request(
     job = cluster.job
     chosen = environment(network.nodes[node.name], facts, user=dict(job.env))
     settings = [*((v.name, v.value) for v in chosen), *job.env]
-    if node.gpus == 0:
+    if node.gpus_wanted == 0:
         settings.append(("CUDA_VISIBLE_DEVICES", ""))
     where = [network.master_address, str(network.master_port), str(JOIN_SECONDS)]
     command: dict[str, Any] = {

@@ -14,7 +14,8 @@ from clusterctl.checks.registry import SSH
 from clusterctl.errors import Interrupted, LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan import launchers
-from clusterctl.plan.make import command_of, make_plan
+from clusterctl.plan.effective import effective
+from clusterctl.plan.make import make_plan, require_command
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
 from clusterctl.transport.pool import Pool
@@ -95,21 +96,29 @@ def prepare(
 ) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
     """Judge the nodes and make the plan; nothing is changed anywhere.
 
+    Args:
+        cluster: the inventory's nodes and job, over which the options are laid here.
+        pool: the ways to the nodes.
+        options: how it is to be launched.
+
     Returns:
-        The nodes that take part, what would be started on them, and the verdict.
+        The cluster as it is to be launched, what would be started on it, and the verdict.
 
     Raises:
         LaunchRefused: too little is known of a node.
         UsageError: the job or the options cannot be launched.
     """
-    cluster = _without_overridden(cluster, options.plan)
-    require_job(cluster, options.plan)
+    return (yield from _prepare(effective(cluster, options.plan), pool, options))
+
+
+def _prepare(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
+    require_job(cluster)
     require_script(cluster, options)
     cluster, verdict = yield from _judge(cluster, pool, options)
     stop_if_unreachable(verdict)
-    plan = make_plan(
-        cluster, verdict.facts, verdict.network, options.plan, run=runid.make(cluster.name)
-    )
+    plan = make_plan(cluster, verdict.facts, verdict.network, run=runid.make(cluster.name))
     return cluster, plan, verdict
 
 
@@ -117,6 +126,12 @@ def launch(
     cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
 ) -> Generator[Event, None, Launched]:
     """Bring a run up on every node; following it is the next step.
+
+    Args:
+        cluster: the inventory's nodes and job, over which the options are laid here.
+        pool: the ways to the nodes.
+        records: where the run is remembered.
+        options: how it is launched.
 
     Yields:
         `Checked`, `Synced`, `CodeChecked`, `Planned`, `Started`, `Said`, `Progress`.
@@ -144,14 +159,15 @@ def _make_ready(
     cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
 ) -> Generator[Event, None, tuple[Cluster, Plan, RunRecord]]:
     """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
-    require_secrets(cluster, options.plan)
-    cluster, plan, verdict = yield from prepare(cluster, pool, options)
+    cluster = effective(cluster, options.plan)
+    require_secrets(cluster)
+    cluster, plan, verdict = yield from _prepare(cluster, pool, options)
     _stop_if_blocked(verdict.blocking, options)
     synced = None
     if options.syncs:
         synced = yield from _sync(cluster, pool, options)
         if options.checks and cluster.job.check:
-            verdict = yield from check_code(_as_launched(cluster, options), pool, verdict)
+            verdict = yield from check_code(cluster, pool, verdict)
             yield CodeChecked(verdict=verdict)
             _stop_if_blocked(verdict.blocking, options)
     yield Planned(plan=plan)
@@ -160,14 +176,14 @@ def _make_ready(
     return cluster, plan, record
 
 
-def require_job(cluster: Cluster, options: Options) -> None:
-    """Refuse to begin where nothing could be launched in the end.
+def require_job(cluster: Cluster) -> None:
+    """Refuse to begin if nothing could be launched in the end.
 
     Raises:
         UsageError: there is no command, or no such launcher.
     """
-    launchers.find(options.launcher or cluster.job.launcher)
-    command_of(cluster, options)
+    launchers.find(cluster.job.launcher)
+    require_command(cluster)
 
 
 def require_script(cluster: Cluster, options: LaunchOptions) -> None:
@@ -176,7 +192,7 @@ def require_script(cluster: Cluster, options: LaunchOptions) -> None:
     Raises:
         UsageError: the command is a script that is not in the folder that is synced.
     """
-    script = next(iter(options.plan.command or cluster.job.command), "")
+    script = next(iter(cluster.job.command), "")
     syncs = options.syncs and any(node.workdir for node in cluster.nodes)
     looked_for = script.endswith(".py") and not Path(script).is_absolute()
     if syncs and looked_for and not options.forces and not (options.source / script).exists():
@@ -186,34 +202,18 @@ def require_script(cluster: Cluster, options: LaunchOptions) -> None:
         )
 
 
-def require_secrets(cluster: Cluster, options: Options) -> None:
+def require_secrets(cluster: Cluster) -> None:
     """Refuse to begin without the secrets that the job is given.
 
     Raises:
         UsageError: a variable that `env_from` names is not set here.
     """
-    wanted = _without_overridden(cluster, options).job.env_from
-    missing = [name for name in wanted if name not in os.environ]
+    missing = [name for name in cluster.job.env_from if name not in os.environ]
     if missing:
         raise UsageError(
             f"env_from: wanted {', '.join(missing)} in this shell's environment, found it not set",
             hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
         )
-
-
-def _without_overridden(cluster: Cluster, options: Options) -> Cluster:
-    """Leave out of `env_from` what the command line sets itself."""
-    given = dict(options.env)
-    kept = tuple(name for name in cluster.job.env_from if name not in given)
-    return replace(cluster, job=replace(cluster.job, env_from=kept))
-
-
-def _as_launched(cluster: Cluster, options: LaunchOptions) -> Cluster:
-    """Return the cluster with what the command line says, by which the nodes are judged."""
-    said, job = options.plan, cluster.job
-    env = tuple({**dict(job.env), **dict(said.env)}.items())
-    job = replace(job, launcher=said.launcher or job.launcher, env=env)
-    return replace(cluster, job=job, master_port=said.master_port or cluster.master_port)
 
 
 def _judge(
@@ -225,7 +225,7 @@ def _judge(
         skip=() if options.syncs else SYNC_ONLY,
         code=not options.syncs,
     )
-    verdict = yield from check(_as_launched(cluster, options), pool, looks)
+    verdict = yield from check(cluster, pool, looks)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
     if options.excludes_unhealthy and unhealthy:
         left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
@@ -236,7 +236,7 @@ def _judge(
             hint = "clusterctl check says more"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
         cluster = cluster.with_nodes(left)
-        verdict = yield from check(_as_launched(cluster, options), pool, looks)
+        verdict = yield from check(cluster, pool, looks)
     yield Checked(verdict=verdict)
     return cluster, verdict
 

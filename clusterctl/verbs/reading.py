@@ -117,7 +117,7 @@ def wanted_of(cluster: Cluster, node: Node) -> Wanted:
         )
     return Wanted(
         python=node.python,
-        gpus=node.gpus,
+        gpus=node.gpus_wanted,
         places=tuple(found.values()),
         lock=lock_name(cluster, node),
         env_init=cluster.job.env_init,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.checkpoint import Chosen, choose
@@ -19,8 +19,16 @@ from clusterctl.verbs.records import RunRecord
 PLACE = "{checkpoint}"
 ABOUT_CHECKPOINTS = ("checkpoints", "resume_args")
 """What of a job the inventory may say later: it is often written once there is a checkpoint."""
-KEPT = ("launcher", "env", "gpus", "max_restarts", "lost_after", "start_timeout")
-"""The options of a launch that a resume takes over where it says nothing itself."""
+KEPT = (
+    "launcher",
+    "gpus",
+    "workdir",
+    "master_port",
+    "max_restarts",
+    "lost_after",
+    "start_timeout",
+)
+"""The options of a launch that a resume keeps unless it sets them itself; `env` by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +73,15 @@ def resume(
     if added:
         text = f"{' and '.join(added)}: the inventory's, as the run was launched without"
         yield Said(text=text)
-    if options.launch.plan.command:
-        job = replace(job, command=options.launch.plan.command)
-    cluster = replace(cluster, job=job)
+    command = tuple((before.resumed or {}).get("command") or job.command)
+    job = replace(job, command=command, debug=False)
+    cluster = replace(cluster, job=job, origins=())
     asked = _taken_over(before, options.launch.plan)
-    require_job(cluster, asked)
-    template = _template(job)
+    wanted = effective(cluster, asked)
+    require_job(wanted)
+    template = _template(wanted.job)
     chosen = choose(
-        pool, cluster, options.checkpoint, world_size=dict(before.plan).get("world_size")
+        pool, wanted, options.checkpoint, world_size=dict(before.plan).get("world_size")
     )
     for why in (*(f"passed over: {one}" for one in chosen.passed_over), *chosen.doubts):
         yield Said(text=why, level="warning")
@@ -81,6 +90,7 @@ def resume(
     resumed = {
         "run": before.run,
         "checkpoint": chosen.path,
+        "command": list(wanted.job.command),
         "step": chosen.step,
         "tree": before.tree,
         "commit": before.commit,
@@ -103,25 +113,21 @@ def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
 
 
 def _taken_over(before: RunRecord, given: Options) -> Options:
-    """Fill what the command line does not say with what the run was launched with."""
-    old: dict[str, Any] = {name: _frozen(before.options.get(name)) for name in KEPT}
-    found = {
-        name: value
-        for name, value in old.items()
-        if value not in (None, ()) and not given.says(name)
-    }
-    origins = dict.fromkeys(found, _origin(before))
-    return replace(given, **found, origins={**origins, **given.origins})
+    """Lay the options given over those that the run was launched with."""
+    old = before.options
+    found = {n: old[n] for n in KEPT if old.get(n) is not None and not given.says(n)}
+    if given.launcher not in (None, old.get("launcher"), before.cluster.job.launcher):
+        found.pop("max_restarts", None)  # another launcher may have no such thing
+    env, own = dict(old.get("env") or ()), dict(given.env)
+    kept = [f"env.{name}" for name in env if name not in own]
+    origins = dict.fromkeys((*found, *kept), _origin(before))
+    merged = tuple({**env, **own}.items())
+    return replace(given, **found, env=merged, origins={**origins, **given.origins})
 
 
 def _origin(before: RunRecord) -> str:
     """Return where a value comes from that the run before had."""
     return f"run {before.run}"
-
-
-def _frozen(value: object) -> object:
-    """Turn JSON's lists into tuples again."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _template(job: Job) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -100,6 +101,40 @@ def test_the_jobs_own_check_is_said_once_and_judges_a_launch_without_sync_too(
         bad = project.launch(*flags, *argv, "RATE=2", "--", "job.py")
         assert bad.returncode == 125, bad.stdout + bad.stderr
         assert "FAIL job.check  all 3 nodes" in bad.stderr
+
+
+API = """
+from pathlib import Path
+from clusterctl import LaunchOptions, Pool, Records, drive, launch, load
+from clusterctl.plan.options import Options
+
+plan = Options(launcher="direct", command=("echo.py", "from python"), env=(("EVIL", "1"),))
+cluster = load(Path("hosts.yaml"))
+with Pool(cluster) as pool:
+    launched = drive(launch(cluster, pool, Records(), LaunchOptions(plan=plan)))
+kept = Records().find(launched.plan.run).cluster.job
+print([kept.launcher, kept.command, kept.env])
+"""
+
+
+def test_a_launch_from_python_records_what_ran(project: Project) -> None:
+    (project.folder / "hosts.yaml").write_text(project.sandbox.inventory.read_text())
+    argv = [sys.executable, "-c", API]
+    settings = project.settings(None)
+    answer = project.sandbox.run(argv, env=settings, cwd=project.folder, timeout=DONE)
+    kept = "['direct', ('echo.py', 'from python'), (('EVIL', '1'),)]\n"
+    assert (answer.returncode, answer.stdout) == (0, kept), answer.stderr
+
+
+def test_a_second_run_has_a_workdir_of_its_own(project: Project) -> None:
+    first = project.launch("--detach", "--nodes", "node1", *LONG, "--", "job.py")
+    assert first.returncode == 0, first.stderr
+    (project.folder / "job.py").write_text("import os; print('in', os.getcwd(), flush=True)")
+    other = yaml.safe_load(project.sandbox.inventory.read_text())["workdir"] + "-second"
+    second = project.launch("--nodes", "node[2-3]", "--workdir", other, "--", "job.py")
+    assert second.returncode == 0, second.stderr
+    assert f"[*:0-1] in {other}" in second.stdout
+    assert project.status(first.stdout.strip())["state"] == "running"
 
 
 def test_ranks_that_a_run_does_not_have_are_refused(project: Project) -> None:

@@ -48,6 +48,14 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         options()
 
 
+def test_a_workdir_is_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options("--workdir", "/data//second/./run/").plan.workdir == "/data/second/run"
+    for bad in ("second", "/", "/data/../etc", "~/x"):
+        monkeypatch.setenv("CLUSTERCTL_WORKDIR", bad)
+        with pytest.raises(UsageError, match="CLUSTERCTL_WORKDIR: expected an absolute path"):
+            options()
+
+
 def test_values_may_hold_anything() -> None:
     plan = options("--env", "A=b=c d", "--env", "E=").plan
     assert plan.env == (("A", "b=c d"), ("E", ""))

@@ -22,6 +22,7 @@ from clusterctl.node import processes
 from clusterctl.node.paths import NodePaths
 from clusterctl.node.spawn import stamps
 from clusterctl.plan.certificate import make_identity
+from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.nodejob import node_job, node_secrets
 from clusterctl.plan.options import Options
@@ -71,16 +72,16 @@ class Run:
         )
         self.names = [node.name for node in self.cluster.nodes]
         python = Python(asked="", found=True, executable=sys.executable)
+        options = Options(
+            launcher=launcher,
+            command=tuple(command),
+            lost_after=lost_after,
+            start_timeout=start_timeout,
+        )
         self.plan = make_plan(
-            self.cluster,
+            effective(self.cluster, options),
             {n: NodeFacts(node=n, uid=os.getuid(), gpus=Gpus(), python=python) for n in self.names},
             _network(self.cluster),
-            Options(
-                launcher=launcher,
-                command=tuple(command),
-                lost_after=lost_after,
-                start_timeout=start_timeout,
-            ),
             run=f"test-{uuid.uuid4().hex[:12]}",
         )
         self.identity = make_identity(self.plan.run)

@@ -10,6 +10,7 @@ import pytest
 from clusterctl.facts.nodefacts import Gpu, Gpus, NodeFacts, Python, RdmaPort
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.choice import Network, NodeNetwork
+from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
@@ -84,7 +85,9 @@ def plan() -> Planner:
             master_port=master_port,
             job=job or Job(command=("-m", "train", "--lr", "1e-4")),
         )
-        return make_plan(cluster, known, network(), options or Options(), run="lab-1")
+        wanted = effective(cluster, options or Options())
+        net = replace(network(), master_port=wanted.master_port or 29500)
+        return make_plan(wanted, known, net, run="lab-1")
 
     return make
 

@@ -9,6 +9,7 @@ import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import launch
@@ -26,9 +27,9 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("HF_TOKEN", raising=False)
     given = cluster(env_from=("HF_TOKEN",))
     with pytest.raises(UsageError, match="HF_TOKEN"):
-        launch.require_secrets(given, Options())
+        launch.require_secrets(given)
     monkeypatch.setenv("HF_TOKEN", "")
-    launch.require_secrets(given, Options())
+    launch.require_secrets(given)
 
 
 def test_what_the_command_line_sets_is_not_taken_from_the_shell(
@@ -36,9 +37,9 @@ def test_what_the_command_line_sets_is_not_taken_from_the_shell(
 ) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     options = Options(env=(("HF_TOKEN", "x"),))
-    given = cluster(env_from=("HF_TOKEN", "PATH"))
-    launch.require_secrets(given, options)
-    assert launch._without_overridden(given, options).job.env_from == ("PATH",)
+    given = effective(cluster(env_from=("HF_TOKEN", "PATH")), options)
+    launch.require_secrets(given)
+    assert given.job.env_from == ("PATH",)
 
 
 @pytest.mark.parametrize(
@@ -66,16 +67,6 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
         launch.require_script(replace(given, job=replace(given.job, command=command)), options)
     (tmp_path / "job.py").touch()
     launch.require_script(given, options)
-
-
-def test_nodes_are_judged_by_what_the_command_line_says() -> None:
-    given = replace(cluster(env=(("A", "1"), ("B", "2"))), master_port=29500)
-    said = Options(launcher="direct", env=(("B", "3"), ("C", "4")), master_port=29600)
-    judged = launch._as_launched(given, LaunchOptions(plan=said))
-    assert judged.job.launcher == "direct"
-    assert judged.job.env == (("A", "1"), ("B", "3"), ("C", "4"))
-    assert judged.master_port == 29600
-    assert launch._as_launched(given, LaunchOptions()) == given
 
 
 def test_a_node_that_is_not_reached_stops_a_launch_even_by_force() -> None:

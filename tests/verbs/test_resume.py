@@ -8,6 +8,7 @@ import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
+from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import resume
@@ -51,7 +52,7 @@ CHECKPOINT = {
     ("said", "command", "origin"),
     [
         ((), ("-m", "train", "--from", "/out/step-7"), f"run {RUN}"),
-        (("new.py", "{checkpoint}"), ("new.py", "/out/step-7"), "--command"),
+        (("new.py", "{checkpoint}"), ("new.py", "/out/step-7"), "after `--`"),
     ],
 )
 def test_the_command_is_said_to_be_whose_it_is(
@@ -69,9 +70,40 @@ def test_the_command_is_said_to_be_whose_it_is(
     assert (wanted.plan.command, wanted.plan.origin("command")) == (command, origin)
 
 
-def test_the_command_and_the_port_are_chosen_anew() -> None:
+def test_the_port_is_kept_and_the_command_is_not() -> None:
     taken = resume._taken_over(BEFORE, Options())
-    assert (taken.command, taken.master_port) == ((), None)
+    assert (taken.command, taken.master_port) == ((), 1)
+
+
+def test_variables_are_merged_by_name() -> None:
+    before = replace(BEFORE, options=plain(Options(env=(("LR", "1"), ("DATA", "/d")))))
+    taken = resume._taken_over(before, Options(env=(("LR", "2"),), origins={"env": "--env"}))
+    assert dict(taken.env) == {"LR": "2", "DATA": "/d"}
+    asked = dict(effective(CLUSTER, taken).origins)
+    assert (asked["env.LR"], asked["env.DATA"]) == ("--env", f"run {RUN}")
+
+
+def test_another_launcher_is_not_asked_for_the_restarts_of_the_one_before() -> None:
+    before = replace(BEFORE, options=plain(Options(max_restarts=3)))
+    assert resume._taken_over(before, Options(launcher="direct")).max_restarts is None
+
+
+@pytest.mark.parametrize("command", [("-m", "train"), ("-m", "train", "--at={checkpoint}")])
+def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) -> None:
+    job = replace(CLUSTER.job, command=command, resume_args=("--from", "{checkpoint}"))
+    before = replace(BEFORE, cluster=replace(CLUSTER, job=job))
+    answer = [Message({"candidates": [CHECKPOINT]})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    asked = resume.ResumeOptions(checkpoint="/out/step-7")
+    commands = []
+    for _ in range(2):
+        steps = resume.resume(before, CLUSTER, pool, asked)  # type: ignore[arg-type]
+        cluster, wanted = drive(steps, lambda _event: None)
+        ran = effective(cluster, wanted.plan)
+        commands.append(ran.job.command)
+        before = replace(before, cluster=ran, resumed=wanted.resumed)
+    assert commands[0] == commands[1]
+    assert " ".join(commands[1]).count("/out/step-7") == 1
 
 
 @pytest.mark.parametrize(

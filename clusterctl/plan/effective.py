@@ -1,0 +1,91 @@
+"""Lays the command line over the inventory, once: everything behind sees the cluster that results.
+
+What is checked, planned, recorded and later resumed is this one value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Job, Node
+from clusterctl.plan import launchers
+from clusterctl.plan.options import Options
+
+_NAMED = (
+    "launcher",
+    "command",
+    "master_port",
+    "gpus",
+    "workdir",
+    "max_restarts",
+    "start_timeout",
+    "lost_after",
+)
+"""The options whose origin is kept under their own name; each variable has its own."""
+
+
+def effective(cluster: Cluster, options: Options) -> Cluster:
+    """Return the cluster as it is to be launched.
+
+    The same options laid over the result again change nothing.
+
+    Raises:
+        UsageError: the launcher is unknown, or cannot do what the options ask.
+    """
+    return replace(
+        cluster,
+        nodes=tuple(_node(node, options) for node in cluster.nodes),
+        master_port=options.master_port or cluster.master_port,
+        job=_job(cluster.job, options),
+        origins=tuple({**dict(cluster.origins), **_origins(options)}.items()),
+    )
+
+
+def _node(node: Node, options: Options) -> Node:
+    return replace(
+        node,
+        gpus_limit=node.gpus_limit if options.gpus is None else options.gpus,
+        workdir=options.workdir or node.workdir,
+    )
+
+
+def _job(job: Job, options: Options) -> Job:
+    env = dict(options.env)
+    return replace(
+        job,
+        launcher=options.launcher or job.launcher,
+        launcher_args=_launcher_args(job, options),
+        command=options.command or job.command,
+        env=tuple({**dict(job.env), **env}.items()),
+        env_from=tuple(name for name in job.env_from if name not in env),
+        start_timeout=options.start_timeout or job.start_timeout,
+        lost_after=options.lost_after or job.lost_after,
+        debug=options.debug or job.debug,
+    )
+
+
+def _launcher_args(job: Job, options: Options) -> tuple[str, ...]:
+    """Return the arguments of the launcher; the inventory's are for its own launcher only."""
+    name = options.launcher or job.launcher
+    launcher = launchers.find(name)
+    args = job.launcher_args if name == job.launcher else ()
+    if options.max_restarts is None:
+        return args
+    if launcher.limit_restarts is not None:
+        limit = launcher.limit_restarts(options.max_restarts)
+        return args if args[-len(limit) :] == limit else args + limit
+    if options.max_restarts:
+        raise UsageError(
+            f"--max-restarts: launcher {name} does not restart ranks by itself",
+            hint="clusterctl launch --launcher torchrun --max-restarts N",
+        )
+    return args
+
+
+def _origins(options: Options) -> dict[str, str]:
+    found = {name: options.origin(name) for name in _NAMED if options.says(name)}
+    found |= {"debug": options.origin("debug")} if options.debug else {}
+    for name, _ in options.env:
+        found[f"env.{name}"] = options.origins.get(f"env.{name}", options.origin("env"))
+    return found

@@ -1,0 +1,96 @@
+"""The command line over the inventory: one value, laid once, which says where it is from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.facts.nodefacts import Gpu, Gpus, NodeFacts
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
+from clusterctl.verbs import clusterdoc
+from clusterctl.verbs.check import CheckOptions, judge
+from tests.plan.conftest import node
+
+LAB = Cluster(
+    name="lab",
+    nodes=(node(0, gpus=8), node(1, gpus=2), node(2)),
+    master_port=29500,
+    job=Job(command=("-m", "train"), env=(("A", "1"), ("B", "2")), launcher_args=("--tee", "3")),
+)
+
+
+def test_what_is_not_given_is_the_inventorys() -> None:
+    assert effective(LAB, Options()) == LAB
+
+
+def test_every_option_is_laid_over_the_inventory() -> None:
+    options = Options(
+        launcher="torchrun",
+        command=("x.py",),
+        env=(("B", "3"), ("C", "4")),
+        gpus=4,
+        workdir="/other",
+        master_port=29600,
+        max_restarts=2,
+        start_timeout=5.0,
+        lost_after=3.0,
+        debug=True,
+    )
+    wanted = effective(LAB, options)
+    job = wanted.job
+    assert (job.command, job.env) == (("x.py",), (("A", "1"), ("B", "3"), ("C", "4")))
+    assert job.launcher_args == ("--tee", "3", "--max-restarts=2")
+    assert (job.start_timeout, job.lost_after, job.debug) == (5.0, 3.0, True)
+    assert [one.gpus_wanted for one in wanted.nodes] == [4, 2, None]
+    assert {one.workdir for one in wanted.nodes} == {"/other"}
+    assert wanted.master_port == 29600
+    assert wanted.origin("gpus", "the inventory") == "--gpus"
+    assert wanted.origin("env.A", "job.env") == "job.env"
+    assert effective(wanted, options) == wanted
+
+
+def test_arguments_of_a_launcher_are_not_anothers() -> None:
+    assert effective(LAB, Options(launcher="direct")).job.launcher_args == ()
+
+
+def test_no_gpus_can_be_asked_for_and_more_again_later() -> None:
+    none = effective(LAB, Options(gpus=0))
+    assert [one.gpus_wanted for one in none.nodes] == [0, 0, 0]
+    again = effective(none, Options(gpus=6))
+    assert [one.gpus_wanted for one in again.nodes] == [6, 2, None]
+
+
+def test_what_the_command_line_sets_is_not_taken_from_the_shell() -> None:
+    lab = replace(LAB, job=replace(LAB.job, env_from=("HF_TOKEN", "PATH")))
+    assert effective(lab, Options(env=(("HF_TOKEN", "x"),))).job.env_from == ("PATH",)
+
+
+@pytest.mark.parametrize(("gpus", "found", "status"), [(0, 0, "skip"), (4, 7, "pass")])
+def test_nodes_are_judged_by_the_gpus_asked_for(gpus: int, found: int, status: str) -> None:
+    devices = tuple(Gpu(index=n, name="H100") for n in range(found))
+    facts = {
+        one.name: NodeFacts(node=one.name, gpus=Gpus(tool="nvidia-smi", devices=devices))
+        for one in LAB.nodes[:1]
+    }
+    lab = LAB.with_nodes(LAB.nodes[:1])
+
+    def judged(cluster: Cluster) -> set[str]:
+        result = judge(cluster, facts, CheckOptions(only=("accelerator.count",)))
+        return {one.status for one in result.findings if one.check == "accelerator.count"}
+
+    assert judged(lab) == {"fail"}
+    assert judged(effective(lab, Options(gpus=gpus))) == {status}
+
+
+def test_a_record_keeps_it_whole() -> None:
+    wanted = effective(LAB, Options(gpus=4, env=(("C", "1"),), workdir="/other", debug=True))
+    assert clusterdoc.from_document(clusterdoc.to_document(wanted)) == wanted
+
+
+def test_restarts_are_refused_by_a_launcher_that_cannot() -> None:
+    with pytest.raises(UsageError, match="direct does not restart"):
+        effective(LAB, Options(launcher="direct", max_restarts=1))
