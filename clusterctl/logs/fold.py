@@ -57,7 +57,8 @@ class Folder:
     """Folds equal lines of different ranks; the order of each rank's own lines is kept."""
 
     def __init__(self) -> None:
-        self._lines: list[Folded] = []
+        self._lines: list[tuple[list[Source], Entry]] = []
+        """Of each line to be shown who wrote it, and its first entry."""
         self._places: dict[bytes, list[int]] = {}
         self._reached: dict[Source, int] = {}
         self._opened = 0.0
@@ -73,10 +74,9 @@ class Folder:
         if index is None:
             index = len(self._lines)
             self._places.setdefault(entry.line.data, []).append(index)
-            self._lines.append(Folded((entry.source,), entry.line, entry.time))
+            self._lines.append(([entry.source], entry))
         else:
-            known = self._lines[index]
-            self._lines[index] = known._replace(sources=(*known.sources, entry.source))
+            self._lines[index][0].append(entry.source)
         self._reached[entry.source] = index
 
     def ready(self, *, now: float) -> list[Folded]:
@@ -90,7 +90,7 @@ class Folder:
         self._lines = []
         self._places = {}
         self._reached = {}
-        return lines
+        return [Folded(tuple(sources), first.line, first.time) for sources, first in lines]
 
     def _alike(self, entry: Entry) -> int | None:
         """Find an equal line behind the last one that this source wrote or shares."""
@@ -99,7 +99,7 @@ class Folder:
         if next_one == len(places):
             return None
         index = places[next_one]
-        return index if abs(self._lines[index].time - entry.time) <= ALIKE_WITHIN else None
+        return index if abs(self._lines[index][1].time - entry.time) <= ALIKE_WITHIN else None
 
     def _update_due(self, source: Source, now: float) -> bool:
         if now - self._shown.get(source, float("-inf")) < UPDATE_PERIOD:

@@ -26,7 +26,8 @@ class LinePrinter(ABC):
         self._plain = "NO_COLOR" in os.environ
         self._coloured = stream.isatty() and not self._plain
         self._colours: dict[str, int] = {}
-        self._prefixes: dict[tuple[Source, ...], str] = {}
+        self._prefixes: dict[Source, str] = {}
+        """Of single sources: the sets that lines are folded to have no bound."""
 
     def show(self, lines: Iterable[Folded]) -> None:
         """Print lines, all at once."""
@@ -49,16 +50,19 @@ class Prefixed(LinePrinter):
 
     def prefix(self, line: Folded) -> str:
         """Return `[host:rank]`."""
-        known = self._prefixes.get(line.sources)
+        if len(line.sources) > 1:
+            return self._make_prefix(line.label)
+        (source,) = line.sources
+        known = self._prefixes.get(source)
         if known is None:
-            known = self._prefixes[line.sources] = self._make_prefix(line)
+            known = self._prefixes[source] = self._make_prefix(line.label)
         return known
 
-    def _make_prefix(self, line: Folded) -> str:
-        label = f"[{uncoloured(line.label)}]"
+    def _make_prefix(self, name: str) -> str:
+        label = f"[{uncoloured(name)}]"
         if not self._coloured:
             return label
-        host = line.label.partition(":")[0]
+        host = name.partition(":")[0]
         colour = self._colours.setdefault(host, _HOST_COLOURS[len(self._colours) % _MANY])
         return f"\x1b[{colour}m{label}\x1b[0m"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,9 @@ Start = Callable[[str, Request], Generator[Message | Reply, None, None]]
 WAITING_LIMIT = 256
 """Messages that may wait to be read; a fast node then waits for a slow screen."""
 _LOOK_AROUND = 0.5
+_GATHER = 0.005
+"""Seconds to let messages gather before waiting for the next: waking up for each one costs more
+than reading it."""
 
 
 class Following:
@@ -70,9 +74,8 @@ class Following:
     def __next__(self) -> Item | None:
         """Return the next message or reply, or None at a tick."""
         while self._running:
-            try:
-                item = self._items.get(timeout=self._tick)
-            except queue.Empty:
+            item = self._next()
+            if item is None:
                 return None
             if not isinstance(item, _Through):
                 return item
@@ -80,6 +83,17 @@ class Following:
             if item.error is not None:
                 raise item.error
         raise StopIteration
+
+    def _next(self) -> Item | _Through | None:
+        """Return the next item; None: nothing came for a tick."""
+        try:
+            return self._items.get_nowait()
+        except queue.Empty:
+            time.sleep(min(_GATHER, self._tick))
+        try:
+            return self._items.get(timeout=self._tick)
+        except queue.Empty:
+            return None
 
     def _drain(self, node: str, request: Request, after: float) -> None:
         error: BaseException | None = None

@@ -6,7 +6,7 @@ The run does not need us: when we stop, or our connection breaks, it goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from clusterctl.logs.entry import Entry, Folded
@@ -100,6 +100,7 @@ def follow(
     lines.open(names)
     troubles: dict[str, Trouble] = {}
     lost = _Lost()
+    waiting = {name for name in names if name not in log.parts}
     last: dict[str, tuple[Message, ...]] = {}
     requests = {name: log.follow_request(name) for name in names}
     with nodes.following(requests, tick=TICK) as stream:
@@ -107,28 +108,35 @@ def follow(
             if item is None:
                 yield Tick()
             else:
-                node, message = item
-                if isinstance(message, Reply):
-                    whole = replace(message, messages=last.pop(node, ()))
+                node, said = item
+                if isinstance(said, Reply):
+                    whole = replace(said, messages=last.pop(node, ()))
                     yield from _ended(node, whole, log, stream, lost, troubles)
                     if node in log.parts or node in troubles:
                         lines.close(node)
+                        waiting.discard(node)
                 else:
-                    last[node] = (message,)
-                    if lost.tries.pop(node, None) is not None:
-                        yield NodeBack(node=node)
-                    for found in log.take(node, message, now=time.time()):
-                        if isinstance(found, list):
-                            lines.add(found)
-                        else:
-                            yield found
+                    if "data" not in said.head:  # the last answer has no lines
+                        last[node] = (said,)
+                    yield from _taken(node, said, log, lines, lost)
             yield from lines.ready()
-            if _given_up(names, log, lost, troubles):
+            if _given_up(waiting, lost, alone=len(waiting) == len(names)):
                 break
     for name in lost.tries:
         troubles.setdefault(name, _no_answer(name))
     yield from lines.rest()
     return Followed(log=log, troubles=troubles)
+
+
+def _taken(node: str, message: Message, log: RunLog, lines: Lines, lost: _Lost) -> Iterator[Event]:
+    """Give the message's lines to `lines`; yield what else it tells."""
+    if lost.tries.pop(node, None) is not None:
+        yield NodeBack(node=node)
+    for found in log.take(node, message, now=time.time()):
+        if isinstance(found, list):
+            lines.add(found)
+        else:
+            yield found
 
 
 class Lines:
@@ -198,15 +206,20 @@ def _ended(
     stream.add(node, log.follow_request(node), after=BACKOFF[min(tries, len(BACKOFF) - 1)])
 
 
-def _given_up(names: list[str], log: RunLog, lost: _Lost, troubles: dict[str, Trouble]) -> bool:
-    """Tell whether only lost nodes are left, and were given their time."""
-    waiting = [name for name in names if name not in log.parts and name not in troubles]
-    if not waiting or any(name not in lost.tries for name in waiting):
+def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
+    """Tell whether only lost nodes are left, and had their time; called for every message.
+
+    Args:
+        waiting: the nodes whose part has not ended.
+        lost: those that do not answer.
+        alone: no node's part has ended.
+    """
+    if not waiting or not lost.tries.keys() >= waiting:
         lost.alone_since = None
         return False
     if lost.alone_since is None:
         lost.alone_since = time.monotonic()
-    limit = LAST_WAIT if len(waiting) < len(names) else LONGEST_WAIT
+    limit = LONGEST_WAIT if alone else LAST_WAIT
     return time.monotonic() - lost.alone_since > limit
 
 

@@ -23,9 +23,11 @@ from clusterctl.verbs.shape import NOT_OURS, wrong_tail
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
-KEPT_LINES = 40
-"""The last lines of each rank that are kept, to say why it ended."""
-KEPT_BYTES = 2000
+KEPT_LINES = 100
+"""The last lines of each rank that are kept, to tell why it ended."""
+KEPT_BYTES = 12 * 1024
+"""Of all of them together: there may be thousands of ranks."""
+LINE_BYTES = 2000
 """Of each of them: a line may be a megabyte long, and is to be read by a person."""
 END_BYTES = 16 * 1024
 """Of each log that are read to say why a run ended."""
@@ -43,10 +45,11 @@ class RunLog:
         """The NodeRun of each node whose part has been read to its end."""
         self._strange: dict[str, str] = {}
         """What is wrong with what a node said of its part at the end."""
-        self._splitters: dict[tuple[str, str], LineSplitter] = {}
-        self._ranks: dict[tuple[str, str], int | None] = {}
+        self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
+        """By node and file."""
         self._events_read: dict[str, int] = {}
-        self._last: dict[tuple[str, int | None], deque[Line]] = {}
+        self._clocks: dict[str, float] = {}
+        """Seconds that each node's clock is ahead of the master's."""
 
     def follow_request(self, node: str) -> Request:
         """Return the request that reads on from here until the node's part is over."""
@@ -97,11 +100,7 @@ class RunLog:
             NodeReport(
                 node=name,
                 events=tuple(events),
-                last_lines={
-                    rank: tuple(uncoloured(line.text) for line in lines if line.data.strip())
-                    for (who, rank), lines in self._last.items()
-                    if who == name
-                },
+                last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
             )
             for name, events in self.events.items()
         ]
@@ -112,11 +111,10 @@ class RunLog:
 
     def _request(self, node: str, *, follow: bool) -> Request:
         begin = {EVENTS: self._events_read.get(node, 0)}
-        for (who, file), splitter in self._splitters.items():
-            if who == node:
-                # What was a part of a line is read again, from the line's beginning.
-                begin[file] = splitter.offset
-                self._splitters[who, file] = LineSplitter(splitter.offset)
+        for file, log in self._logs[node].items():
+            # What was a part of a line is read again, from the line's beginning.
+            begin[file] = log.splitter.offset
+            log.splitter = LineSplitter(log.splitter.offset)
         args = run_args(self.run, self.cluster, self.cluster.node(node))
         return Request(op="tail", args={**args, "from": begin, "follow": follow})
 
@@ -127,44 +125,64 @@ class RunLog:
         if isinstance(behind, int):
             self._events_read[node] = behind
         self.events[node].append(head["event"])
+        if head["event"]["kind"] == "clock":
+            self._clocks[node] = NodeReport(node=node, events=(head["event"],)).clock[0]
         yield NodeHappened(node=node, event=head["event"])
 
     def _data(self, node: str, message: Message, now: float) -> Iterator[Event | list[Entry]]:
         file, offset = str(message.head["data"]), int(message.head["offset"])
-        key = node, file
-        splitter = self._splitters.get(key)
-        if splitter is None:
-            splitter = self._splitters[key] = LineSplitter(offset)
-            self._ranks[key] = message.head.get("rank")
+        log = self._logs[node].get(file)
+        if log is None:
+            source = Source(node=node, rank=message.head.get("rank"))
+            log = self._logs[node][file] = _LogFile(source, offset)
         body = message.body
-        if offset > splitter.received:
-            gap = offset - splitter.received
-            text = f"{gap} bytes of {file} are missing: it was changed under the run"
+        received = log.splitter.received
+        if offset > received:
+            text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
             yield Said(node=node, level="warning", text=text)
-            yield self._entries(key, splitter.finish(), now)
-            splitter = self._splitters[key] = LineSplitter(offset)
-        elif offset < splitter.received:
-            body = body[splitter.received - offset :]
-        time = float(message.head.get("time") or now) - self._clock_offset(node)
-        yield self._entries(key, splitter.feed(body), time)
+            yield log.entries(log.splitter.finish(), now)
+            log.splitter = LineSplitter(offset)
+        elif offset < received:
+            body = body[received - offset :]
+        time = float(message.head.get("time") or now) - self._clocks.get(node, 0.0)
+        yield log.entries(log.splitter.feed(body), time)
 
     def _finish(self, node: str, now: float) -> Iterator[list[Entry]]:
-        for key, splitter in list(self._splitters.items()):
-            if key[0] == node:
-                yield self._entries(key, splitter.finish(), now)
+        for log in self._logs[node].values():
+            if rest := log.splitter.finish():
+                yield log.entries(rest, now)
 
-    def _entries(self, key: tuple[str, str], lines: list[Line], time: float) -> list[Entry]:
-        source = Source(node=key[0], rank=self._ranks[key])
-        kept = self._last.setdefault((source.node, source.rank), deque(maxlen=KEPT_LINES))
-        kept.extend(_cut(line) for line in lines[-KEPT_LINES:] if line.ending != "\r")
+
+class _LogFile:
+    """One log of a node, as far as it was read."""
+
+    __slots__ = ("_last", "_size", "source", "splitter")
+
+    def __init__(self, source: Source, offset: int) -> None:
+        self.source = source
+        self.splitter = LineSplitter(offset)
+        self._last: deque[bytes] = deque()
+        self._size = 0
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines, those of progress bars left out."""
+        return tuple(uncoloured(data.decode("utf-8", "backslashreplace")) for data in self._last)
+
+    def entries(self, lines: list[Line], time: float) -> list[Entry]:
+        """Return these lines as entries, and keep the last of them."""
+        source, last = self.source, self._last
+        for line in lines[-KEPT_LINES:]:
+            if line.ending == "\r" or not line.data.strip():
+                continue
+            data = _cut(line.data)
+            self._size += len(data)
+            last.append(data)
+        while self._size > KEPT_BYTES or len(last) > KEPT_LINES:
+            self._size -= len(last.popleft())
         return [Entry(source, line, time) for line in lines]
 
-    def _clock_offset(self, node: str) -> float:
-        return NodeReport(node=node, events=self.events[node]).clock[0]
 
-
-def _cut(line: Line) -> Line:
+def _cut(data: bytes) -> bytes:
     """Return a line without what nobody reads of it."""
-    if len(line.data) <= KEPT_BYTES:
-        return line
-    return line._replace(data=line.data[:KEPT_BYTES] + b" ...")
+    return data if len(data) <= LINE_BYTES else data[:LINE_BYTES] + b" ..."

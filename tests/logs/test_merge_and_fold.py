@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clusterctl.logs.entry import Entry, Folded, Source, label
 from clusterctl.logs.fold import Folder
 from clusterctl.logs.lines import Line
-from clusterctl.logs.merge import Merger
+from clusterctl.logs.merge import ENTRY_BYTES, HELD_LIMIT, Merger
 
 
 def entry(
@@ -43,6 +43,28 @@ def test_no_line_waits_for_a_silent_node_longer_than_the_patience() -> None:
     merger.add([entry("a", 0, "live", 1.0)], now=10.0)
     assert texts(merger.ready(now=10.05)) == []
     assert texts(merger.ready(now=10.11)) == ["live"]
+
+
+def test_short_lines_count_for_what_they_take_in_memory() -> None:
+    merger = Merger(["a", "silent"], patience=float("inf"))
+    for number in range(200):
+        merger.add([entry("a", 0, "x", number)] * 1000, now=0)
+    held = 200_000 - len(merger.ready(now=0))
+    assert held * ENTRY_BYTES <= HELD_LIMIT
+
+
+def test_a_node_that_has_ended_or_spoken_is_not_waited_for_among_many() -> None:
+    names = [f"n{number}" for number in range(100)]
+    merger = Merger(names, patience=60)
+    for number, name in enumerate(names):
+        assert merger.ready(now=0) == []
+        if number % 2:
+            merger.close(name)
+        else:
+            merger.add([entry(name, 0, name, float(number))], now=0)
+    assert texts(merger.ready(now=0)) == ["n0"]
+    merger.add([entry("n0", 0, "later", 99.0)], now=0)
+    assert texts(merger.ready(now=0)) == ["n2"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 100))), st.floats(0, 1))

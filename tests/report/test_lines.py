@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 
 import pytest
 
@@ -66,3 +67,13 @@ def test_hosts_have_colours_on_a_terminal_only_and_never_with_no_color(
     assert shown == (b"\x1b[36m[a:0]\x1b[0m \x1b[31mred\x1b[0m\n\x1b[32m[b:1]\x1b[0m x\n")
     monkeypatch.setenv("NO_COLOR", "1")
     assert printed(Prefixed, one, other, terminal=True) == b"[a:0] red\n[b:1] x\n"
+
+
+def test_a_printer_remembers_no_more_prefixes_than_there_are_sources() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    printer = Prefixed(stream)
+    ranks = list(range(64))
+    for _ in range(2000):
+        random.Random(7).shuffle(ranks)
+        printer.show([folded(b"x", *ranks), folded(b"y", ranks[0])])
+    assert len(printer._prefixes) <= 64

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
-from collections.abc import Generator, Mapping
+import time
+import tracemalloc
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterctl.logs.filter import Filter
 from clusterctl.logs.fold import Straight
+from clusterctl.report.lines import Prefixed
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply, Request
@@ -28,6 +34,22 @@ def collect(events: Generator[Event, None, Followed]) -> tuple[list[Event], Foll
             seen.append(next(events))
         except StopIteration as stop:
             return seen, stop.value
+
+
+class Streaming(FakePool):
+    """A pool whose nodes send what a generator makes, so that no message is there beforehand."""
+
+    def __init__(self, start: Callable[[str], Iterator[Message]]) -> None:
+        super().__init__(CLUSTER, {})
+        self._messages = start
+
+    def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
+        return Following(self._stream, requests, tick=tick)
+
+    def _stream(self, node: str, _request: Request) -> Generator[Message | Reply, None, None]:
+        yield from self._messages(node)
+        yield ended(node)
+        yield Reply(node=node, state="ok")
 
 
 def lines(events: list[Event]) -> list[str]:
@@ -207,3 +229,71 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
     seen, followed = collect(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
     assert followed.troubles == {}
     assert sum(isinstance(event, NodeBack) for event in seen) == 2
+
+
+def memory(folded_lines: int) -> tuple[int, int]:
+    """Return the bytes kept, and at most, once lines of 3 of 64 ranks were followed and printed."""
+
+    def messages(node: str) -> Iterator[Message]:
+        if node != "a":
+            return
+        chance = random.Random(0)
+        offsets = [0] * 64
+        for step in range(folded_lines):
+            body = b"step %6d\n" % step
+            for number in chance.sample(range(64), 3):
+                yield data(number, offsets[number], body, time=float(step))
+                offsets[number] += len(body)
+
+    with Path(os.devnull).open("w") as sink:
+        printer, shower, log = Prefixed(sink), Lines(), RunLog(RUN, CLUSTER)
+        tracemalloc.start()
+        try:
+            for event in follow(Streaming(messages), log, shower):
+                if isinstance(event, LogLines):
+                    printer.show(event.lines)
+                del event
+            return tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_number_of_folded_lines() -> None:
+    few, _ = memory(4000)
+    many, most = memory(12_000)
+    assert many < few + 500_000
+    assert most < 20_000_000
+
+
+def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF", (0.01,))
+    monkeypatch.setattr(module, "LAST_WAIT", 0.0)
+    monkeypatch.setattr(module, "LONGEST_WAIT", 0.0)
+    tries = 0
+
+    def answer(_request: Request) -> list[Message] | Reply:
+        nonlocal tries
+        tries += 1
+        return [ended("b")] if tries == 5 else Reply(node="b", state="lost", phase="answer")
+
+    def running(node: str) -> Iterator[Message]:
+        while tries < 5:
+            yield Message({"here": True})
+            time.sleep(0.01)
+
+    class OneLost(Streaming):
+        def _stream(self, node: str, request: Request) -> Generator[Message | Reply, None, None]:
+            if node == "a":
+                yield from super()._stream(node, request)
+                return
+            found = answer(request)
+            if isinstance(found, Reply):
+                yield found
+            else:
+                yield from found
+                yield Reply(node=node, state="ok")
+
+    _, followed = collect(follow(OneLost(running), RunLog(RUN, CLUSTER)))
+    assert (tries, followed.troubles) == (5, {})
