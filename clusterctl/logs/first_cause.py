@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from clusterctl.logs import known_errors
 
-Kind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout"]
+Kind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
 
 FAILED = 1
 SIGNAL_BASE = 128
+_OOM = "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
 
@@ -125,6 +126,16 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
             message=f"lost, as {report.node} saw it: {words}",
             remedy=f"clusterctl check --nodes {lost}; --exclude {lost} goes on without it",
         )
+    if kind == "supervisor-died":
+        return FirstCause(
+            node=report.node,
+            rank=None,
+            time=time,
+            kind="supervisor",
+            exit_code=None,
+            message=str(event.get("message") or "the supervisor died"),
+            remedy=_OOM if "signal 9" in str(event.get("message")) else "",
+        )
     if kind not in ("rank-ended", "launcher-ended"):
         return None
     code, number = event.get("exit_code"), event.get("signal")
@@ -168,7 +179,7 @@ def _remedy(number: int | None, lines: Sequence[str]) -> str:
     known = known_errors.remedy_for(lines)
     if known or number != signal.SIGKILL:
         return known
-    return "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
+    return _OOM
 
 
 def signal_name(number: int) -> str:

@@ -13,7 +13,7 @@ from clusterctl.node.paths import NOWHERE, NodePaths
 from clusterctl.node.processes import Process
 from clusterctl.node.record import read_json, write_whole
 from clusterctl.node.spawn import stamps
-from clusterctl.node.status import is_alive, recorded
+from clusterctl.node.status import is_alive, keepers, recorded
 from clusterctl.node.stopfile import remove_left_by
 
 POLL_SECONDS = 0.05
@@ -73,7 +73,7 @@ class Part(NamedTuple):
         saved = read_json(self.paths.supervisor) or {}
         marks = recorded(self.paths)
         if is_alive(saved):
-            marks.append((saved["pid"], saved["start"]))
+            marks += keepers(saved)
         return processes.of_run(
             stamps=stamps(self.run, self.node), recorded=marks, cgroup=saved.get("cgroup", "")
         )

@@ -7,9 +7,12 @@ descendants of these. Titles and environments can be wiped, so none of the marks
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+PR_SET_CHILD_SUBREAPER = 36
 
 Mark = Tuple[int, int]
 """A process for certain: pid and start time in ticks since boot. A pid alone is used again."""
@@ -143,6 +146,27 @@ def ancestors(table: Dict[int, Process]) -> Set[int]:
         found.add(pid)
         pid = table[pid].parent
     return found
+
+
+def adopt_orphans() -> None:
+    """Let this process, not pid 1, become the parent of what its descendants abandon."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_all() -> None:
+    """Take in every child that has ended, so that none stays a zombie."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def living_below() -> List[Process]:
+    """Return the processes that descend from this one and still run."""
+    table = everything()
+    below = descendants([os.getpid()], table)
+    return [table[pid] for pid in sorted(below) if not table[pid].gone]
 
 
 def in_cgroup(cgroup: str) -> Set[int]:

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from clusterctl.node import joined, processes
 from clusterctl.node.deaths import Deaths, Status, code_and_signal
@@ -182,6 +182,16 @@ class Ranks:
             self._has_joined(rank)  # a launcher starts ranks after its rendezvous
         self._record.processes([mark])
         return {}
+
+    def take_over(self, accounts: Iterable[Dict[str, Any]]) -> None:
+        """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
+        for account in accounts:
+            rank = Rank(account["rank"], account["local_rank"])
+            vars(rank).update(account)
+            self._ranks[rank.rank] = rank
+            if rank.running:
+                rank.has_ended(None)
+                self._unknown[rank.rank] = True
 
     def settle(self) -> None:
         """Account for every end: no process is left, so no news will come by itself."""

@@ -124,14 +124,16 @@ def write_files(paths: NodePaths, job: Dict[str, Any]) -> None:
 
 
 def supervisor_argv(paths: NodePaths, unit: str) -> List[str]:
-    """Return the supervisor's command, all but its last word."""
-    return agent_argv(paths, "clusterctl.node.supervise:main", paths.folder, unit)
+    """Return the command of the supervisor's guard, all but its last word."""
+    return agent_argv(paths, "clusterctl.node.guard:main", paths.folder, unit)
 
 
 def leave_behind(
     paths: NodePaths, argv: List[str], marks: List[bytes], told: Dict[str, Any]
 ) -> Dict[str, Any]:
     """Start the supervisor in a session of its own, and return its first answer.
+
+    Nobody waits for its end: when this process exits, pid 1 becomes its parent.
 
     Raises:
         OperationError: what it says, or `died`.
@@ -157,10 +159,8 @@ def leave_behind(
         os.close(writer)
         os.close(log)
     try:
-        process.communicate(json.dumps(told).encode(), timeout=UP_SECONDS)
+        hand_over(process, told)
         said = first_line(reader)
-    except subprocess.TimeoutExpired:
-        said = b""
     finally:
         os.close(reader)
     if not said:
@@ -173,6 +173,16 @@ def leave_behind(
         error = answer.pop("error")
         raise OperationError(error.pop("kind"), error.pop("message"), **error)
     return answer
+
+
+def hand_over(process: "subprocess.Popen[bytes]", told: Dict[str, Any]) -> None:
+    """Write what a process is told to its stdin; one that has died hears nothing."""
+    assert process.stdin is not None
+    try:
+        with process.stdin as stdin:
+            stdin.write(json.dumps(told).encode())
+    except BrokenPipeError:
+        return
 
 
 def end_group(leader: int) -> None:

@@ -91,10 +91,19 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
 
 
 def is_alive(saved: Dict[str, Any]) -> bool:
-    """Tell whether the supervisor of that account still runs; pids of another boot say nothing."""
+    """Tell whether the supervisor of that account still runs, or its guard, which ends it if not.
+
+    Pids of another boot say nothing.
+    """
     if not saved or saved.get("boot_id") != boot_id():
         return False
-    return processes.alive((saved["pid"], saved["start"]))
+    return any(map(processes.alive, keepers(saved)))
+
+
+def keepers(saved: Dict[str, Any]) -> List[processes.Mark]:
+    """Return the supervisor of that account and its guard."""
+    guard = saved.get("guard") or (saved["pid"], saved["start"])
+    return [(saved["pid"], saved["start"]), (guard[0], guard[1])]
 
 
 def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:

@@ -1,87 +1,94 @@
-"""The supervisor's process: leaves the session, takes the lock, says that it is up, then lives.
+"""The supervisor's process: takes the lock, reports that it is up, then lives as long as the run.
 
-    python3 -X utf8 -I -S AGENT clusterctl.node.supervise:main FOLDER UNIT DESCRIPTOR
-
-On stdin comes one JSON object with the job, the environment and the secrets, so that these are
-never on a disk. DESCRIPTOR is a pipe to whoever started it: one JSON line of answer.
+Its parent is the guard, which does what is left to do if this process dies: see `finish`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
-import sys
 import time
 import traceback
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
+from clusterctl.node import processes
 from clusterctl.node.detach import own_scope
 from clusterctl.node.door import Door
 from clusterctl.node.environ import encode
 from clusterctl.node.link import OperationError
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
-from clusterctl.node.rank import take_log
-from clusterctl.node.record import Record
+from clusterctl.node.record import Record, read_json
 from clusterctl.node.spawn import Spawner
 from clusterctl.node.supervisor import Supervisor
 
-PR_SET_CHILD_SUBREAPER = 36
 
+def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
+    """Supervise until this node's part of the run is over.
 
-def main(folder: str, unit: str, descriptor: str) -> int:
-    """Supervise; returns when the run's part is over."""
-    start = json.loads(sys.stdin.buffer.read())
-    if os.fork():
-        os._exit(0)
-    paths = NodePaths(folder)
-    leave_session(paths)
-    answer = int(descriptor)
-    os.set_inheritable(answer, False)
+    Args:
+        paths: of the run's folder.
+        start: `job`, `env`, `secrets`; `unit`: the scope's name; `guard`: the guard's mark.
+        answer: a pipe to the process that starts the run, for one line.
+        guard: a pipe to the guard: what it needs to finish in our place.
+    """
+    processes.adopt_orphans()
     try:
-        supervisor = begin(paths, {**start["job"], "cgroup": own_scope(unit)}, start)
+        supervisor = begin(paths, start)
     except OperationError as error:
         say(answer, error.head())
         return 1
-    if not say(answer, {"event": "up", "pid": os.getpid(), "link_port": supervisor.link_port}):
-        supervisor.stop({"reason": "whoever started it did not wait for it", "grace": 0})
+    tell(guard, {"link_port": supervisor.link_port})
+    up = say(answer, {"event": "up", "pid": os.getpid(), "link_port": supervisor.link_port})
+    os.close(answer)
+    if not up:
+        supervisor.stop({"reason": "the process that started it did not wait for it", "grace": 0})
     try:
-        while not supervisor.over:
-            supervisor.reactor.turn()
+        supervisor.run()
     except Exception as error:  # noqa: BLE001  (whatever it is, nothing may be left running)
         traceback.print_exc()
-        supervisor.give_up("the supervisor failed: %r (see launcher.log)" % error)
+        tell(guard, {"reason": "the supervisor failed: %r (see launcher.log)" % error})
         return 1
     return 0
 
 
-def leave_session(paths: NodePaths) -> None:
-    """Keep nothing of the session that started us, and adopt what our ranks leave behind."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    take_log(paths.launcher_log)
-    os.chdir("/")
-    keep_from_cleaners(paths.folder)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> int:
+    """Do what the dead supervisor could not: tell the other nodes, write the end.
 
-
-def keep_from_cleaners(folder: str) -> None:
-    """Lock the folder: systemd-tmpfiles, which removes what is a month old, leaves it then."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    Args:
+        paths: of the run's folder.
+        start: as for `supervise`.
+        known: `link_port`, where the dead one listened for the others; `reason`, `time`: how and
+            when it died.
+    """
+    job = {**start["job"], "cgroup": own_scope(start["unit"])}
+    if job["node_rank"] == 0:  # where the others look for us
+        job["link"] = {**job["link"], "port": known["link_port"]}
+    record = Record(paths)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        door: Optional[Door] = Door.take(job["lock"])
+    except (OperationError, OSError):
+        door = None  # another run has begun here; this one only has its end to report
+    spawner = Spawner(paths, job, {})
+    try:
+        supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
-        os.close(descriptor)  # a filesystem without locks; its cleaner is its owner's matter
+        # Another took the port: the other nodes learn the end from the silence.
+        alone = {**job, "nnodes": 1}
+        supervisor = Supervisor(alone, start["secrets"], spawner, record, start["guard"])
+    if door is not None:
+        answer_at(door, job, supervisor)
+    supervisor.finish(read_json(paths.supervisor) or {}, known["reason"], known["time"])
+    supervisor.run()
+    return 0
 
 
-def begin(paths: NodePaths, job: Dict[str, Any], start: Dict[str, Any]) -> Supervisor:
+def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     """Take the lock and start the job.
 
     Raises:
         OperationError: `busy`, `state-folder`, `link` or `exec`.
     """
+    job = {**start["job"], "cgroup": own_scope(start["unit"])}
     record = Record(paths)
     try:
         door = Door.take(job["lock"])
@@ -90,15 +97,14 @@ def begin(paths: NodePaths, job: Dict[str, Any], start: Dict[str, Any]) -> Super
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=MAKE_ROOM) from error
     environment = {encode(name): encode(value) for name, value in start["env"].items()}
+    spawner = Spawner(paths, job, environment)
     try:
-        supervisor = Supervisor(job, start["secrets"], Spawner(paths, job, environment), record)
+        supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])
     except OSError as error:
         where = "%s:%d" % (job["link"]["address"], job["link"]["port"])
         message = "the supervisors' link cannot listen on %s: %s" % (where, error.strerror)
         raise OperationError("link", message) from error
-    who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
-    user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
-    door.answer(supervisor.reactor, {**who, **user}, supervisor.asked)
+    answer_at(door, job, supervisor)
     try:
         supervisor.start()
     except OSError as error:
@@ -107,12 +113,26 @@ def begin(paths: NodePaths, job: Dict[str, Any], start: Dict[str, Any]) -> Super
     return supervisor
 
 
+def answer_at(door: Door, job: Dict[str, Any], supervisor: Supervisor) -> None:
+    """Answer at the lock from now on."""
+    who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
+    user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
+    door.answer(supervisor.reactor, {**who, **user}, supervisor.asked)
+
+
 def say(descriptor: int, head: Dict[str, Any]) -> bool:
-    """Give the one answer to whoever started us; False: nobody waits for it any more."""
+    """Give the one answer to the process that started us; False: it does not wait for it."""
     try:
-        os.write(descriptor, json.dumps(head).encode() + b"\n")
+        tell(descriptor, head)
     except OSError:
         return False
-    finally:
-        os.close(descriptor)
     return True
+
+
+def tell(descriptor: int, head: Dict[str, Any]) -> None:
+    """Write one line of JSON.
+
+    Raises:
+        OSError: nobody reads.
+    """
+    os.write(descriptor, json.dumps(head).encode() + b"\n")

@@ -6,21 +6,19 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node import processes, stopfile
 from clusterctl.node.ending import (
     AFTER_SUCCESS,
-    KILL_LIMIT,
     NOBODY_TO_ASK,
     Cause,
     Ending,
-    send_all,
 )
 from clusterctl.node.lock import Peer
 from clusterctl.node.peers import connect
 from clusterctl.node.peertalk import Said
-from clusterctl.node.processes import Process
+from clusterctl.node.processes import Mark, Process
 from clusterctl.node.ranks import Ranks
 from clusterctl.node.reactor import Reactor
 from clusterctl.node.record import Record, boot_id
@@ -41,9 +39,14 @@ class Supervisor:
     """One node's part of a run. Everything happens in its reactor's one thread."""
 
     def __init__(
-        self, job: Dict[str, Any], secrets: Dict[str, str], spawner: Spawner, record: Record
+        self,
+        job: Dict[str, Any],
+        secrets: Dict[str, str],
+        spawner: Spawner,
+        record: Record,
+        guard: Sequence[int],
     ) -> None:
-        """Take the job over.
+        """Take the job over; `guard` is the mark of the process that finishes if this one dies.
 
         Raises:
             OSError: the link's address cannot be listened on.
@@ -53,6 +56,10 @@ class Supervisor:
         self._job, self._record = job, record
         self._began = time.time()
         self._mark = processes.mark_of(os.getpid())
+        self._guard: Mark = (guard[0], guard[1])
+        self._guard_died = False
+        self._finishes = False
+        """For another that died: nobody knows which of the other nodes had ended before."""
         self._ranks = Ranks(
             self.reactor,
             job,
@@ -96,6 +103,35 @@ class Supervisor:
         if self._job.get("start_timeout"):
             self.reactor.after(self._job["start_timeout"], self._judge_start)
 
+    def run(self) -> None:
+        """Look after the part until it is over."""
+        while not self.over:
+            self.reactor.turn()
+
+    def finish(self, saved: Dict[str, Any], reason: str, died: float) -> None:
+        """Close the books of a supervisor that died; what it left has been killed.
+
+        Args:
+            saved: its last account.
+            reason: how it died.
+            died: when.
+        """
+        self._finishes = self._ranks.ordered = True
+        self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
+        self._began = saved.get("began", self._began)
+        self._stop_file = saved.get("stop_file", "")
+        self._ranks.take_over(saved.get("ranks", ()))
+        self.reactor.every(BEAT_SECONDS, self._beat)
+        end, node = saved.get("end"), self._job["node"]
+        if end is None:
+            self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
+            return
+        if end["state"] != "finished":  # it was ending already; the others may not have heard
+            asked = self._job["stop"] if end["by"] == "stop" else {}
+            self._peers.tell_ending(Cause.read({**asked, **end, "node": node})._asdict())
+        self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
+        self._ending = Ending(self.reactor, self._left, NOBODY_TO_ASK, self._all_gone)
+
     def account(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
         pid, start = self._mark
@@ -103,6 +139,7 @@ class Supervisor:
             "schema": 1,
             "pid": pid,
             "start": start,
+            "guard": self._guard,
             "boot_id": boot_id(),
             "lock": self._job["lock"],
             "cgroup": self._job.get("cgroup", ""),
@@ -224,9 +261,7 @@ class Supervisor:
         self._record.account(self.account())
 
     def _left(self) -> List[Process]:
-        table = processes.everything()
-        below = processes.descendants([os.getpid()], table)
-        return [table[pid] for pid in below if not table[pid].gone]
+        return processes.living_below()
 
     def _all_gone(self, left: List[Process]) -> None:
         """Nothing of this part runs any more: settle with the others, then leave."""
@@ -240,10 +275,12 @@ class Supervisor:
     def _settle(self, until: float) -> None:
         """Stay until the others need no word of ours: all of them ended, or were told."""
         assert self._end is not None
-        if self._end["state"] == "finished":
-            done = self._peers.all_over
-        else:
-            done = self._peers.settled or time.monotonic() > until
+        finished, late = self._end["state"] == "finished", time.monotonic() > until
+        done = self._peers.all_over
+        if self._finishes:
+            done = done or (late and (self._peers.settled or not finished))
+        elif not finished:
+            done = self._peers.settled or late
         if done:
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)
@@ -260,22 +297,6 @@ class Supervisor:
         else:
             self.reactor.after(BEAT_SECONDS, lambda: self._write_end(until))
 
-    def give_up(self, reason: str) -> None:
-        """End everything at once and say why: this supervisor cannot go on."""
-        self._ranks.ordered = True
-        self._set_end("failed", "supervisor", reason, None)
-        assert self._end is not None
-        until = time.monotonic() + KILL_LIMIT
-        left = self._left()
-        while left and time.monotonic() < until:
-            send_all(left, signal.SIGKILL)
-            time.sleep(SETTLE_POLL)
-            left = self._left()
-        self._end["left"] = [process.pid for process in left]
-        stopfile.remove(self._stop_file)
-        self._record.event("end", **self._end)
-        self._record.end({"schema": 1, **self._end, "ranks": self._ranks.accounts()})
-
     # Housekeeping.
 
     def _state(self) -> str:
@@ -284,6 +305,9 @@ class Supervisor:
         return "running" if self._ranks.all_started else "starting"
 
     def _beat(self) -> None:
+        if not self._guard_died and not processes.alive(self._guard):
+            self._guard_died = True
+            self._record.event("guard-died", pid=self._guard[0])
         self._record.beat()
         self._record.flush()
 

@@ -31,7 +31,7 @@ class Ended(Event):
     view: RunView
     exit_code: int
     ended_by: str
-    """`job`, `stop`, `lost`, `start-timeout`; `unknown` where a node did not say."""
+    """`job`, `stop`, `lost`, `start-timeout`, `supervisor`; `unknown` where a node did not say."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -69,6 +69,8 @@ def _exit(view: RunView) -> tuple[int, str]:
     if view.state == "finished":
         return (EXIT_ENDED_BY_US, "unknown") if view.silent else (0, "job")
     cause = view.first_cause
+    if cause is not None and cause.kind == "supervisor":  # ranks elsewhere may have seen it first
+        return EXIT_ENDED_BY_US, "supervisor"
     if by == "job" and cause is not None and cause.kind != "node-lost":
         return cause.exit_status, by
     if by == "job" and not view.silent:

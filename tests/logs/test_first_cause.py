@@ -100,6 +100,18 @@ def test_a_lost_node_is_the_cause_of_the_echoes() -> None:
     assert (cause.node, cause.kind, cause.rank, cause.also) == ("b", "node-lost", None, ())
 
 
+def test_a_killed_supervisor_is_the_cause_of_what_ranks_elsewhere_saw_of_it() -> None:
+    died = {"kind": "supervisor-died", "time": 9.9}
+    died["message"] = "the supervisor was killed by signal 9"
+    cause = found(
+        NodeReport(node="a", events=[ended(10.0, 0)], last_lines={0: ["RuntimeError: no peer"]}),
+        NodeReport(node="b", events=[died, ended(9.95, 1, ordered=True)]),
+    )
+    assert (cause.node, cause.rank, cause.kind) == ("b", None, "supervisor")
+    assert cause.message == "the supervisor was killed by signal 9"
+    assert "out-of-memory" in cause.remedy
+
+
 def test_what_an_event_does_not_know_is_no_trouble() -> None:
     blank = {"kind": "clock", "offset_s": None, "error_s": None}
     unseen = {"kind": "peer-lost", "time": 3.0, "since": None, "peer": "b"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -156,6 +157,15 @@ class Run:
     def pid_of_supervisor(self, n: int = 0) -> int:
         pid: int = self.status(n)["supervisor"]["pid"]
         return pid
+
+    def pid_of_guard(self, n: int = 0) -> int:
+        account = json.loads(Path(self.paths(n).supervisor).read_text())
+        pid: int = account["guard"][0]
+        return pid
+
+    def kill_supervisor_and_guard(self, n: int = 0) -> None:
+        """Kill both at once, so that nobody is left to end the job or to write its end."""
+        os.killpg(os.getpgid(self.pid_of_supervisor(n)), signal.SIGKILL)
 
     def left(self) -> list[processes.Process]:
         """Return what still lives of the run on any of its nodes, supervisors on their way out."""

@@ -247,7 +247,7 @@ def test_the_agent_that_looks_after_the_run_is_in_its_folder(make_run: MakeRun) 
     run = make_run(SLEEP).start()
     words = processes.command_of(run.pid_of_supervisor())
     assert run.paths().agent in words
-    assert "clusterctl.node.supervise:main" in words
+    assert "clusterctl.node.guard:main" in words
 
 
 def test_the_runs_that_a_node_keeps_are_listed(make_run: MakeRun) -> None:

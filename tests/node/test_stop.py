@@ -142,7 +142,7 @@ def test_it_works_without_the_supervisor(make_run: MakeRun) -> None:
     for rank in (0, 1):
         run.wait_for_log(rank, b"here\nhere\n")
     time.sleep(2.2)  # the supervisor notes the processes below it every 2 s
-    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    run.kill_supervisor_and_guard()
     assert run.left()
     stages = [m.head.get("stage") for m in run.call(0, "stop", {**run.where(), "grace": 0})]
     assert "killing" in stages
@@ -164,7 +164,7 @@ def test_a_process_that_wiped_its_name_and_environment_is_found_by_its_number(
     wait_until(lambda: len(run.log(0).split()) == 2)
     pids = [int(word) for word in run.log(0).split()]
     wait_until(lambda: set(pids) <= marks(run))
-    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    run.kill_supervisor_and_guard()
     assert run.stop()["gone"]
     for pid in pids:
         assert not processes.alive(processes.mark_of(pid))
@@ -183,7 +183,7 @@ def test_other_runs_and_reused_numbers_are_never_touched(make_run: MakeRun) -> N
     with Path(run.paths().processes).open("a") as file:
         # The number of another's process, but not when that one started.
         file.write(f"{rank} {processes.mark_of(rank)[1] - 1}\n")
-    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    run.kill_supervisor_and_guard()
     assert run.stop()["gone"]
     assert processes.alive(processes.mark_of(rank))
     assert other.status()["state"] == "running"
@@ -272,10 +272,9 @@ def test_a_stop_file_of_a_killed_supervisor_does_not_stop_the_next_run(
     job = Job(stop=Stop(signal=None, file="STOP", grace=60))
     run = make_run(SLEEP, job=job).start()
     run.wait_for_log(0, b"here")
-    supervisor = run.pid_of_supervisor()
-    os.kill(supervisor, signal.SIGTERM)
+    os.kill(run.pid_of_supervisor(), signal.SIGTERM)
     wait_until(lambda: json.loads(Path(run.paths().supervisor).read_text())["stop_file"] != "")
-    os.kill(supervisor, signal.SIGKILL)
+    run.kill_supervisor_and_guard()
     assert (run.workdir / "STOP").exists()
     if by == "stop":
         assert run.stop()["gone"]

@@ -130,12 +130,14 @@ else:
     assert lock.ask(run.plan.master.lock, {"ask": "who"}) is None
 
 
-def test_a_supervisor_that_is_killed_takes_its_ranks_along(make_run: MakeRun) -> None:
+def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(
+    make_run: MakeRun,
+) -> None:
     run = make_run(SLEEP, nodes=2, procs=2, lost_after=1.5).start()
     for rank in (2, 3):
         run.wait_for_log(rank, b"here", n=1)
     ranks = [rank["pid"] for rank in run.status(1)["ranks"]]
-    os.kill(run.pid_of_supervisor(1), signal.SIGKILL)
+    run.kill_supervisor_and_guard(1)
     wait_until(lambda: not any(map(is_alive, ranks)))
     assert run.status(1)["state"] == "lost"
     assert not run.status(1)["supervisor"]["alive"]
@@ -153,7 +155,7 @@ def test_a_supervisor_that_is_killed_takes_its_ranks_along(make_run: MakeRun) ->
 def test_a_number_that_is_used_again_is_no_rank_of_a_lost_run(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    run.kill_supervisor_and_guard()
     assert not run.left()
     account = json.loads(Path(run.paths().supervisor).read_text())
     account["ranks"][0]["pid"] = os.getpid()
@@ -165,7 +167,7 @@ def test_a_number_that_is_used_again_is_no_rank_of_a_lost_run(make_run: MakeRun)
 def test_the_masters_death_ends_the_workers(make_run: MakeRun) -> None:
     run = make_run(SLEEP, nodes=2, lost_after=1.5).start()
     run.wait_for_log(1, b"here", n=1)
-    os.kill(run.pid_of_supervisor(0), signal.SIGKILL)
+    run.kill_supervisor_and_guard(0)
     worker = run.ended(1)
     assert worker["end"]["by"] == "lost"
     assert [e["peer"] for e in run.events(1) if e["kind"] == "peer-lost"] == [run.names[0]]
