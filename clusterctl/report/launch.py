@@ -17,7 +17,7 @@ from clusterctl.report.check import print_check, print_code_check, problems, sum
 from clusterctl.report.console import Screen, listed, progress_line, words
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import LinePrinter
-from clusterctl.report.status import show_cause
+from clusterctl.report.status import show_cause, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.check import CheckResult
 from clusterctl.verbs.checkpoint import Chosen
@@ -137,6 +137,8 @@ def _how(ended: Ended) -> str:
     """Say who ended it, where the state does not say that already."""
     if (ended.view.state, ended.ended_by) in {("lost", "lost"), ("stopped", "stop")}:
         return ""
+    if ended.view.state == "unreachable":
+        return f" ({unanswered(ended.view)}: how it ended is not known)"
     unknown = ended.ended_by == "unknown"
     return " (no node could say how)" if unknown else f" (ended by {ended.ended_by})"
 

@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
+from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.report.console import Screen, words
@@ -20,7 +21,7 @@ _STYLES = {
     "stopped": "yellow",
     "failed": "bold red",
     "lost": "bold red",
-    "unreachable": "red",
+    "unreachable": "magenta",
 }
 _SHOWN_LINES = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -37,6 +38,8 @@ def show_status(screen: Screen, view: RunView) -> None:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
         screen.out.print(words(f"  newest checkpoint  {view.checkpoint.path}{step}"))
     screen.out.print(_nodes(view))
+    if view.silent:
+        screen.out.print(words(f"{unanswered(view)}: what runs there is not known", "magenta"))
     if view.remembered and view.remembered.get("message"):
         screen.out.print(words(f"ended by {view.ended_by}: {view.remembered['message']}", "red"))
     if view.first_cause:
@@ -53,6 +56,11 @@ def show_cause(console: Console, cause: FirstCause) -> None:
         console.print(words(f"  | {line}"), soft_wrap=True)
     if cause.remedy:
         console.print(words(f"remedy: {cause.remedy}"))
+
+
+def unanswered(view: RunView) -> str:
+    """Return how many nodes did not answer: `1 of 3 nodes did not answer`."""
+    return f"{len(view.silent)} of {counted(len(view.nodes), 'node')} did not answer"
 
 
 def _nodes(view: RunView) -> Table:

@@ -31,7 +31,7 @@ class Ended(Event):
     view: RunView
     exit_code: int
     ended_by: str
-    """`job`, `stop`, `lost`, `start-timeout`, `supervisor`; `unknown` where a node did not say."""
+    """`job`, `stop`, `lost`, `start-timeout`, `supervisor`; `unknown`: a node did not answer."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -67,7 +67,7 @@ def outcome(log: RunLog, troubles: Mapping[str, Trouble], late: StartTimeout | N
 def _exit(view: RunView) -> tuple[int, str]:
     by = view.ended_by or "unknown"
     if view.state == "finished":
-        return (EXIT_ENDED_BY_US, "unknown") if view.silent else (0, "job")
+        return 0, "job"
     cause = view.first_cause
     if cause is not None and cause.kind == "supervisor":  # ranks elsewhere may have seen it first
         return EXIT_ENDED_BY_US, "supervisor"

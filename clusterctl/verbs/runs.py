@@ -20,7 +20,7 @@ class ListedRun:
     run: str
     cluster: str
     state: str
-    """A run's state, or `unknown` where no node said anything."""
+    """A run's state, or `unknown` if nobody knows."""
     began: float | None
     nodes: tuple[str, ...]
     command: tuple[str, ...]
@@ -94,6 +94,11 @@ def _line(records: Records, record: RunRecord | None, view: RunView | None) -> L
             command=view.command,
         )
     end = records.end(record) or {}
+    if view is not None:
+        # A node that took no part may stay silent.
+        took_part = frozenset(node.name for node in record.cluster.nodes)
+        answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
+        view = replace(view, nodes=answers, remembered=end)
     return ListedRun(
         run=record.run,
         cluster=record.cluster.name,

@@ -12,7 +12,7 @@ from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[
     "queued", "starting", "running", "hung", "stopping", "restarting",
-    "finished", "failed", "stopped", "lost",
+    "finished", "failed", "stopped", "lost", "unreachable",
 ]  # fmt: skip
 
 LIVE = frozenset({"starting", "running", "stopping"})
@@ -84,7 +84,7 @@ class RunView:
     command: tuple[str, ...] = ()
     began: float | None = None
     remembered: Mapping[str, Any] | None = None
-    """How it ended, as this machine saw it; counts where no node knows of the run."""
+    """How it ended, as this machine saw it; counts if no node knows, or not every node answers."""
 
     @property
     def known(self) -> bool:
@@ -94,10 +94,17 @@ class RunView:
     @property
     def state(self) -> RunState:
         """The run's state."""
-        if self.remembered and not self.known:
-            remembered: RunState = self.remembered.get("state", "lost")
-            return remembered
-        return state_of(self.nodes)
+        remembered: RunState | None = (self._memory or {}).get("state")
+        return remembered or state_of(self.nodes)
+
+    @property
+    def _memory(self) -> Mapping[str, Any] | None:
+        """How it ended as remembered, if the nodes do not tell."""
+        end = self.remembered
+        if not end or end.get("state") == "unreachable":
+            return None
+        unsure = not self.known or state_of(self.nodes) == "unreachable"
+        return {"state": "lost", **end} if unsure else None
 
     @property
     def live(self) -> bool:
@@ -112,9 +119,10 @@ class RunView:
     @property
     def ended_by(self) -> str:
         """Who ended it: `job`, `stop`, `lost`, `start-timeout`; empty while it runs."""
-        if self.remembered and not self.known:
-            return str(self.remembered.get("ended_by", ""))
-        return "" if self.live or not self.known else ended_by(self.nodes)
+        if self._memory:
+            return str(self._memory.get("ended_by", ""))
+        unsure = self.live or not self.known or self.state == "unreachable"
+        return "" if unsure else ended_by(self.nodes)
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
@@ -140,20 +148,32 @@ class RunView:
 
 
 def state_of(nodes: Iterable[NodeAnswer]) -> RunState:
-    """Sum the nodes up: live while any part lives, else by what ended it."""
+    """Sum the nodes up: live while any part lives, else by what ended it.
+
+    A bad end of one node is the run's; a good one takes all nodes: what a node that does not
+    answer would say is not known.
+    """
     answers = tuple(nodes)
     states = {answer.state for answer in answers}
+    unknown = "unreachable" in states and not _all_ranks_known(answers)
     if states & LIVE:
         return _live_state(states)
     if not any(answer.part for answer in answers):
-        return "lost"
+        return "unreachable" if unknown else "lost"
     by = ended_by(answers)
-    if by == "stop":
-        return "stopped"
     if by == "lost":
         return "lost"
-    bad = {"failed", "stopped", "lost"} & states
-    return "failed" if bad else "finished"
+    if by != "stop" and states & {"failed", "stopped", "lost"}:
+        return "failed"
+    if unknown:
+        return "unreachable"
+    return "stopped" if by == "stop" else "finished"
+
+
+def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:
+    """Tell whether the nodes that answer have all ranks: then the others took no part."""
+    total = max(((answer.part or {}).get("world_size") or 0 for answer in answers), default=0)
+    return 0 < total <= sum(len(answer.ranks) for answer in answers)
 
 
 def _live_state(states: set[str]) -> RunState:

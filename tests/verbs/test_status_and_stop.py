@@ -6,12 +6,15 @@ import getpass
 import os
 import socket
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.report.console import Screen
+from clusterctl.report.status import show_status
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs import locate, runs
@@ -65,10 +68,30 @@ def over(by: str, state: str = "failed") -> dict[str, Any]:
         (part("a", "failed", **over("start-timeout")), part("b", "failed"), "failed"),
         (part("a"), None, "running"),
         (part("a", "finished"), part("b"), "running"),
+        (part("a", "finished"), None, "unreachable"),
+        (part("a", "stopped"), None, "unreachable"),
+        (part("a", "failed"), None, "failed"),
+        (part("a", "failed", **over("lost")), None, "lost"),
+        (None, None, "unreachable"),
+        (part("a", "finished", world_size=1), None, "finished"),
+        (part("a", "finished", world_size=2), None, "unreachable"),
     ],
 )
-def test_states(a: dict[str, Any], b: dict[str, Any] | None, state: str) -> None:
+def test_states(a: dict[str, Any] | None, b: dict[str, Any] | None, state: str) -> None:
     assert state_of(parts(a=a, b=b)) == state
+
+
+def test_a_node_that_does_not_answer_is_no_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = RunView(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", "finished"), b=None)))
+    assert (view.state, view.ended_by, view.live) == ("unreachable", "", False)
+    show_status(Screen(), view)
+    assert "1 of 2 nodes did not answer: what runs there is not known" in capsys.readouterr().out
+    seen = replace(view, remembered={"state": "finished", "ended_by": "job"})
+    assert (seen.state, seen.ended_by) == ("finished", "job")
+    unsure = replace(view, remembered={"state": "unreachable", "ended_by": "unknown"})
+    assert (unsure.state, unsure.ended_by) == ("unreachable", "")
 
 
 def test_who_ended_it() -> None:
@@ -271,6 +294,17 @@ def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     assert found.discovered
     assert [node.name for node in found.cluster.nodes] == ["a"]
     assert runs.rebuild(pool, records).rebuilt == ()
+
+
+def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    run = ID.format("old1")
+    records.write(RunRecord(run=run, began=5.0, cluster=CLUSTER.with_nodes(CLUSTER.nodes[:1])))
+    silent = cluster_runs(a=[named("a", "old1", "finished")], b=DEAD)
+    assert [one.state for one in runs.runs(silent, records).runs] == ["finished"]
+    assert [one.state for one in runs.runs(silent, Records(tmp_path / "none")).runs] == [
+        "unreachable"
+    ]
 
 
 def test_a_run_that_no_node_and_nobody_knows_is_lost() -> None:
