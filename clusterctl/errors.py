@@ -3,6 +3,7 @@
 ClusterError                 1   something was not as wished
 ├── UsageError               2   the command line asks for something that cannot be
 │   └── InventoryError       2   the inventory file has problems, all of them listed
+├── SyncRefused              1   it would delete on the nodes what the person may still want
 ├── CouldNotTell             3   a node did not answer, so the verb cannot say
 ├── LaunchRefused          125   clusterctl ended it before the job could run
 └── Interrupted            130   the person ended it, and this became of what was begun
@@ -46,6 +47,10 @@ class CouldNotTell(ClusterError):  # noqa: N818  (a state of knowledge, not a fa
     """A node did not answer, so neither yes nor no can be said."""
 
     exit_code = 3
+
+
+class SyncRefused(ClusterError):  # noqa: N818  (refused on purpose)
+    """A sync would do to the nodes what nobody asked for in so many words; nothing was changed."""
 
 
 class LaunchRefused(ClusterError):  # noqa: N818  (ended on purpose, before the job)

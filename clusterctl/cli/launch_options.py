@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterctl.cli.inventory_option import add_selection
 from clusterctl.cli.numbers import LAST_PORT, positive_seconds, whole
+from clusterctl.cli.sync import DELETE_HELP
 from clusterctl.errors import UsageError
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
@@ -82,6 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="print what would be started, and start nothing")
     add("--no-check", action="store_true", help="do not check the nodes first")
     add("--no-sync", action="store_true", help="do not mirror the current folder first")
+    add("--delete", action="store_true", help=DELETE_HELP)
     add("--force", action="store_true", help="launch in spite of checks that failed")
     add("--accept-new", action="store_true", help="record the keys of hosts not known yet")
     add("--json", action="store_true", help="print one JSON object a line")
@@ -109,6 +111,7 @@ def launch_options(args: argparse.Namespace) -> LaunchOptions:
         name=args.name,
         checks=not args.no_check,
         syncs=not args.no_sync,
+        deletes=args.delete,
         forces=args.force,
         excludes_unhealthy=args.exclude_unhealthy,
     )

@@ -10,7 +10,9 @@ from clusterctl.cli import inventory_option
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync, sync_document
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.sync import sync
+from clusterctl.verbs.sync import SyncOptions, sync
+
+DELETE_HELP = "let the sync delete most of what it placed, or what the command needs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-new", action="store_true", help="record the keys of hosts not known yet"
     )
+    parser.add_argument("--delete", action="store_true", help=DELETE_HELP)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
@@ -26,8 +29,9 @@ def run(args: argparse.Namespace) -> int:
     """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
     screen = Screen()
     cluster = inventory_option.load_selected(args)
+    options = SyncOptions(deletes=args.delete, command=cluster.job.command)
     with Pool(cluster, accept_new=args.accept_new) as pool:
-        result = screen.watch(sync(cluster, pool, Path.cwd()))
+        result = screen.watch(sync(cluster, pool, Path.cwd(), options))
     if args.json:
         print(json.dumps(sync_document(result)))
     else:

@@ -8,7 +8,8 @@ import stat
 import time
 from typing import Dict, List, Optional, Set
 
-from clusterctl.node.manifest import FOLDER, Manifest, Record
+from clusterctl.node.inside import Inside
+from clusterctl.node.manifest import FOLDER, Manifest, Record, stamp
 from clusterctl.node.trees import Listing
 
 
@@ -23,16 +24,28 @@ class Change:
         """Files that are not ours, or not any more, and have to make way."""
         self.in_the_way: List[bytes] = []
         """What cannot be moved: folders of the user's, links and files where folders must be."""
+        self.deletions: List[bytes] = []
+        """Files that the last sync placed, nobody changed, and the tree no longer has."""
         self.deleted = 0
         self._manifest = manifest
         self._listing = listing
-        self._deletions: List[bytes] = []
-        for path in sorted(set(manifest.records) - set(listing)):
-            self._judge_leftover(path)
-        gone = set(self._deletions) | set(self.aside)
         blocked: Dict[bytes, Optional[bytes]] = {}
+        for path in sorted(set(manifest.records) - set(listing)):
+            self._judge_leftover(path, blocked)
+        self.leftovers = sorted([*self.deletions, *self.aside])
+        """Placed files that the tree no longer has, edited ones included."""
+        digests = {entry.digest for entry in listing.values()}
+        self.moved = sum(manifest.records[p].digests[-1] in digests for p in self.leftovers)
+        """How many of them the tree has under another name."""
+        vacated = set(self.deletions) | set(self.aside)
+        blocked = {}
         for path in sorted(listing):
-            self._judge(path, gone, blocked)
+            self._judge(path, vacated, blocked)
+
+    @property
+    def changes(self) -> bool:
+        """Any file of the folder would be written, moved or deleted."""
+        return bool(self.needed or self.aside or self.deletions)
 
     def begin(self) -> None:
         """Make way: write down what is about to be ours, then delete and move."""
@@ -45,20 +58,35 @@ class Change:
                 records[path] = Record([*before, entry.digest], True, [])
             else:
                 records[path] = old or Record([entry.digest], False, [])
-        for path in self._deletions:
+        for path in self.deletions:
             records[path] = self._manifest.records[path]
         self._manifest.write(None, records)
-        into = os.path.join(self.root, FOLDER, b"replaced", time.strftime("%Y%m%dT%H%M%S").encode())
-        for path in self.aside:
-            target = os.path.join(into, path)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.rename(os.path.join(self.root, path), target)
-            self._drop_empty_parents(path)
-        for path in self._deletions:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.root, path))
+        with Inside(self.root) as inside:
+            self._delete(inside)
+            self._move_aside(inside)
+            self._drop_empty_parents(inside)
+
+    def _delete(self, inside: Inside) -> None:
+        """Delete what is still as it was judged; what changed since is moved aside instead."""
+        for path in self.deletions:
+            name = os.path.basename(path)
+            # A folder on the way that is a link by now leads to files that are not ours.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                parent = inside.parent(path)
+                if stamp(os.lstat(name, dir_fd=parent)) != self._manifest.seen[path]:
+                    self.aside.append(path)
+                    continue
+                os.unlink(name, dir_fd=parent)
                 self.deleted += 1
-            self._drop_empty_parents(path)
+
+    def _move_aside(self, inside: Inside) -> None:
+        into = _fresh_folder(os.path.join(self.root, FOLDER, b"replaced")) if self.aside else b""
+        for path in self.aside:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                parent = inside.parent(path)
+                target = os.path.join(into, path)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.rename(os.path.basename(path), target, src_dir_fd=parent)
 
     def finish(self, tree: str) -> None:
         """Write down that the folder holds the tree, as it was just seen to."""
@@ -68,20 +96,24 @@ class Change:
             records[path] = Record([entry.digest], ours, self._manifest.seen[path])
         self._manifest.write(tree, records)
 
-    def _judge_leftover(self, path: bytes) -> None:
+    def _judge_leftover(self, path: bytes, blocked: Dict[bytes, Optional[bytes]]) -> None:
         """Decide on a path that the last tree had and this one has not."""
         record = self._manifest.records[path]
+        if self._obstacle(os.path.dirname(path), set(), blocked) is not None:
+            return  # a folder on the way is the user's link now: what it leads to is theirs
         current = self._manifest.current(path)
         if current is None or not record.ours:
             return
         if current.digest in record.digests:
-            self._deletions.append(path)
+            self.deletions.append(path)
         else:
             self.aside.append(path)
 
-    def _judge(self, path: bytes, gone: Set[bytes], blocked: Dict[bytes, Optional[bytes]]) -> None:
+    def _judge(
+        self, path: bytes, vacated: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
+    ) -> None:
         """Decide on a path of the wanted tree."""
-        obstacle = self._obstacle(os.path.dirname(path), gone, blocked)
+        obstacle = self._obstacle(os.path.dirname(path), vacated, blocked)
         if obstacle is not None:
             if obstacle not in self.in_the_way:
                 self.in_the_way.append(obstacle)
@@ -91,7 +123,7 @@ class Change:
             return
         self.needed.append(path)
         if current is None:
-            if os.path.lexists(os.path.join(self.root, path)) and not self._vanishes(path, gone):
+            if os.path.lexists(os.path.join(self.root, path)) and not self._vanishes(path, vacated):
                 self.in_the_way.append(path)
             return
         record = self._manifest.records.get(path)
@@ -100,38 +132,55 @@ class Change:
             self.aside.append(path)
 
     def _obstacle(
-        self, parent: bytes, gone: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
+        self, parent: bytes, vacated: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
     ) -> Optional[bytes]:
         """Return the part of a path that is there, stays, and is not a folder."""
         if not parent:
             return None
         if parent not in blocked:
-            above = self._obstacle(os.path.dirname(parent), gone, blocked)
+            above = self._obstacle(os.path.dirname(parent), vacated, blocked)
             blocked[parent] = above
-            if above is None and parent not in gone:
+            if above is None and parent not in vacated:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     status = os.lstat(os.path.join(self.root, parent))
                     if not stat.S_ISDIR(status.st_mode):
                         blocked[parent] = parent
         return blocked[parent]
 
-    def _vanishes(self, path: bytes, gone: Set[bytes]) -> bool:
+    def _vanishes(self, path: bytes, vacated: Set[bytes]) -> bool:
         """Say whether a folder will be empty, and so removed, once all has made way."""
         top = os.path.join(self.root, path)
         for parent, folders, names in os.walk(top):
             links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
             for name in [*names, *links]:
-                if os.path.relpath(os.path.join(parent, name), self.root) not in gone:
+                if os.path.relpath(os.path.join(parent, name), self.root) not in vacated:
                     return False
             if parent != top and not folders and not names:
                 return False
         return os.path.isdir(top)
 
-    def _drop_empty_parents(self, path: bytes) -> None:
-        parent = os.path.dirname(path)
-        while parent:
-            try:
-                os.rmdir(os.path.join(self.root, parent))
-            except OSError:
-                return
-            parent = os.path.dirname(parent)
+    def _drop_empty_parents(self, inside: Inside) -> None:
+        """Remove the folders that are empty now, the deepest first."""
+        levels: Dict[int, Set[bytes]] = {}
+        for path in (*self.deletions, *self.aside):
+            levels.setdefault(path.count(b"/"), set()).add(os.path.dirname(path))
+        for depth in range(max(levels, default=0), 0, -1):
+            for folder in sorted(levels.get(depth, ())):
+                with contextlib.suppress(OSError):  # not empty, or not there
+                    os.rmdir(os.path.basename(folder), dir_fd=inside.parent(folder))
+                    levels.setdefault(depth - 1, set()).add(os.path.dirname(folder))
+
+
+def _fresh_folder(parent: bytes) -> bytes:
+    """Make a folder named after the time that no other set-aside uses."""
+    os.makedirs(parent, exist_ok=True)
+    moment = time.strftime("%Y%m%dT%H%M%S").encode()
+    number = 1
+    while True:
+        path = os.path.join(parent, moment if number == 1 else b"%s-%d" % (moment, number))
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            number += 1
+        else:
+            return path

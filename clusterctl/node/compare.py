@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.link import Link, OperationError
@@ -19,6 +20,8 @@ from clusterctl.wire import Message
 SHOWN = 20
 """Paths that an answer names at most."""
 
+TOKEN_SECONDS = 3600.0
+"""No sync needs its token for so long."""
 ANSWER_SECONDS = 20.0
 """Longest a folder may take to be looked into: a hung mount would take for ever."""
 
@@ -111,6 +114,11 @@ def _leave_token(root: bytes, token: str) -> None:
     make_folder(root)
     path = token_path(root, token)
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    for name in os.listdir(os.path.dirname(path)):
+        with contextlib.suppress(OSError):  # of a sync that was cut off
+            old = os.path.join(os.path.dirname(path), name)
+            if time.time() - os.lstat(old).st_mtime > TOKEN_SECONDS:
+                os.unlink(old)
     with open(path, "w"):
         pass
 

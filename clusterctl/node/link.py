@@ -43,6 +43,8 @@ class Link:
         """Take the channel over: `reader` is unbuffered, `output` a descriptor."""
         self.reader = reader
         self.output = output
+        self.patience: float | None = None
+        """Seconds of silence after which `receive` takes the controller for lost; None: never."""
         self.gone = False
         """The controller was found gone; a follower should end, a change should be completed."""
         self._sending = _thread.allocate_lock()
@@ -62,11 +64,25 @@ class Link:
     def receive(self) -> Message | None:
         """Wait for the controller's next message; None when it has gone or said all."""
         try:
-            message = read_message(self.reader)
+            message = read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
         except (BadFrame, OSError):
             # A cut connection ends within a frame; there is nobody to tell.
             message = None
         return message
+
+    def read(self, count: int) -> bytes:
+        """Return up to so many bytes from the controller, as `wire.read_message` asks for them.
+
+        Raises:
+            TimeoutError: none came within `patience`.
+        """
+        if self.patience is not None:
+            import select  # noqa: PLC0415  (few calls are patient; the others start sooner)
+
+            ready, _, _ = select.select([self.reader], [], [], self.patience)
+            if not ready:
+                raise TimeoutError
+        return self.reader.read(count)
 
     def start_beating(self) -> None:
         """Say every `BEAT_SECONDS` that this node lives, until `end`."""

@@ -40,6 +40,8 @@ class Manifest:
         self.path = os.path.join(root, FOLDER, b"manifest.json")
         self.tree: Optional[str] = None
         self.records: Dict[bytes, Record] = {}
+        self.origin: Dict[str, str] = {}
+        """`host` and `folder` that the tree was placed from; empty: not known."""
         self.seen: Dict[bytes, List[int]] = {}
         """The stamps of what `current` has looked at, each from before its content was read."""
         self._written = 0
@@ -50,6 +52,7 @@ class Manifest:
                 self._written = os.fstat(file.fileno()).st_mtime_ns
             self.tree = document["tree"]
             self.records = {raw(path): Record(*item) for path, item in document["files"].items()}
+            self.origin = {str(k): str(v) for k, v in dict(document.get("from") or {}).items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             self.records = {}
 
@@ -76,7 +79,7 @@ class Manifest:
         """Replace the record, whole; `tree` None: a change is under way."""
         self.tree, self.records = tree, records
         files = {text(path): list(record) for path, record in sorted(records.items())}
-        document = {"schema": SCHEMA, "tree": tree, "files": files}
+        document = {"schema": SCHEMA, "tree": tree, "from": self.origin, "files": files}
         temporary = self.path + b".new"
         with open(temporary, "w") as file:
             json.dump(document, file, separators=(",", ":"))

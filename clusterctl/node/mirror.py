@@ -7,12 +7,10 @@ is moved to `.clusterctl/replaced/TIME/` in the same folder, and said.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 import signal
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
 
 from clusterctl.node import lock
 from clusterctl.node.change import Change
@@ -26,6 +24,7 @@ from clusterctl.node.compare import (
 )
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import FOLDER, Manifest
+from clusterctl.node.synclock import CONTROLLER_SECONDS, held
 from clusterctl.node.trees import decode, text
 from clusterctl.wire import Message
 
@@ -42,36 +41,101 @@ def seen(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 
 
 def place(args: Dict[str, Any], body: bytes, link: Link) -> Message:
-    """Bring the folder to the tree: make way, say what is needed, wait for it, prove it.
+    """Bring the folder to the tree: plan, wait for the word to begin, make way, prove.
 
-    The first answer has `need` (a number), the wanted paths as its body, each ended by NUL.
+    The first answer is the plan: `need`, `deletions`, `leftovers`, `placed`, `from`; its body has
+    the wanted paths, then those that would be deleted, each ended by NUL. Nothing changes before
+    the controller's `go`. The second answer says that rsync may write, to `temporary`.
+
+    Args:
+        args: `workdir`, `tree`, `lock`; `holder` (who syncs, from where), `temporary` (a folder
+            of this sync's own within ours: once it is gone, a late rsync can write nothing).
+        body: the wanted listing.
+        link: to the controller.
     """
     root = folder(args)
     make_folder(root)
     listing = decode(body)
+    holder = args.get("holder") or {}
+    with told_by_name(root), held(root, holder) as alone:
+        manifest = Manifest(root)
+        change = Change(root, manifest, listing)
+        if change.changes:
+            _may_change(root, args, change)
+        link.patience = CONTROLLER_SECONDS
+        link.send(_plan(manifest, change))
+        if not _proceeds(link):
+            return Message({"aborted": True})
+        complete = not change.changes and manifest.tree == args["tree"]
+        temporary = _temporary(root, args)
+        if alone:
+            shutil.rmtree(os.path.dirname(temporary), ignore_errors=True)
+        try:
+            if not complete:
+                _write_gitignore(root)
+                manifest.origin = {k: str(holder[k]) for k in ("host", "folder") if k in holder}
+                change.begin()
+                os.makedirs(temporary, mode=0o700, exist_ok=True)
+            aside = [text(path) for path in change.aside]
+            head = {"need": len(change.needed), "deleted": change.deleted, "set_aside": aside}
+            head["deleted_paths"] = [text(path) for path in change.deletions[:SHOWN]]
+            link.send(Message({"begun": True, **head}))
+            proceeds = _proceeds(link)
+            different = differences(manifest, listing)
+            if proceeds and not different and not complete:
+                change.finish(args["tree"])
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(temporary))
+    shown = [text(path) for path in different[:SHOWN]]
+    return Message({**head, "equal": not different, "different": shown})
+
+
+def _may_change(root: bytes, args: Dict[str, Any], change: Change) -> None:
+    """Refuse what must not be changed, or cannot.
+
+    Raises:
+        OperationError: `busy`: a run works in the folder; `in-the-way`: something of the user's.
+    """
     busy = live_run(root, args)
     if busy is not None:
         raise OperationError("busy", "a run works in this folder", holder=busy)
-    with told_by_name(root), _alone(root):
-        with open(os.path.join(root, FOLDER, b".gitignore"), "w") as file:
-            file.write("*\n")  # where the folder is a clone too, its git shall not see ours
-        manifest = Manifest(root)
-        change = Change(root, manifest, listing)
-        if change.in_the_way:
-            paths = [text(path) for path in change.in_the_way]
-            message = "something of the user's is in the way: " + ", ".join(paths[:SHOWN])
-            raise OperationError("in-the-way", message, paths=paths)
-        change.begin()
-        head = {"need": len(change.needed), "deleted": change.deleted}
-        aside = [text(path) for path in change.aside]
-        link.send(Message({**head, "set_aside": aside}, b"\0".join(change.needed)))
+    if change.in_the_way:
+        paths = [text(path) for path in change.in_the_way]
+        message = "something of the user's is in the way: " + ", ".join(paths[:SHOWN])
+        raise OperationError("in-the-way", message, paths=paths)
+
+
+def _plan(manifest: Manifest, change: Change) -> Message:
+    head = {
+        "need": len(change.needed),
+        "deletions": len(change.leftovers),
+        "moved": change.moved,
+        "placed": len(manifest.records),
+        "from": manifest.origin,
+    }
+    return Message(head, b"".join(path + b"\0" for path in (*change.needed, *change.leftovers)))
+
+
+def _proceeds(link: Link) -> bool:
+    """Wait for the controller's word; False: it gave up, or is silent for too long."""
+    while True:
         told = link.receive()
-        different = differences(manifest, listing)
-        if told is not None and not different:
-            change.finish(args["tree"])
-        shutil.rmtree(os.path.join(root, FOLDER, b"tmp"), ignore_errors=True)
-    shown = [text(path) for path in different[:SHOWN]]
-    return Message({**head, "set_aside": aside, "equal": not different, "different": shown})
+        if told is None or "abort" in told.head:
+            return False
+        if "alive" not in told.head:
+            return True
+
+
+def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:
+    name = os.path.basename(os.fsencode(str(args.get("temporary") or "own")))
+    return os.path.join(root, FOLDER, b"tmp", name)
+
+
+def _write_gitignore(root: bytes) -> None:
+    with open(os.path.join(root, FOLDER, b".gitignore"), "w") as file:
+        file.write("*\n")  # where the folder is a clone too, its git shall not see ours
 
 
 def clear(args: Dict[str, Any], body: bytes, link: Link) -> Message:
@@ -97,7 +161,6 @@ def rsync(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     if shutil.which("rsync") is None:
         raise OperationError("no-rsync", "rsync is not installed")
     with told_by_name(root):
-        os.makedirs(os.path.join(root, FOLDER, b"tmp"), mode=0o700, exist_ok=True)
         os.chdir(root)
     link.send(Message({"exec": True}))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -114,16 +177,3 @@ def live_run(root: bytes, args: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     if elsewhere and os.path.realpath(os.fsencode(elsewhere)) != os.path.realpath(root):
         return None
     return holder
-
-
-@contextlib.contextmanager
-def _alone(root: bytes) -> Iterator[None]:
-    """Hold the folder against other syncs, for as long as this process lives."""
-    with open(os.path.join(root, FOLDER, b"lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-                raise OperationError("busy", "another sync writes here now", holder={}) from error
-            # Some filesystems know no locks; the manifest is still replaced whole.
-        yield

@@ -35,7 +35,8 @@ def kind_of(status: os.stat_result) -> Optional[str]:
     if stat.S_ISLNK(status.st_mode):
         return LINK
     if stat.S_ISREG(status.st_mode):
-        return EXECUTABLE if status.st_mode & stat.S_IXUSR else FILE
+        # Any x: so does rsync decide what it makes executable.
+        return EXECUTABLE if status.st_mode & 0o111 else FILE
     return None
 
 

@@ -19,6 +19,7 @@ from clusterctl.report.follow import Shown
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause, unanswered
 from clusterctl.report.stop import show_stop
+from clusterctl.report.sync import deletions
 from clusterctl.verbs.check import CheckResult
 from clusterctl.verbs.checkpoint import Chosen
 from clusterctl.verbs.events import Event, Progress, drive
@@ -101,7 +102,7 @@ class Person:
             case CodeChecked(verdict=verdict):
                 print_code_check(console, verdict)
             case Synced(synced=synced):
-                console.print(words(_synced(synced)))
+                _print_synced(console, synced)
             case CheckpointChosen(chosen=chosen):
                 console.print(words(_chosen(chosen)))
             case Planned(plan=plan):
@@ -155,6 +156,11 @@ def _chosen(chosen: Chosen) -> str:
     step = "" if chosen.step is None else f", step {chosen.step}"
     read = ", ".join(chosen.verified_on)
     return f"checkpoint {chosen.path} ({chosen.format}{step}): complete, read by {read}"
+
+
+def _print_synced(console: Console, synced: SyncResult) -> None:
+    for text in (_synced(synced), *deletions(synced)):
+        console.print(words(text))
 
 
 def _synced(synced: SyncResult) -> str:

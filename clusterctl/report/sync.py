@@ -12,6 +12,7 @@ from clusterctl.report.console import words
 from clusterctl.verbs.synced import NodeSync, SyncResult
 from clusterctl.wire import plain
 
+_SHOWN_NAMES = 5
 _STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}
 
 
@@ -35,12 +36,29 @@ def sync_document(result: SyncResult) -> dict[str, Any]:
     return document
 
 
+def deletions(result: SyncResult) -> list[str]:
+    """Return a line for all nodes on which the same files were deleted."""
+    alike: dict[str, list[str]] = {}
+    for node in result.nodes:
+        if node.deleted:
+            alike.setdefault(f"{node.workdir}: {_deleted(node)}", []).append(node.node)
+    return [f"{fold(names)}: {told}" for told, names in alike.items()]
+
+
+def _deleted(node: NodeSync) -> str:
+    """Return what was deleted there: a count, and the first names."""
+    first = node.deleted_paths[:_SHOWN_NAMES]
+    more = node.deleted - len(first)
+    names = ", ".join(first) + (f" and {more} more" if more > 0 else "")
+    return f"{node.deleted} deleted" + (f" ({names})" if first else "")
+
+
 def _told(node: NodeSync) -> str:
     match node.state:
         case "unchanged":
             return f"{node.workdir} is up to date"
         case "updated":
-            return f"{node.workdir}: {counted(node.sent, 'file')} sent, {node.deleted} deleted"
+            return f"{node.workdir}: {counted(node.sent, 'file')} sent, {_deleted(node)}"
         case "shared":
             return f"{node.workdir} is shared with another node, and up to date"
         case "source":

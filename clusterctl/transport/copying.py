@@ -4,24 +4,57 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from clusterctl.transport.rsync import Pushed
+from clusterctl.transport.rsync import TEMPORARY, Pushed
 
-TEMPORARY = Path(".clusterctl") / "tmp"
+CHUNK = 1 << 20
 
 
-def copy(source: Path, paths: list[bytes], workdir: str) -> Pushed:
-    """Copy files and links of a folder to another; each is replaced whole or not at all."""
+def copy(
+    source: Path,
+    paths: list[bytes],
+    workdir: str,
+    *,
+    temporary: str = "own",
+    alive: Callable[[], object] = lambda: None,
+) -> Pushed:
+    """Copy files and links of a folder to another; each is replaced whole or not at all.
+
+    Args:
+        source: the folder that has them.
+        paths: of the files, relative.
+        workdir: the folder that gets them.
+        temporary: the name of the folder within ours that they are written to first.
+        alive: called again and again meanwhile.
+    """
     target = Path(workdir).expanduser()
-    part = target / TEMPORARY / "part"
+    part = target / TEMPORARY / temporary / "part"
     try:
         part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in map(os.fsdecode, paths):
+            alive()
             part.unlink(missing_ok=True)
-            shutil.copy2(source / name, part, follow_symlinks=False)
+            _copy_one(source / name, part, alive)
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             part.replace(target / name)
     except OSError as error:
         return Pushed(code=1, words=f"{error.filename}: {error.strerror}")
     return Pushed(code=0, words="")
+
+
+def _copy_one(path: Path, part: Path, alive: Callable[[], object]) -> None:
+    """Copy a file or a link with its mode and times; holes stay holes."""
+    if path.is_symlink():
+        shutil.copy2(path, part, follow_symlinks=False)
+        return
+    with path.open("rb") as read, part.open("wb") as written:
+        while data := read.read(CHUNK):
+            alive()
+            if data.count(0) == len(data):
+                written.seek(len(data), os.SEEK_CUR)
+            else:
+                written.write(data)
+        written.truncate()
+    shutil.copystat(path, part)

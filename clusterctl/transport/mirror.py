@@ -1,22 +1,30 @@
-"""A sync's dialogue with one node: it says what it needs, is brought that, proves the tree."""
+"""A sync's dialogue with one node: it plans, may begin, is brought its files, proves the tree."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from clusterctl.node.trees import decode, text
 from clusterctl.transport.control_master import Folder
 from clusterctl.transport.copying import copy
 from clusterctl.transport.failure import Failed
-from clusterctl.transport.interface import Connection, Reply, Request
+from clusterctl.transport.interface import Call, Connection, Reply, Request
 from clusterctl.transport.rsync import Pushed, push
+from clusterctl.transport.together import Together
 from clusterctl.wire import Message
+
+ALIVE_SECONDS = 5.0
+"""How often a node that waits is told that we live: it lets go of the folder after silence."""
+_FOREIGN = "is this host still yours? Its agent asked for files that the sync does not place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What shall be where on a node."""
+    """What a sync places on a node."""
 
     source: Path
     """The folder here."""
@@ -28,12 +36,27 @@ class Placement:
     """Its wanted listing, encoded."""
     lock: str
     """The node's lock: its holder, a run, keeps the folder as it is."""
+    holder: Mapping[str, str] = field(default_factory=dict)
+    """`sync` (its id), `user`, `host`, `folder`: what others learn of this sync."""
+    together: Together | None = None
+    """The nodes that begin together; None: this one begins at once."""
 
     @property
     def request(self) -> Request:
         """The operation that opens the dialogue."""
-        args = {"workdir": self.workdir, "tree": self.tree, "lock": self.lock}
+        args = {
+            "workdir": self.workdir,
+            "tree": self.tree,
+            "lock": self.lock,
+            "holder": self.holder,
+            "temporary": self.temporary,
+        }
         return Request(op="place", args=args, body=self.listing)
+
+    @property
+    def temporary(self) -> str:
+        """The name of the folder that rsync writes to first, of this sync's own."""
+        return self.holder.get("sync", "own")
 
 
 def mirror(connection: Connection, placement: Placement, folder: Folder) -> Reply:
@@ -47,41 +70,118 @@ def mirror(connection: Connection, placement: Placement, folder: Folder) -> Repl
     Raises:
         Failed: the way broke.
     """
+    name = connection.node.name
+    if placement.together is not None and not placement.together.enter(name):
+        return Reply(node=name, state="ok", messages=(Message({"aborted": True, "end": True}),))
     call = connection.call(placement.request)
     with contextlib.closing(call):
         messages = call.messages()
-        first = next(messages, None)
-        if first is None or "end" in first.head:
-            return _with(call.reply(), first)
+        plan = next(messages, None)
+        if plan is None or "end" in plan.head:
+            return _with(call.reply(), plan)
+        paths = needed(plan, placement)
+        if not _agreed(call, placement, plan):
+            call.send(Message({"abort": True}))
+            return _ended(call, messages)
+        call.send(Message({"go": True}))
+        begun = next(messages, None)
+        if begun is None or "end" in begun.head:
+            return _with(call.reply(), begun)
         pushed = {"code": 0, "words": ""}
-        paths = first.body.split(b"\0") if first.body else []
         if paths:
             try:
-                done = bring(connection, placement, paths, folder)
+                done = bring(connection, placement, paths, folder, _beating(call))
             except Failed as failure:
-                return failure.reply(connection.node.name)
+                return failure.reply(name)
             pushed = {"code": done.code, "words": done.words}
         call.send(Message({"sent": len(paths)}))
-        last = next(messages, None)
-        if last is not None:
-            last = Message({**last.head, "sent": pushed}, last.body)
-            for _ in messages:
-                pass  # nothing follows; the call's end is what `reply` waits for
-        return _with(call.reply(), last)
+        return _ended(call, messages, sent=pushed)
+
+
+def needed(plan: Message, placement: Placement) -> list[bytes]:
+    """Return the paths that a node asks for.
+
+    Raises:
+        Failed: one of them is none of the sync's: it could be any file of this machine.
+    """
+    count = plan.head.get("need")
+    paths = _paths(plan)[:count] if isinstance(count, int) else []
+    foreign = sorted(set(paths) - set(decode(placement.listing)))
+    if foreign:
+        shown = ", ".join(repr(text(path)) for path in foreign[:3])
+        words = f"asked for {len(foreign)} files that are not part of the sync: {shown}"
+        raise Failed("bad-output", "answer", words, _FOREIGN)
+    return paths
+
+
+def leftovers(plan: Message) -> tuple[str, ...]:
+    """Return the paths of a plan that the sync would take away."""
+    count = plan.head.get("need")
+    return tuple(map(text, _paths(plan)[count:])) if isinstance(count, int) else ()
+
+
+def _paths(plan: Message) -> list[bytes]:
+    """Return all paths of a plan: those that are needed, then those that would be taken away."""
+    return plan.body.split(b"\0")[:-1]
 
 
 def bring(
-    connection: Connection, placement: Placement, paths: list[bytes], folder: Folder
+    connection: Connection,
+    placement: Placement,
+    paths: list[bytes],
+    folder: Folder,
+    alive: Callable[[], object],
 ) -> Pushed:
-    """Bring files to a node.
+    """Bring files to a node; `alive` is called every few seconds meanwhile.
 
     Raises:
         Failed: the way broke.
     """
-    source, workdir = placement.source, placement.workdir
+    source, workdir, temporary = placement.source, placement.workdir, placement.temporary
     if connection.node.local:
-        return copy(source, paths, workdir)
-    return push(connection, source=source, paths=paths, workdir=workdir, folder=folder.path)
+        return copy(source, paths, workdir, temporary=temporary, alive=alive)
+    return push(
+        connection,
+        source=source,
+        paths=paths,
+        workdir=workdir,
+        folder=folder.path,
+        temporary=temporary,
+        alive=alive,
+    )
+
+
+def _agreed(call: Call, placement: Placement, plan: Message) -> bool:
+    """Wait until all nodes have said what they would do, and say whether this one may."""
+    together = placement.together
+    if together is None:
+        return True
+    together.offer(call.node.name, plan)
+    while (verdict := together.verdict(ALIVE_SECONDS)) is None:
+        call.send(Message({"alive": True}))
+    return verdict
+
+
+def _beating(call: Call) -> Callable[[], None]:
+    """Return what tells the node that we live, no more often than is needed."""
+    last = time.monotonic()
+
+    def alive() -> None:
+        nonlocal last
+        if time.monotonic() - last >= ALIVE_SECONDS:
+            last = time.monotonic()
+            call.send(Message({"alive": True}))
+
+    return alive
+
+
+def _ended(call: Call, messages: Iterator[Message], **more: object) -> Reply:
+    last = next(messages, None)
+    if last is not None:
+        last = Message({**last.head, **more}, last.body)
+        for _ in messages:
+            pass  # nothing follows; the call's end is what `reply` waits for
+    return _with(call.reply(), last)
 
 
 def _with(reply: Reply, message: Message | None) -> Reply:

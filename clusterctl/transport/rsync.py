@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,17 @@ from clusterctl.transport import rsync_shim
 from clusterctl.transport.calls import AgentCall
 from clusterctl.transport.failure import Failed, safe
 from clusterctl.transport.interface import Connection, Request
-from clusterctl.transport.stream import Stream
+from clusterctl.transport.stream import Ending, Stream
 
 IO_SECONDS = 60
 """rsync gives up after so long without a byte; so do we."""
 CHUNK = 1 << 18
+TEMPORARY = ".clusterctl/tmp"
+"""Where files lie on a node until they are whole, each sync's in a folder of its own."""
+POLL_SECONDS = 1.0
+"""How often we look up from waiting for rsync."""
+_KILLED = 20
+"""rsync's own exit code for an end by a signal."""
 VANISHED = 24
 """rsync's exit code where a file went away while it was read."""
 
@@ -38,7 +44,14 @@ class Pushed:
 
 
 def push(
-    connection: Connection, *, source: Path, paths: list[bytes], workdir: str, folder: Path
+    connection: Connection,
+    *,
+    source: Path,
+    paths: list[bytes],
+    workdir: str,
+    folder: Path,
+    temporary: str = "own",
+    alive: Callable[[], object] = lambda: None,
 ) -> Pushed:
     """Write files of a folder to a node's folder; each is replaced whole or not at all.
 
@@ -48,6 +61,8 @@ def push(
         paths: files and links in it, relative.
         workdir: the folder there.
         folder: a private one with a short path, for the socket.
+        temporary: the name of the folder within ours that files are written to first.
+        alive: called every few seconds meanwhile.
 
     Raises:
         Failed: the way broke.
@@ -62,7 +77,7 @@ def push(
         list_file.write(b"\0".join(b"./" + path for path in paths))
         list_file.seek(0)
         process = subprocess.Popen(
-            command(address),
+            command(address, temporary),
             cwd=source,
             stdin=list_file,
             stdout=subprocess.DEVNULL,
@@ -75,7 +90,7 @@ def push(
             target=_carry, args=(listener, connection, workdir, outcome), daemon=True
         )
         carrier.start()
-        _, errors = process.communicate()
+        errors = _waited(process, alive)
         # An rsync that never came to its shim leaves the carrier waiting.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
@@ -84,11 +99,22 @@ def push(
     if outcome.failure is not None:
         raise outcome.failure
     code = 0 if process.returncode == VANISHED else process.returncode
-    # The node's rsync says its errors there, on stderr; ours knows the end of it only.
+    # The node's rsync says its errors there, on stderr, and ends with a status of its own that
+    # ours may never learn.
+    code = code or outcome.code
     return Pushed(code=code, words=safe(outcome.errors + b"\n" + errors) if code else "")
 
 
-def command(address: Path) -> list[str]:
+def _waited(process: subprocess.Popen[bytes], alive: Callable[[], object]) -> bytes:
+    """Wait for rsync and return what it wrote to stderr."""
+    while True:
+        try:
+            return process.communicate(timeout=POLL_SECONDS)[1]
+        except subprocess.TimeoutExpired:
+            alive()
+
+
+def command(address: Path, temporary: str = "own") -> list[str]:
     """Return rsync's argv.
 
     Whoever calls has compared contents, so `--ignore-times` sends exactly what is listed. The
@@ -98,7 +124,7 @@ def command(address: Path) -> list[str]:
     return [
         *("rsync", "--links", "--executability", "--times", "--ignore-times"),
         *("--omit-dir-times", "--no-implied-dirs", "--from0", "--files-from=-"),
-        *("--temp-dir=.clusterctl/tmp", f"--timeout={IO_SECONDS}"),
+        *(f"--temp-dir={TEMPORARY}/{temporary}", f"--timeout={IO_SECONDS}", "--sparse"),
         *("-e", " ".join(_quoted(word) for word in shim), "--", "./", "node:."),
     ]
 
@@ -113,6 +139,7 @@ class _Outcome:
     """What the carrying thread leaves behind."""
 
     errors: bytes = b""
+    code: int = 0
     failure: Failed | None = None
 
 
@@ -127,8 +154,10 @@ def _carry(
     with shim:
         try:
             with _handed_over(shim) as (argv, source, sink):
-                outcome.errors = _run(connection, argv, workdir, (source, sink))
-            status = 0
+                ending = _run(connection, argv, workdir, (source, sink))
+            outcome.errors = ending.errors
+            # None: killed, or its status was not told.
+            outcome.code = status = _KILLED if ending.exit_code is None else ending.exit_code
         except Failed as failed:
             outcome.failure = failed
             status = 1
@@ -149,8 +178,8 @@ def _handed_over(shim: socket.socket) -> Iterator[tuple[list[str], int, int]]:
             os.close(descriptor)
 
 
-def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int, int]) -> bytes:
-    """Start the node's rsync, move the bytes, and return what it wrote to stderr."""
+def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int, int]) -> Ending:
+    """Start the node's rsync, move the bytes, and return how it ended."""
     call = connection.call(Request(op="rsync", args={"argv": argv, "workdir": workdir}))
     with contextlib.closing(call):
         assert isinstance(call, AgentCall), "every real connection's call is one"
@@ -166,7 +195,7 @@ def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int
         up = threading.Thread(target=_send, args=(os.dup(source), stream), daemon=True)
         up.start()
         _receive(received, stream, sink)
-        return stream.ending().errors
+        return stream.ending()
 
 
 def _send(source: int, stream: Stream) -> None:

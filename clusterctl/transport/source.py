@@ -1,32 +1,28 @@
 """What the person's folder holds for the nodes: git's list of it, or all but common junk."""
 
+# ruff: noqa: PTH110, PTH114, PTH118
+# Paths are bytes here, and there are many of them.
+
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 import os
-import subprocess
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
-from clusterctl.node.trees import Entry, Listing, digest_of, encode, kind_of, text, tree_hash
+from clusterctl.node.trees import Entry, Listing, digest_of, encode, kind_of, raw, text, tree_hash
+from clusterctl.transport.git import Worktree
+from clusterctl.transport.ignore import IGNORE_FILE, JUNK, Ignored, ignored_in
 
 logger = logging.getLogger(__name__)
 
-IGNORE_FILE = ".clusterctlignore"
 OWN_FOLDER = b".clusterctl"
-DIFF_LIMIT = 16 * 1024 * 1024
-"""Bytes of uncommitted changes that are kept for the record."""
-
-JUNK = (
-    *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", "node_modules", "*.egg-info"),
-    *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
-    *(".tox", ".nox", ".cache", ".DS_Store", "*.swp", "*~", "wandb", "mlruns", "lightning_logs"),
-)
-"""Left out where no git says what belongs to the code."""
+MANIFEST = OWN_FOLDER + b"/manifest.json"
+"""In a folder below ours it means that a sync places files there: they are no code of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,41 +58,58 @@ def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> Source:
         leave_out: paths in it that are no code, such as the checkpoints.
 
     Raises:
-        UsageError: git cannot say, or there is nothing.
+        UsageError: it is not a folder to mirror, git fails, or there is nothing.
         ClusterError: a file cannot be read.
     """
-    in_git = _git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
-    found = _listed_by_git(folder, b"") if in_git else _walked(folder, Ignored(JUNK))
-    ignored = Ignored([*_ignore_lines(folder), *(f"/{path}" for path in leave_out)])
+    worktree = Worktree.of(folder)
+    ignored = ignored_in(folder, leave_out)
+    _refuse_home(folder)
+    apart = _Apart(folder)
+    if worktree is not None:
+        found = worktree.files(ignored.covers)
+    else:
+        found = _walked(folder, Ignored(JUNK), ignored)
     listing: Listing = {}
     size = 0
+    root = os.fsencode(folder) + b"/"
     for path in sorted(set(found)):
-        if path.split(b"/", 1)[0] == OWN_FOLDER or ignored.covers(path):
+        if path.split(b"/", 1)[0] == OWN_FOLDER or ignored.covers(path) or apart.covers(path):
             continue
-        full = folder / os.fsdecode(path)
-        try:
-            status = full.lstat()
-            kind = kind_of(status)
-            if kind is not None:
-                listing[path] = Entry(kind, digest_of(os.fsencode(full), kind))
-                size += status.st_size
-        except FileNotFoundError:
-            continue  # deleted in the work tree
-        except OSError as error:
-            hint = f"make it readable, or name it in {IGNORE_FILE}"
-            raise ClusterError(f"{text(path)}: {error.strerror}", hint=hint) from error
+        _refuse_secret(folder, path)
+        with _named(path):
+            try:
+                status = os.lstat(root + path)
+                kind = kind_of(status)
+                if kind is not None:
+                    listing[path] = Entry(kind, digest_of(root + path, kind))
+                    size += status.st_size
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # deleted in the work tree
     if not listing:
-        raise UsageError(f"{folder}: nothing to sync: no files", hint="run it in the code's folder")
+        raise _nothing(folder, worktree)
     return Source(
         folder=folder,
         listing=listing,
         tree=tree_hash(listing),
         size=size,
-        commit=_git(folder, "rev-parse", "--verify", "HEAD").decode().strip() or None
-        if in_git
-        else None,
-        diff=_diff(folder) if in_git else "",
+        commit=worktree.commit() if worktree else None,
+        diff=worktree.diff() if worktree else "",
     )
+
+
+def changed_since(source: Source, names: Iterable[str]) -> list[str]:
+    """Return which of some paths are no longer in the folder as they were listed."""
+    changed = []
+    for name in names:
+        path = os.fsencode(source.folder) + b"/" + raw(name)
+        entry = source.listing.get(raw(name))
+        try:
+            kind = kind_of(os.lstat(path)) or ""
+            if entry is not None and entry != Entry(kind, digest_of(path, kind)):
+                changed.append(name)
+        except OSError:
+            changed.append(name)
+    return changed
 
 
 @contextlib.contextmanager
@@ -119,93 +132,106 @@ def token_in(folder: Path, token: str) -> Iterator[None]:
             own.rmdir()
 
 
-class Ignored:
-    """Patterns of paths to leave out: a name anywhere, or with a slash from the top on."""
+class _Apart:
+    """Folders whose files are not the code's, though they lie in its folder."""
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        """Take the patterns; what they cover, they cover with everything below it."""
-        self._patterns = [p.rstrip("/").encode("utf-8", "surrogateescape") for p in patterns]
+    def __init__(self, folder: Path) -> None:
+        self._root = os.fsencode(folder) + b"/"
+        self._known: dict[bytes, bool] = {b"": False}
 
     def covers(self, path: bytes) -> bool:
-        """Say whether the path, or a folder above it, is left out."""
-        parts = path.split(b"/")
-        for count in range(1, len(parts) + 1):
-            head = b"/".join(parts[:count])
-            for pattern in self._patterns:
-                wanted = head if b"/" in pattern else parts[count - 1]
-                if fnmatch.fnmatchcase(wanted, pattern.lstrip(b"/")):
-                    return True
-        return False
+        """Say whether a path lies in a virtual environment, in a workdir, or behind a link."""
+        folder = path.rpartition(b"/")[0]
+        if folder not in self._known:
+            self._known[folder] = self.covers(folder) or self._is_apart(folder)
+        return self._known[folder]
+
+    def _is_apart(self, folder: bytes) -> bool:
+        full = self._root + folder
+        return os.path.islink(full) or _is_separate(full)
 
 
-def _ignore_lines(folder: Path) -> list[str]:
-    try:
-        lines = (folder / IGNORE_FILE).read_text(errors="surrogateescape").splitlines()
-    except FileNotFoundError:
-        return []
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+def _is_separate(folder: bytes) -> bool:
+    """Say whether a folder is a virtual environment or what a sync mirrors into."""
+    return os.path.exists(folder + b"/pyvenv.cfg") or os.path.exists(folder + b"/" + MANIFEST)
 
 
-def _listed_by_git(folder: Path, prefix: bytes) -> Iterator[bytes]:
-    """Yield tracked and new files; a repository within is asked itself."""
-    output = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    for name in filter(None, output.split(b"\0")):
-        path = name.rstrip(b"/")
-        full = folder / os.fsdecode(path)
-        if full.is_dir() and not full.is_symlink():
-            if (full / ".git").exists():
-                yield from _listed_by_git(full, prefix + path + b"/")
-            continue
-        if not _in_virtual_environment(folder, full):
-            yield prefix + path
+def _walked(folder: Path, junk: Ignored, ignored: Ignored) -> Iterator[bytes]:
+    """Yield all files but junk and what is left out, whose folders are not even opened."""
+
+    def wanted(path: bytes) -> bool:
+        name = path.rpartition(b"/")[2]
+        return not (name == OWN_FOLDER or junk.covers(name) or ignored.covers(path))
+
+    yield from _below(os.fsencode(folder), b"", wanted)
 
 
-def _in_virtual_environment(folder: Path, path: Path) -> bool:
-    above = path.relative_to(folder).parents
-    return any((folder / parent / "pyvenv.cfg").exists() for parent in above[:-1])
+def _below(root: bytes, prefix: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
+    folders = []
+    with _named(prefix), os.scandir(os.path.join(root, prefix)) as entries:
+        for entry in entries:
+            path = prefix + entry.name
+            if not wanted(path):
+                continue
+            # A link to a folder is a path of the tree, not a folder to go into.
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(path)
+            else:
+                yield path
+    for path in folders:
+        if not _is_separate(os.path.join(root, path)):
+            yield from _below(root, path + b"/", wanted)
 
 
-def _walked(folder: Path, junk: Ignored) -> Iterator[bytes]:
-    """Yield all files but junk and virtual environments."""
-    for parent, folders, names in os.walk(folder):
-        here = Path(parent)
-        # A link to a folder is a path of the tree, not a folder to go into.
-        links = [name for name in folders if (here / name).is_symlink()]
-        folders[:] = [
-            name
-            for name in folders
-            if name not in links
-            and not junk.covers(os.fsencode(name))
-            and not (here / name / "pyvenv.cfg").exists()
-        ]
-        for name in [*names, *links]:
-            if not junk.covers(os.fsencode(name)):
-                yield os.fsencode((here / name).relative_to(folder))
-
-
-def _diff(folder: Path) -> str:
-    patch = _git(folder, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", ".")
-    new = _git(folder, "ls-files", "-z", "--others", "--exclude-standard")
-    names = [text(name) for name in filter(None, new.split(b"\0"))]
-    shown = patch[:DIFF_LIMIT].decode("utf-8", "backslashreplace")
-    if len(patch) > DIFF_LIMIT:
-        shown += f"\n# cut: {len(patch)} bytes\n"
-    return shown + "".join(f"# new file: {name!r}\n" for name in names)
-
-
-def _git(folder: Path, *words: str) -> bytes:
-    """Return git's output, empty where it has none to give.
+@contextlib.contextmanager
+def _named(path: bytes) -> Iterator[None]:
+    """Turn what the system refuses into an error that names the file.
 
     Raises:
-        UsageError: this is git's folder, and git will not work with it.
+        ClusterError: it may not be read.
     """
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        yield
+    except OSError as error:
+        hint = f"make it readable, or name it in {IGNORE_FILE}"
+        raise ClusterError(f"{text(path) or '.'}: {error.strerror}", hint=hint) from error
+
+
+_PRIVATE = re.compile(
+    rb"(^|/)(\.ssh/id_[^/]*(?<!\.pub)|\.gnupg/.*|\.aws/credentials|\.kube/config|\.netrc)\Z"
+)
+"""Keys and passwords that lie in a home folder."""
+
+
+def _refuse_home(folder: Path) -> None:
+    """Refuse a home folder, unless an ignore file shows that it is meant.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if folder.resolve() == Path.home().resolve() and not (folder / IGNORE_FILE).exists():
+        message = f"{folder} is your home folder: expected the folder of the code"
+        hint = f"cd to the code; if it is here, name the rest in {folder / IGNORE_FILE}"
+        raise UsageError(message, hint=hint)
+
+
+def _refuse_secret(folder: Path, path: bytes) -> None:
+    """Refuse to copy a private key.
+
+    Raises:
+        UsageError: it is one, by its name.
+    """
+    if _PRIVATE.search(path):
+        message = f"{folder / os.fsdecode(path)}: a private key or password would go to every node"
+        hint = f"cd to the folder of the code, or name it in {IGNORE_FILE}"
+        raise UsageError(message, hint=hint)
+
+
+def _nothing(folder: Path, worktree: Worktree | None) -> UsageError:
+    if worktree is not None and worktree.ignores_folder():
+        message = (
+            f"{folder}: nothing to sync: the git repository {worktree.top} ignores this folder"
         )
-    except FileNotFoundError:
-        return b""
-    if b"dubious ownership" in done.stderr:
-        hint = f"try: git config --global --add safe.directory '{folder}'"
-        raise UsageError(f"{folder}: git: the folder belongs to another user", hint=hint)
-    return done.stdout if done.returncode == 0 else b""
+        hint = "take it out of .gitignore there, or make it a repository of its own: git init"
+        return UsageError(message, hint=hint)
+    return UsageError(f"{folder}: nothing to sync: no files", hint="run it in the code's folder")

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
-from clusterctl.errors import Interrupted, LaunchRefused, UsageError
+from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan import launchers
 from clusterctl.plan.effective import effective
@@ -22,9 +22,10 @@ from clusterctl.transport.pool import Pool
 from clusterctl.verbs import runid
 from clusterctl.verbs.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.needs import before_sync, check_needs
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.starting import start
-from clusterctl.verbs.sync import SyncResult, sync
+from clusterctl.verbs.sync import SyncOptions, SyncResult, sync
 from clusterctl.wire import plain
 
 REACHED_ONLY = ("ssh",)
@@ -44,6 +45,8 @@ class LaunchOptions:
     """A name of the person's own for the run."""
     checks: bool = True
     syncs: bool = True
+    deletes: bool = False
+    """The sync may delete also what the command names, or most of what was placed."""
     forces: bool = False
     """Go on in spite of checks that failed."""
     excludes_unhealthy: bool = False
@@ -166,6 +169,9 @@ def _make_ready(
     synced = None
     if options.syncs:
         synced = yield from _sync(cluster, pool, options)
+        if options.checks:
+            verdict = yield from check_needs(cluster, pool, verdict)
+            _stop_if_blocked(verdict.blocking, options)
         if options.checks and cluster.job.check:
             verdict = yield from check_code(cluster, pool, verdict)
             yield CodeChecked(verdict=verdict)
@@ -225,7 +231,8 @@ def _judge(
         skip=() if options.syncs else SYNC_ONLY,
         code=not options.syncs,
     )
-    verdict = yield from check(cluster, pool, looks)
+    judged = before_sync if options.syncs else replace
+    verdict = yield from check(judged(cluster), pool, looks)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
     if options.excludes_unhealthy and unhealthy:
         left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
@@ -236,7 +243,7 @@ def _judge(
             hint = "clusterctl check says more"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
         cluster = cluster.with_nodes(left)
-        verdict = yield from check(cluster, pool, looks)
+        verdict = yield from check(judged(cluster), pool, looks)
     yield Checked(verdict=verdict)
     return cluster, verdict
 
@@ -282,7 +289,11 @@ def _sync(
         text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
         yield Said(text=text, level="warning")
         return None
-    synced = yield from sync(cluster, pool, options.source)
+    asked = SyncOptions(deletes=options.deletes, command=cluster.job.command, launching=True)
+    try:
+        synced = yield from sync(cluster, pool, options.source, asked)
+    except SyncRefused as error:
+        raise LaunchRefused(str(error), hint=error.hint, by="sync") from error
     yield Synced(synced=synced)
     if not synced.ok:
         failed = [f"{node.node}: {node.words}" for node in synced.nodes if not node.ok]

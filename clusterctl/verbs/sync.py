@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import getpass
 import secrets
+import socket
 import time
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.mirror import Placement
-from clusterctl.transport.source import Source, read_source, token_in
+from clusterctl.transport.source import Source, changed_since, read_source, token_in
+from clusterctl.transport.together import Together
 from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.deletions import Origin, leftovers_of, refusal
 from clusterctl.verbs.events import Event, Progress, Said
 from clusterctl.verbs.sharing import Sight, busy, folders
-from clusterctl.verbs.synced import NodeSync, State, SyncResult
+from clusterctl.verbs.synced import NodeSync, State, SyncOptions, SyncResult
+from clusterctl.wire import Message
 
-__all__ = ["NodeSync", "SyncResult", "sync"]
+__all__ = ["NodeSync", "SyncOptions", "SyncResult", "sync"]
 
 SYNC_SECONDS = 600.0
 """Longest a node may take to compare its folder."""
 SEEN_SECONDS = 20.0
 """Longest a node may take to look for tokens; a node that was left out may be a broken one."""
+CLEAR_SECONDS = 5.0
+"""Longest that taking tokens away may hold up the end; a later sync removes what stays."""
 LARGE = 1 << 30
 """From so many bytes on it is said that this is more than code."""
 
@@ -45,11 +52,14 @@ class SyncPool(Protocol):
         """Bring a folder of each node to a tree."""
 
 
-def sync(cluster: Cluster, pool: SyncPool, source: Path) -> Generator[Event, None, SyncResult]:
+def sync(
+    cluster: Cluster, pool: SyncPool, source: Path, options: SyncOptions | None = None
+) -> Generator[Event, None, SyncResult]:
     """Mirror `source` into every node's workdir.
 
     Raises:
         UsageError: a node has no workdir, or the folder is not one to mirror.
+        SyncRefused: it would delete too much; nothing was changed.
     """
     began = time.monotonic()
     homeless = [node.name for node in cluster.nodes if not node.workdir]
@@ -61,7 +71,7 @@ def sync(cluster: Cluster, pool: SyncPool, source: Path) -> Generator[Event, Non
     if found.size > LARGE:
         text = f"{len(found.listing)} files with {found.size >> 20} MiB are to be mirrored"
         yield Said(text=f"{text}; name what is not code in .clusterctlignore", level="warning")
-    work = _Sync(cluster, pool, found)
+    work = _Sync(cluster, pool, found, options or SyncOptions())
     yield from work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)
     for node in nodes:
@@ -101,33 +111,37 @@ class _Sync:
     cluster: Cluster
     pool: SyncPool
     source: Source
+    options: SyncOptions
     done: dict[str, NodeSync] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    """Nodes that may have left a token."""
 
     def run(self) -> Generator[Event, None, None]:
         """Compare; find who shares a filesystem; give each filesystem the files; prove."""
         self.tokens = {node.name: secrets.token_hex(8) for node in self.cluster.nodes}
-        open_nodes = yield from self._compare()
-        if not open_nodes:
-            return
         own = secrets.token_hex(8)
         try:
+            different = yield from self._compare()
+            if not different:
+                return
             with token_in(self.source.folder, own):
-                groups = yield from self._groups(open_nodes, own)
+                groups = yield from self._groups(different, own)
             if own in groups:
-                self._prove(groups.pop(own), "source")
+                self._prove([n for n in groups.pop(own) if n.name in different], "source")
             yield from self._place([nodes[0] for nodes in groups.values()])
-            for first, *others in groups.values():
+            for first, *rest in groups.values():
+                others = [node for node in rest if node.name in different]
                 if not self.done[first.name].ok:
                     self._like_first(first, others)
                 elif others:
                     self._prove(others, "shared")
             yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
         finally:
-            self._clear(open_nodes)
+            self._clear()
 
-    def _compare(self) -> Generator[Event, None, list[Node]]:
-        """Ask all nodes; return those that do not have the tree."""
+    def _compare(self) -> Generator[Event, None, list[str]]:
+        """Ask all nodes; return the names of those that do not have the tree."""
         requests = {
             node.name: Request(
                 op="tree",
@@ -147,17 +161,22 @@ class _Sync:
             if head["equal"]:
                 self._note(reply.node, "unchanged")
             else:
+                self.asked.append(reply.node)
                 different.append(reply.node)
             total = len(self.cluster.nodes)
             yield Progress(phase="compare", done=len(self.done) + len(different), total=total)
-        return [node for node in self.cluster.nodes if node.name in different]
+        return different
 
-    def _groups(self, nodes: list[Node], own: str) -> Generator[Event, None, dict[str, list[Node]]]:
+    def _groups(
+        self, different: list[str], own: str
+    ) -> Generator[Event, None, dict[str, list[Node]]]:
         """Return the nodes by folder; `own` is the key of those that see our own folder.
 
+        Nodes that have the tree already are among them: they are to keep it until all have it.
         Nodes that were left out are asked too: a run of theirs may work in a folder that one of
         ours shares.
         """
+        nodes = [n for n in self.cluster.nodes if n.name in different or self._is_ok(n.name)]
         sights = []
         for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
@@ -177,9 +196,17 @@ class _Sync:
             if found.user is None or found.token == own:
                 groups[found.token] = shared
                 continue
-            for node in shared:
+            open_nodes = [node for node in shared if node.name in different]
+            if not open_nodes:
+                groups[found.token] = shared
+            for node in open_nodes:
                 self._fail(node.name, busy(node.name, found.user), _HINTS["running"])
-        return {token: shared for token, shared in groups.items() if shared}
+        # Those that lack something first: one of them is given the files.
+        return {
+            token: sorted(shared, key=lambda node: node.name not in different)
+            for token, shared in groups.items()
+            if shared
+        }
 
     def _seen(self, nodes: list[Node], own: str) -> dict[str, Request]:
         """Ask these nodes and those left out which tokens they see."""
@@ -198,39 +225,100 @@ class _Sync:
         }
 
     def _place(self, firsts: list[Node]) -> Generator[Event, None, None]:
-        """Give the files to one node of each filesystem, all at once."""
-        listing = self.source.encoded
-        placements = {
+        """Give the files to one node of each filesystem, all at once, once all may be changed.
+
+        Raises:
+            SyncRefused: too much would be deleted.
+        """
+        if not firsts:
+            return
+        refused: list[SyncRefused] = []
+        order = sorted(node.name for node in firsts)
+        together = Together(order, lambda plans: self._agree(plans, refused))
+        try:
+            for reply in self.pool.mirror(self._placements(firsts, together)):
+                head = self._head(reply)
+                if head is not None:
+                    self._judge(reply.node, head)
+                elif _kind(reply) == "locked":
+                    together.abort()
+                together.withdraw(reply.node)
+                yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+        finally:
+            together.abort()
+        if refused:
+            raise refused[0]
+
+    def _placements(self, firsts: list[Node], together: Together) -> dict[str, Placement]:
+        listing, here = self.source.encoded, self._here()
+        holder = {
+            "sync": secrets.token_hex(8),
+            "user": getpass.getuser(),
+            "host": here.host,
+            "folder": here.folder,
+        }
+        return {
             node.name: Placement(
                 source=self.source.folder,
                 workdir=str(node.workdir),
                 tree=self.source.tree,
                 listing=listing,
                 lock=lock_name(self.cluster, node),
+                holder=holder,
+                together=together,
             )
             for node in firsts
         }
-        for reply in self.pool.mirror(placements):
-            head = self._head(reply)
-            if head is not None:
-                self._judge(reply.node, head)
-            yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+
+    def _here(self) -> Origin:
+        return Origin(host=socket.gethostname(), folder=str(self.source.folder))
+
+    def _agree(self, plans: Mapping[str, Message], refused: list[SyncRefused]) -> bool:
+        """Judge what all nodes would do; keep why not."""
+        if self.options.deletes:
+            return True
+        why = refusal(
+            [leftovers_of(name, plan) for name, plan in sorted(plans.items())],
+            here=self._here(),
+            command=self.options.command,
+            workdirs={node.name: str(node.workdir) for node in self.cluster.nodes},
+            launching=self.options.launching,
+        )
+        if why is not None:
+            refused.append(why)
+        return why is None
 
     def _judge(self, name: str, head: Mapping[str, Any]) -> None:
+        if "aborted" in head:
+            self._fail(name, "left as it is, as not all nodes could be changed", "")
+            return
         sent = head["sent"]
-        self._note(name, "updated")
+        changed = head["need"] or head["deleted"] or head["set_aside"]
+        if changed or not self._is_ok(name):
+            self._note(name, "updated")
         self.done[name] = replace(
             self.done[name],
             sent=head["need"],
             deleted=head["deleted"],
+            deleted_paths=tuple(map(str, head.get("deleted_paths", ()))),
             set_aside=tuple(head["set_aside"]),
         )
-        if sent["code"]:
-            words = f"not all files could be written ({sent['code']}): {sent['words']}"
-            self._fail(name, words, "is there room, and may the user write there?")
-        elif not head["equal"]:
-            different = ", ".join(head["different"])
-            self._fail(name, f"not as sent: {different}", "it changed meanwhile; sync again")
+        if not head["equal"]:
+            self._fail(name, *self._why_different(name, sent, head["different"]))
+
+    def _why_different(
+        self, name: str, sent: Mapping[str, Any], different: list[str]
+    ) -> tuple[str, str]:
+        """Say why a node did not get the tree, and what to do."""
+        listed = ", ".join(different)
+        if changed := changed_since(self.source, different):
+            words = f"changed here while it was sent: {', '.join(changed)}"
+            return words, "sync again when nothing writes to this folder"
+        if not sent["code"]:
+            return f"not as sent: {listed}", "it changed there meanwhile; sync again"
+        words = f"not all files could be written ({sent['code']}): {sent['words'] or listed}"
+        workdir = self.cluster.node(name).workdir
+        return words, f"try there: df -h {workdir}; df -i {workdir}; ls -ld {workdir}"
 
     def _prove(self, nodes: list[Node], state: State) -> None:
         """Have nodes that were given nothing themselves read every file."""
@@ -259,18 +347,18 @@ class _Sync:
                 node.name, f"shares its workdir with {first.name}, where the sync failed", ""
             )
 
-    def _clear(self, nodes: list[Node]) -> None:
+    def _clear(self) -> None:
         """Take the tokens away; whatever of it fails is not worth a word."""
         args = {"tokens": list(self.tokens.values())}
-        reachable = [node for node in nodes if self._reached(node)]
         requests = {
-            n.name: Request(op="clear", args={"workdir": n.workdir, **args}) for n in reachable
+            name: Request(op="clear", args={"workdir": self.cluster.node(name).workdir, **args})
+            for name in self.asked
         }
-        for _ in self.pool.call(requests, timeout=SYNC_SECONDS):
+        for _ in self.pool.call(requests, timeout=CLEAR_SECONDS):
             pass
 
-    def _reached(self, node: Node) -> bool:
-        return node.name in self.done and self.done[node.name].state != "unreachable"
+    def _is_ok(self, name: str) -> bool:
+        return name in self.done and self.done[name].ok
 
     def _head(self, reply: Reply) -> dict[str, Any] | None:
         """Return what a node answered; None: it is noted why there is nothing."""
@@ -283,7 +371,7 @@ class _Sync:
         words, holder = wrong.message, wrong.details.get("holder")
         if wrong.kind == "busy" and holder:
             words = busy(reply.node, Sight(node=reply.node, tokens=(), run=holder))
-        self._fail(reply.node, words, _HINTS.get(wrong.kind, ""))
+        self._fail(reply.node, words, wrong.hint or _HINTS.get(wrong.kind, ""))
         return None
 
     def _fail(self, name: str, words: str, hint: str) -> None:
@@ -295,8 +383,13 @@ class _Sync:
         self.done[name] = replace(before, state=state, words=words, hint=hint)
 
 
+def _kind(reply: Reply) -> str:
+    wrong = trouble(reply)
+    return wrong.kind if wrong is not None else ""
+
+
 _HINTS = {
-    "busy": "wait for it, or stop it",
+    "busy": "wait for that run to end, or stop it",
     "silent": "its file server hangs, or its mount: try `ls` there",
     "running": "stop that run, or wait for its end",
     "in-the-way": "move it away on that node, or choose another workdir",

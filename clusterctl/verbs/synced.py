@@ -23,6 +23,8 @@ class NodeSync:
     sent: int = 0
     """Files that differed."""
     deleted: int = 0
+    deleted_paths: tuple[str, ...] = ()
+    """The first of them."""
     set_aside: tuple[str, ...] = ()
     """The user's files that had to make way, now in .clusterctl/replaced/ there."""
     words: str = ""
@@ -32,6 +34,18 @@ class NodeSync:
     def ok(self) -> bool:
         """The node has the tree."""
         return self.state not in {"failed", "unreachable"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    """How a folder is mirrored."""
+
+    deletes: bool = False
+    """Delete also what the command names, or most of what was placed."""
+    command: tuple[str, ...] = ()
+    """The words of the command that is launched then."""
+    launching: bool = False
+    """A launch or a resume wants it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

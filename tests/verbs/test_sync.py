@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.node.manifest import Manifest
 from clusterctl.plan.lock import lock_name
@@ -27,7 +27,7 @@ from clusterctl.transport.local import LocalConnection
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.rsync import Pushed
 from clusterctl.verbs.events import Event, Said, drive
-from clusterctl.verbs.sync import SyncResult, sync
+from clusterctl.verbs.sync import SyncOptions, SyncResult, sync
 
 GIT = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main")
 
@@ -48,9 +48,9 @@ def node(name: str, workdir: Path) -> Node:
     return Node(host="localhost", name=name, ssh=Ssh(), workdir=str(workdir), local=True)
 
 
-def run_sync(cluster: Cluster, source: Path) -> tuple[SyncResult, list[Event]]:
+def run_sync(cluster: Cluster, source: Path, **options: Any) -> tuple[SyncResult, list[Event]]:
     with Pool(cluster) as pool:
-        return driven(sync(cluster, pool, source))
+        return driven(sync(cluster, pool, source, SyncOptions(**options)))
 
 
 def driven(use_case: Generator[Event, None, SyncResult]) -> tuple[SyncResult, list[Event]]:
@@ -58,8 +58,8 @@ def driven(use_case: Generator[Event, None, SyncResult]) -> tuple[SyncResult, li
     return drive(use_case, events.append), events
 
 
-def mirrored(source: Path, workdir: Path) -> SyncResult:
-    result, _ = run_sync(Cluster(name="t", nodes=(node("n", workdir),)), source)
+def mirrored(source: Path, workdir: Path, **options: Any) -> SyncResult:
+    result, _ = run_sync(Cluster(name="t", nodes=(node("n", workdir),)), source, **options)
     return result
 
 
@@ -248,7 +248,7 @@ def test_any_sequence_of_trees_is_mirrored(
         for name, content in tree.items():
             (source / "top" / name).write_bytes(content)
         (source / "always").touch()
-        assert mirrored(source, work).ok
+        assert mirrored(source, work, deletes=True).ok
         expected = {k: v for k, v in files(source).items() if not junk(k)}
         assert files(work) == {**expected, "theirs--------": b"kept"}
 
@@ -544,3 +544,120 @@ def test_a_node_that_was_left_out_and_cannot_look_says_why(source: Path, tmp_pat
     assert said.text.endswith(
         "to be changed: workdir must be an absolute path and not /: not/absolute"
     )
+
+
+def test_a_link_of_the_users_keeps_what_it_leads_to(source: Path, tmp_path: Path) -> None:
+    work, master = tmp_path / "work", tmp_path / "master"
+    mirrored(source, work)
+    (work / "pkg").rename(master)
+    (work / "pkg").symlink_to(master)
+    (source / "pkg" / "a.py").unlink()
+    result = mirrored(source, work)
+    assert result.ok
+    assert result.nodes[0].deleted == 0
+    assert (master / "a.py").read_text() == "A = 1\n"
+    (source / "pkg" / "a.py").write_text("A = 1\n")
+    (master / "a.py").write_text("edited\n")
+    mirrored(source, work)
+    assert (master / "a.py").read_text() == "edited\n"
+
+
+def test_every_file_that_is_set_aside_is_kept(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    mirrored(source, work)
+    for number in range(4):
+        (work / "train.py").write_text(f"edit {number}\n")
+        assert mirrored(source, work).nodes[0].set_aside == ("train.py",)
+    kept = sorted(path.read_text() for path in (work / ".clusterctl").rglob("train.py"))
+    assert kept == [f"edit {number}\n" for number in range(4)]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder as on another laptop: it has an inventory and no code."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "hosts.yaml").write_text("cluster: t\n")
+    return folder
+
+
+def test_a_folder_without_the_code_deletes_nothing(
+    source: Path, tmp_path: Path, elsewhere: Path
+) -> None:
+    work = tmp_path / "work"
+    mirrored(source, work)
+    before = files(work)
+    with pytest.raises(SyncRefused) as refused:
+        mirrored(elsewhere, work, launching=True)
+    assert str(refused.value) == (
+        f"this folder lacks 3 of 3 files that were synced from {socket.gethostname()}:{source}"
+        " (n): pkg/a.py, run.sh, train.py"
+    )
+    assert refused.value.hint == (
+        f"cd {source}, or --no-sync to run what is there, or --delete to delete them on the nodes"
+    )
+    assert files(work) == before
+    assert mirrored(source, work).nodes[0].state == "unchanged"
+    deleted = mirrored(elsewhere, work, deletes=True).nodes[0]
+    assert (deleted.deleted, deleted.deleted_paths) == (3, ("pkg/a.py", "run.sh", "train.py"))
+    assert set(files(work)) == {"hosts.yaml"}
+
+
+def test_a_file_of_the_command_is_not_deleted(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    mirrored(source, work)
+    (source / "run.sh").unlink()
+    with pytest.raises(SyncRefused, match=r"run\.sh that the command needs"):
+        mirrored(source, work, command=("bash", "run.sh"))
+    (source / "pkg" / "a.py").unlink()
+    with pytest.raises(SyncRefused, match=r"pkg/a\.py that the command needs"):
+        mirrored(source, work, command=("-m", "pkg.a", "--out", "x"))
+    assert (work / "run.sh").exists()
+    assert mirrored(source, work, command=("train.py",)).nodes[0].deleted == 2
+
+
+def test_most_of_what_was_placed_is_not_deleted(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for number in range(20):
+        (source / f"m{number}.py").write_text(f"# {number}\n")
+    mirrored(source, work)
+    before = files(work)
+    for number in range(15):
+        (source / f"m{number}.py").unlink()
+    with pytest.raises(SyncRefused, match="lacks 15 of 23 files") as refused:
+        mirrored(source, work)
+    assert refused.value.hint == "--delete to delete them on the nodes"
+    assert files(work) == before
+
+
+def test_files_that_moved_are_not_missing(source: Path, tmp_path: Path, elsewhere: Path) -> None:
+    work = tmp_path / "work"
+    mirrored(source, work)
+    source.rename(elsewhere / "src")
+    assert mirrored(elsewhere, work).nodes[0].deleted == 3
+    assert files(work) == files(elsewhere)
+
+
+def test_a_manifest_without_an_origin_still_protects(
+    source: Path, tmp_path: Path, elsewhere: Path
+) -> None:
+    work = tmp_path / "work"
+    mirrored(source, work)
+    path = work / ".clusterctl" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest.pop("from") == {"host": socket.gethostname(), "folder": str(source)}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(SyncRefused, match=r"lacks 3 of 3 files that were synced \(n\)") as refused:
+        mirrored(elsewhere, work)
+    assert str(refused.value.hint).startswith("cd to the folder of the code, or --delete")
+
+
+def test_one_node_that_would_lose_its_files_keeps_all_as_they_are(
+    source: Path, tmp_path: Path, elsewhere: Path
+) -> None:
+    nodes = (node("a", tmp_path / "a"), node("b", tmp_path / "b"))
+    run_sync(Cluster(name="t", nodes=nodes[1:]), source)
+    with pytest.raises(SyncRefused, match=r"\(b\)"):
+        run_sync(Cluster(name="t", nodes=nodes), elsewhere)
+    assert not files(tmp_path / "a")
+    assert files(tmp_path / "b") == files(source)

@@ -1,0 +1,49 @@
+"""What a job needs below workdir: the sync may bring it, so it is judged after that."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Generator
+from dataclasses import replace
+
+from clusterctl.checks.places import inside
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.check import CheckOptions, CheckResult, check
+from clusterctl.verbs.events import Event
+
+CHECK = "storage.needs"
+
+
+def before_sync(cluster: Cluster) -> Cluster:
+    """Return the cluster without the needs that a sync may bring."""
+    brought = _brought(cluster)
+    return _needing(cluster, tuple(need for need in cluster.job.needs if need not in brought))
+
+
+def check_needs(
+    cluster: Cluster, pool: Pool, before: CheckResult
+) -> Generator[Event, None, CheckResult]:
+    """Judge what was left out before the sync, on top of that verdict."""
+    brought = _brought(cluster)
+    if not brought:
+        return before
+    now = yield from check(_needing(cluster, brought), pool, CheckOptions(only=(CHECK,)))
+    kept = tuple(finding for finding in before.findings if finding.check != CHECK)
+    both = (*now.findings, *(one for one in before.findings if one.check == CHECK))
+    needs = tuple(finding for finding in both if finding.check == CHECK)
+    return replace(before, findings=(*needs, *kept), seconds=before.seconds + now.seconds)
+
+
+def _brought(cluster: Cluster) -> tuple[str, ...]:
+    nodes = [node for node in cluster.nodes if node.workdir]
+    return tuple(need for need in cluster.job.needs if any(_is_below(n, need) for n in nodes))
+
+
+def _is_below(node: Node, need: str) -> bool:
+    folder = posixpath.normpath(str(node.workdir)).rstrip("/") + "/"
+    return inside(node, need).startswith(folder)
+
+
+def _needing(cluster: Cluster, needs: tuple[str, ...]) -> Cluster:
+    return replace(cluster, job=replace(cluster.job, needs=needs))

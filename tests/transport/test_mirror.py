@@ -1,0 +1,67 @@
+"""The dialogue of a sync with a host that is not what it says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.transport.mirror import Placement
+from clusterctl.transport.pool import Pool
+from clusterctl.transport.source import read_source
+
+from .conftest import Sshd, cluster_of
+
+HOSTILE = Path(__file__).parent / "hostile_node.py"
+
+
+@pytest.mark.parametrize(
+    "wanted", [["a.py", ".env"], [".git/config"], ["data/id"], ["../outside"], ["./a.py"]]
+)
+def test_a_host_is_given_no_file_that_the_sync_does_not_place(
+    make_sshd: Callable[..., Sshd], tmp_path: Path, wanted: list[str]
+) -> None:
+    source, loot = tmp_path / "code", tmp_path / "loot"
+    (source / ".git").mkdir(parents=True)
+    (source / "a.py").touch()
+    placed = read_source_of(source)
+    (source / ".env").write_text("TOKEN=secret\n")
+    (source / ".git" / "config").touch()
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "id").touch()
+    (tmp_path / "outside").touch()
+    (source / "data").symlink_to(tmp_path / "private")
+    loot.mkdir()
+    server = make_sshd(f"ForceCommand {sys.executable} {HOSTILE} {loot} {' '.join(wanted)}")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        (reply,) = pool.mirror({"n": placed})
+    assert reply.state == "bad-output"
+    assert "that are not part of the sync" in reply.words
+    assert wanted[-1] in reply.words
+    assert not [path for path in loot.rglob("*") if path.is_file()]
+
+
+def read_source_of(folder: Path) -> Placement:
+    (folder / ".git").rmdir()
+    found = read_source(folder)
+    (folder / ".git").mkdir()
+    return Placement(
+        source=folder, workdir="/unused", tree=found.tree, listing=found.encoded, lock="none"
+    )
+
+
+def test_the_same_host_gets_what_the_sync_places(
+    make_sshd: Callable[..., Sshd], tmp_path: Path
+) -> None:
+    """Or the test above would prove nothing."""
+    source, loot = tmp_path / "code", tmp_path / "loot"
+    (source / ".git").mkdir(parents=True)
+    (source / "a.py").touch()
+    loot.mkdir()
+    server = make_sshd(f"ForceCommand {sys.executable} {HOSTILE} {loot} a.py")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        (reply,) = pool.mirror({"n": read_source_of(source)})
+    assert reply.ok, reply
+    assert (loot / "a.py").exists()
