@@ -181,4 +181,6 @@ def _planned(plan: Plan) -> str:
 def _gathering(event: Gathering) -> str:
     verb = "has" if event.total == 1 else "have"
     text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
-    return f"{text}, missing: {listed(event.missing, _SHOWN_MISSING)}" if event.missing else text
+    if not event.missing:
+        return text
+    return f"{text} after {event.seconds:.0f} s, missing: {listed(event.missing, _SHOWN_MISSING)}"

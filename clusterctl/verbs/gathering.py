@@ -26,6 +26,8 @@ class Gathering(Event):
     """`host:rank`, in rank order; or hosts, where their launchers keep all ranks waiting."""
     quiet: bool
     """Nobody has joined for a while."""
+    seconds: float
+    """Since the launch began to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,7 @@ class Gatherer:
             total=self.plan.world_size,
             missing=self.missing,
             quiet=quiet,
+            seconds=round(time.monotonic() - self.began, 1),
         )
 
     @property

@@ -11,6 +11,7 @@ from clusterctl.logs.first_cause import FirstCause
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.answers import ask, trouble
 from clusterctl.verbs.events import Event
+from clusterctl.verbs.late import cause_of_ends
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.runlog import RunLog
@@ -92,7 +93,7 @@ def find_cause(nodes: Nodes, run: str, cluster: Cluster, view: RunView) -> First
         for message in reply.messages:
             for _ in log.take(reply.node, message, now=0.0):
                 pass
-    return log.first_cause()
+    return log.first_cause() or cause_of_ends(view)
 
 
 def newest_checkpoint(nodes: Nodes, cluster: Cluster, view: RunView) -> Checkpoint | None:

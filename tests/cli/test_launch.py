@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -295,6 +296,24 @@ def test_ranks_that_do_not_join_end_the_run_by_name(project: Project) -> None:
     ended = last_event(answer)
     assert ended["ended_by"] == "start-timeout"
     assert "node3:2" in str(ended["first_cause"])
+
+
+def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
+    make_sandbox: MakeSandbox, make_project: MakeProject
+) -> None:
+    project = make_project(make_sandbox(nodes=3))
+    project.sandbox.fault("node1", "port-dropped")
+    words = ("--no-check", "--master-port", "29500", "--start-timeout", "5")
+    answer = project.launch(*words, "--", "job.py")
+    assert answer.returncode == 125
+    address = project.sandbox.hosts[0].address
+    found = re.search(r"first cause: node1: node2 and node3 (.*)", answer.stderr)
+    assert found, answer.stderr
+    assert found[1] in {f"do not reach {address}:29500", f"have not reached {address}:29500"}
+    assert "look at node1's firewall" in answer.stderr
+    assert "--master-port P" in answer.stderr
+    run = project.run("status")
+    assert f"{address}:29500" in run.stdout
 
 
 def test_a_dry_run_starts_nothing_and_says_where_values_come_from(project: Project) -> None:

@@ -123,3 +123,8 @@ def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(
     )
     assert isinstance(seen[-1], StartTimeout)
     assert seen[-1].missing == ("b",)
+
+
+def test_how_long_the_ranks_have_waited_is_told(clock: Clock) -> None:
+    seen = watch(clock, (0.0, happened("rank-started", 0)), (7.0, Tick()), (7.0, Tick()))
+    assert [one.seconds for one in seen if isinstance(one, Gathering)] == [7.0, 14.0]
