@@ -26,6 +26,7 @@ from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import Prefixed
+from clusterctl.transport.fake import streamed
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import drive
@@ -54,7 +55,7 @@ class Sockets:
 
     def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
         """Merge what the nodes send, as `pool.Pool` does."""
-        return Following(self._read, requests, tick=tick)
+        return Following(streamed(self._read), requests, tick=tick)
 
     def _read(self, node: str, request: Request) -> Generator[Message | Reply, None, None]:
         del request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from typing import BinaryIO, cast
@@ -43,6 +44,9 @@ class AgentCall(Call):
         self._answering = False
         self._failure: Failed | None = None
         self._done = False
+        self._sending = threading.Lock()
+        self._mute = False
+        """A message was sent in part: no further one would be understood."""
         head = Message({"op": request.op, "args": plain(request.args)}, request.body)
         data = agent.opening(self._marker, node.python) + head.encode()
         try:
@@ -71,10 +75,14 @@ class AgentCall(Call):
 
     def send(self, message: Message) -> None:
         """Send a further message; a node that takes none is found by `messages`."""
-        try:
-            self._stream.send(message.encode(), self._timeouts.answer)
-        except OSError as error:
-            logger.debug("%s: sending: %s", self.node.name, error)
+        with self._sending:
+            if self._mute:
+                return
+            try:
+                self._stream.send(message.encode(), self._timeouts.answer)
+            except OSError as error:
+                self._mute = True
+                logger.debug("%s: sending: %s", self.node.name, error)
 
     def reply(self) -> Reply:
         """Say how the call ended."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import paramiko
 
 from clusterctl.transport.failure import safe
 from clusterctl.transport.stream import EXIT_PATIENCE, Ending, Stream
+
+SEND_SIZE = 1 << 16
+"""Bytes handed to paramiko at once; it copies what it does not send."""
 
 
 class ChannelStream(Stream):
@@ -30,14 +34,23 @@ class ChannelStream(Stream):
 
     def send(self, data: bytes, timeout: float) -> None:
         """Send all of the bytes to its stdin."""
-        self._channel.settimeout(max(timeout, 0.001))
+        deadline = time.monotonic() + timeout
+        view = memoryview(data)
         with _as_the_systems():
-            self._channel.sendall(data)
+            while view:
+                self._wait_for_room(deadline)
+                sent = self._channel.send(bytes(view[:SEND_SIZE]))
+                if not sent:
+                    raise BrokenPipeError
+                view = view[sent:]
 
     def ending(self) -> Ending:
         """Say how it ended."""
         self._channel.status_event.wait(EXIT_PATIENCE)
         self._drain()
+        if not self._channel.eof_received:
+            # No end from over there: paramiko closes the channels of a broken way first.
+            self._transport.join(EXIT_PATIENCE)
         if not self._transport.is_active():
             cause = safe(str(self._transport.get_exception() or "the connection was closed"))
             return Ending(connected=False, errors=bytes(self._errors), cause=cause)
@@ -49,6 +62,16 @@ class ChannelStream(Stream):
         """Close the channel; what runs there detached lives on."""
         with contextlib.suppress(Exception):  # a dead connection's channel may raise anything
             self._channel.close()
+
+    def _wait_for_room(self, deadline: float) -> None:
+        """Wait until the node takes more; the channel's own timeout belongs to who receives."""
+        channel = self._channel
+        with channel.out_buffer_cv:
+            while not (channel.out_window_size or channel.closed or channel.eof_sent):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                channel.out_buffer_cv.wait(left)
 
     def _drain(self) -> None:
         while self._channel.recv_stderr_ready():

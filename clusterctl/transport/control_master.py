@@ -154,6 +154,11 @@ class ControlMaster:
                 raise Failed("timeout", "connect", words)
             time.sleep(POLL_SECONDS)
 
+    @property
+    def running(self) -> bool:
+        """It still holds its connection."""
+        return self._process is not None and self._process.poll() is None
+
     def argv(self, *options: str, command: str | None = None) -> list[str]:
         """Return an ssh command that goes through this connection, and in no other way."""
         through = ["ssh", "-T", "-S", str(self.control), "-o", "BatchMode=yes"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from clusterctl.errors import CouldNotTell
-from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.following import Following
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.transport.following import Following, Start
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.mirror import Placement
 from clusterctl.wire import Message
@@ -51,6 +51,43 @@ class FakeCall(Call):
     def close(self) -> None:
         """Note that it was closed."""
         self.closed = True
+
+
+class StreamedCall(Call):
+    """A call whose messages come from an iterator as it gives them, its reply last."""
+
+    def __init__(self, node: Node, items: Iterator[Message | Reply]) -> None:
+        """Keep the iterator."""
+        self.node = node
+        self._items = items
+        self._reply = Reply(node=node.name, state="lost", phase="answer")
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages."""
+        for item in self._items:
+            if isinstance(item, Reply):
+                self._reply = item
+            else:
+                yield item
+
+    def send(self, message: Message) -> None:
+        """Send nothing."""
+
+    def reply(self) -> Reply:
+        """Return the reply that came last."""
+        return self._reply
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def streamed(start: Callable[[str, Request], Iterator[Message | Reply]]) -> Start:
+    """Return what `Following` calls to begin, from what gives a node's messages and its reply."""
+
+    def begin(name: str, request: Request) -> Call:
+        return StreamedCall(Node(host=name, name=name, ssh=Ssh()), start(name, request))
+
+    return begin
 
 
 class FakePool:
@@ -128,15 +165,12 @@ class FakePool:
     def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
         """Merge the given answers as `pool.Pool` does."""
 
-        def run(name: str, request: Request) -> Generator[Message | Reply, None, None]:
+        def start(name: str, request: Request) -> Call:
             if name not in self._answers:
-                yield _absent(name)
-                return
-            call = self._start(name, request)
-            yield from call.messages()
-            yield call.reply()
+                return StreamedCall(self.cluster.node(name), iter([_absent(name)]))
+            return self._start(name, request)
 
-        return Following(run, requests, tick=tick)
+        return Following(start, requests, tick=tick)
 
     def close(self) -> None:
         """Nothing is open."""

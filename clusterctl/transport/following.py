@@ -6,16 +6,16 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.wire import Message
 
 Item = tuple[str, Message | Reply]
-Start = Callable[[str, Request], Generator[Message | Reply, None, None]]
-"""Runs a request on a node and yields its messages, a reply last; blocks, in a thread of ours."""
+Start = Callable[[str, Request], Call]
+"""Begins a request on a node without waiting for its connection; a failure is in its reply."""
 
 WAITING_LIMIT = 256
 """Messages that may wait to be read; a fast node then waits for a slow screen."""
@@ -39,6 +39,8 @@ class Following:
         self._items: queue.Queue[Item | _Through] = queue.Queue(WAITING_LIMIT)
         self._running = 0
         self._closed = threading.Event()
+        self._calls: set[Call] = set()
+        self._lock = threading.Lock()
         for node, request in requests.items():
             self.add(node, request)
 
@@ -51,8 +53,12 @@ class Following:
         ).start()
 
     def close(self) -> None:
-        """Read no more; what the requests started on the nodes lives on."""
-        self._closed.set()
+        """Close every call, each a session on its node; what they started there lives on."""
+        with self._lock:
+            self._closed.set()
+            calls = tuple(self._calls)
+        for call in calls:
+            call.close()
 
     def __enter__(self) -> Self:
         """Return the iterator."""
@@ -99,13 +105,26 @@ class Following:
         error: BaseException | None = None
         try:
             if not self._closed.wait(after):
-                with contextlib.closing(self._start(node, request)) as stream:
-                    for item in stream:
-                        if not self._put((node, item)):
-                            return
+                self._read(node, request)
         except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
             error = caught
         self._put(_Through(error))
+
+    def _read(self, node: str, request: Request) -> None:
+        """Pass on what a node sends, until it ends or nobody reads any more."""
+        with contextlib.closing(self._start(node, request)) as call:
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                self._calls.add(call)
+            try:
+                for message in call.messages():
+                    if not self._put((node, message)):
+                        return
+                self._put((node, call.reply()))
+            finally:
+                with self._lock:
+                    self._calls.discard(call)
 
     def _put(self, item: Item | _Through) -> bool:
         """Wait for room; False: nobody reads any more."""

@@ -77,7 +77,10 @@ class Request:
 
 
 class Call(ABC):
-    """One operation running on one node: a stream of messages each way. Owned by one thread."""
+    """One operation running on one node: a stream of messages each way.
+
+    One thread reads `messages()` and then asks for the `reply()`. Any thread may `send` or `close`.
+    """
 
     node: Node
 
@@ -106,6 +109,11 @@ class Connection(ABC):
     """One open way to one node, shared by every call of a command."""
 
     node: Node
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """False: the way is known to be broken, and another one is needed."""
 
     @abstractmethod
     def call(self, request: Request, *, timeout: float | None = None) -> Call:

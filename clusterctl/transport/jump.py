@@ -81,6 +81,7 @@ class Jumps:
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._masters: dict[str, ControlMaster | Failed] = {}
+        self._closed = False
 
     def dial(self, endpoint: Endpoint) -> ProcessSocket:
         """Open a way to a node through its jump host.
@@ -111,8 +112,11 @@ class Jumps:
         return ProcessSocket.start(argv, explain)
 
     def close(self) -> None:
-        """Log out of every jump host."""
-        for master in self._masters.values():
+        """Log out of every jump host, also of those that are being logged in to now."""
+        with self._lock:
+            self._closed = True
+            masters = tuple(self._masters.values())
+        for master in masters:
             if isinstance(master, ControlMaster):
                 master.close()
 
@@ -121,9 +125,16 @@ class Jumps:
         with self._lock:
             opening = self._opening.setdefault(jump, threading.Lock())
         with opening:
-            if jump not in self._masters:
-                self._masters[jump] = self._log_in(endpoint, jump)
-            return self._masters[jump]
+            known = self._masters.get(jump)
+            if known is not None:
+                return known
+            master = self._log_in(endpoint, jump)
+            with self._lock:
+                self._masters[jump] = master
+                closed = self._closed
+            if closed and isinstance(master, ControlMaster):
+                master.close()  # its verb was interrupted meanwhile
+            return master
 
     def _log_in(self, endpoint: Endpoint, jump: str) -> ControlMaster | Failed:
         *before, last = jump.split(",")

@@ -22,6 +22,11 @@ class LocalConnection(Connection):
         self.node = dataclasses.replace(node, python=node.python or sys.executable)
         self._timeouts = timeouts
 
+    @property
+    def alive(self) -> bool:
+        """This machine is always here."""
+        return True
+
     def call(self, request: Request, *, timeout: float | None = None) -> Call:
         """Start an operation in a child process."""
         with translated("exec", self.node.name):

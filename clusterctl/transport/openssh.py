@@ -39,6 +39,11 @@ class OpensshConnection(Connection):
         self._master = master
         self._timeouts = timeouts
 
+    @property
+    def alive(self) -> bool:
+        """The master runs."""
+        return self._master.running
+
     def call(self, request: Request, *, timeout: float | None = None) -> Call:
         """Start an operation in a session of its own."""
         with translated("open", self.node.host):

@@ -7,7 +7,7 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -37,7 +37,8 @@ class Pool:
     """The ways to a cluster's nodes for one command, and the threads that use them.
 
     Usable as a context manager. A node is connected when it is first needed; every later call
-    uses that connection, and a node that failed gives its failed reply again.
+    uses that connection, or a new one if it broke. A node that could not be reached gives its
+    failed reply again.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class Pool:
         self._nodes = {node.name: node for node in (*cluster.nodes, *cluster.left_out)}
         self._opening = {name: threading.Lock() for name in self._nodes}
         self._opened: dict[str, Connection | Reply] = {}
+        self._retired: dict[str, Connection] = {}
+        """Of each node the last connection that broke, or did not answer in time."""
         self._seconds: dict[str, float] = {}
         self._closed = False
         _raise_descriptor_limit()
@@ -129,7 +132,8 @@ class Pool:
             CouldNotTell: the node cannot be reached.
         """
         connection = self._connection(node)
-        return StartedCall(connection.node, lambda: connection.call(request))
+        ended = partial(self._ended, node, connection)
+        return StartedCall(connection.node, partial(connection.call, request), ended=ended)
 
     def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:
         """Merge the messages of calls as they come; a reply ends a node's part."""
@@ -150,10 +154,12 @@ class Pool:
             requests: what to do, by node name.
             tick: seconds of silence after which None is yielded.
         """
-        return Following(self._run_anew, requests, tick=tick)
+        return Following(self._start_anew, requests, tick=tick)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over the one that is open.
+
+        Closing it leaves ours open; after a cut it uses the pool's next one.
 
         Raises:
             CouldNotTell: the node cannot be reached.
@@ -163,7 +169,7 @@ class Pool:
 
         connection = self._connection(node)
         try:
-            return over(connection)
+            return over(connection, partial(self._connection, node))
         except TypeError as error:
             message = f"{node}: has no Fabric connection: {error}"
             hint = "Fabric's connections go through `via: paramiko` only"
@@ -172,7 +178,7 @@ class Pool:
     def close(self) -> None:
         """Close every connection; what runs detached on the nodes lives on."""
         self._closed = True
-        for opened in list(self._opened.values()):
+        for opened in (*self._opened.copy().values(), *self._retired.copy().values()):
             if isinstance(opened, Connection):
                 opened.close()
         self._ways.close()
@@ -187,43 +193,54 @@ class Pool:
                 return
             began = time.monotonic()
             try:
-                yield do(opened)
+                reply = do(opened)
             except Failed as failure:
-                yield failure.reply(name, seconds=time.monotonic() - began)
+                reply = failure.reply(name, seconds=time.monotonic() - began)
             except ClusterError:
                 raise
-            except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
-                yield unforeseen(name, error).reply(name)
+            except Exception as error:  # noqa: BLE001  (its words are in `unforeseen`)
+                reply = unforeseen(name, error).reply(name)
+            self._ended(name, opened, reply)
+            yield reply
 
         for _, reply in merged({name: run(name, do) for name, do in work.items()}):
             yield reply
 
-    def _run_anew(self, name: str, request: Request) -> Generator[Message | Reply, None, None]:
-        """Run an operation; what broke on the way is not kept for the next time."""
-        opened = self._open(name)
-        if isinstance(opened, Reply):
-            self._forget(name)
-            yield opened
-            return
-        try:
-            call = opened.call(request)
-        except Failed as failure:
-            self._forget(name)
-            yield failure.reply(name)
-            return
-        with contextlib.closing(call):
-            yield from call.messages()
-            reply = call.reply()
-        if not reply.ok:
-            self._forget(name)
-        yield reply
+    def _start_anew(self, name: str, request: Request) -> Call:
+        """Start an operation on a node, also on one that could not be reached the last time."""
+        used: list[Connection] = []
 
-    def _forget(self, name: str) -> None:
-        """Let the next one who needs this node connect to it."""
+        def start() -> Call:
+            opened = self._open(name)
+            if isinstance(opened, Reply):
+                self._forget(name, opened)
+                raise Failed(opened.state, opened.phase, opened.words, opened.hint)
+            used.append(opened)
+            return opened.call(request)
+
+        def ended(reply: Reply) -> None:
+            for connection in used:
+                self._ended(name, connection, reply)
+
+        return StartedCall(self._nodes[name], start, ended=ended)
+
+    def _ended(self, name: str, connection: Connection, reply: Reply) -> None:
+        """Use a connection no further if it broke or fell silent."""
+        if reply.state in {"lost", "timeout"}:
+            self._forget(name, connection)
+
+    def _forget(self, name: str, opened: Connection | Reply) -> None:
+        """Let the next one who needs this node connect to it, if nobody did meanwhile."""
         with self._opening[name]:
-            opened = self._opened.pop(name, None)
-        if isinstance(opened, Connection):
-            opened.close()
+            if self._opened.get(name) is not opened:
+                return
+            del self._opened[name]
+            if isinstance(opened, Reply):
+                return
+            # Its other calls may still be answered; the one before it has had its time.
+            before, self._retired[name] = self._retired.get(name), opened
+        if before is not None:
+            before.close()
 
     def _connection(self, node: str) -> Connection:
         opened = self._open(node)
@@ -235,6 +252,9 @@ class Pool:
         """Return the node's connection, made now if it is the first time, or why there is none."""
         with self._opening[name]:
             opened = self._opened.get(name)
+            if isinstance(opened, Connection) and not opened.alive:
+                opened.close()
+                opened = None
             if opened is None:
                 began = time.monotonic()
                 opened = self._connect(self._nodes[name])
@@ -245,6 +265,9 @@ class Pool:
             return opened
 
     def _connect(self, node: Node) -> Connection | Reply:
+        if self._closed:
+            words = "the connections of this command are closed"
+            return Reply(node=node.name, state="lost", phase="connect", words=words)
         began = time.monotonic()
         try:
             return self._ways.connect(node)

@@ -74,6 +74,11 @@ class SshConnection(Connection):
         self.transport = transport
         self._timeouts = timeouts
 
+    @property
+    def alive(self) -> bool:
+        """The connection stands, as far as is known: a cut link is noticed after 8 s."""
+        return self.transport.is_active()
+
     def call(self, request: Request, *, timeout: float | None = None) -> Call:
         """Start an operation on a channel of its own."""
         stream = self.run(agent.COMMAND)

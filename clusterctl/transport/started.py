@@ -14,63 +14,87 @@ from clusterctl.wire import Message
 class StartedCall(Call):
     """Opens a call in a thread of its own; what is sent meanwhile waits its turn."""
 
-    def __init__(self, node: Node, start: Callable[[], Call]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        start: Callable[[], Call],
+        *,
+        ended: Callable[[Reply], object] | None = None,
+    ) -> None:
         """Start opening.
 
         Args:
             node: where.
             start: opens the call; may raise `Failed`, which becomes the call's reply.
+            ended: hears the call's reply.
         """
+        self._ended = ended
         self.node = node
         self._call: Call | None = None
+        self._ready = False
+        """What waited was sent, so that messages go straight to the call."""
         self._failure: Failed | None = None
         self._waiting: list[Message] = []
         self._closed = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._open, args=(start,), daemon=True)
-        self._thread.start()
+        """Held for a moment only, never while anything is sent."""
+        self._opened = threading.Event()
+        threading.Thread(target=self._open, args=(start,), daemon=True).start()
 
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, once the call is open."""
-        self._thread.join()
+        self._opened.wait()
         if self._call is not None:
             yield from self._call.messages()
 
     def send(self, message: Message) -> None:
         """Send a further message, or keep it until the call is open."""
         with self._lock:
-            if self._call is not None:
-                self._call.send(message)
-            else:
+            if not self._ready:
                 self._waiting.append(message)
+                return
+        if self._call is not None:
+            self._call.send(message)
 
     def reply(self) -> Reply:
         """Say how the call ended."""
-        self._thread.join()
+        self._opened.wait()
         if self._call is not None:
-            return self._call.reply()
-        assert self._failure is not None, "opening gives a call or a failure"
-        return self._failure.reply(self.node.name)
+            reply = self._call.reply()
+        else:
+            assert self._failure is not None, "opening gives a call or a failure"
+            reply = self._failure.reply(self.node.name)
+        if self._ended is not None:
+            self._ended(reply)
+        return reply
 
     def close(self) -> None:
-        """Give the channel up, now or as soon as it is open."""
+        """Give the channel up, now or as soon as it is open; does not wait for it."""
         with self._lock:
             self._closed = True
-            if self._call is not None:
-                self._call.close()
+        if self._call is not None:
+            self._call.close()
 
     def _open(self, start: Callable[[], Call]) -> None:
         try:
-            call = start()
+            self._call = start()
         except Failed as failure:
             self._failure = failure
-            return
-        except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
+        except Exception as error:  # noqa: BLE001  (its words are in `unforeseen`)
             self._failure = unforeseen(self.node.name, error)
-            return
-        with self._lock:
-            for message in self._waiting:
-                call.send(message)
-            self._call = call
-            if self._closed:
+        self._opened.set()
+        if self._call is not None:
+            self._send_waiting(self._call)
+
+    def _send_waiting(self, call: Call) -> None:
+        while True:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+                closed = self._closed
+                self._ready = closed or not waiting
+            if closed:
                 call.close()
+            if self._ready:
+                return
+            for message in waiting:
+                call.send(message)

@@ -31,7 +31,10 @@ class Ending:
 
 
 class Stream(ABC):
-    """A process's stdin and stdout; owned by one thread."""
+    """A process's stdin and stdout.
+
+    One thread receives and asks for the ending; one at a time sends; any may close.
+    """
 
     @abstractmethod
     def receive(self, timeout: float) -> bytes:
@@ -83,23 +86,34 @@ class ProcessStream(Stream):
         self._in = self._process.stdin.fileno()
         self._out = self._process.stdout.fileno()
         os.set_blocking(self._in, False)
+        self._closed = threading.Event()
+        self._closing = threading.Lock()
+        # A descriptor that is closed under who waits for it may be another file's by then.
+        self._receiving = threading.Lock()
+        self._sending = threading.Lock()
 
     def receive(self, timeout: float) -> bytes:
         """Return the next bytes of its stdout."""
-        self._wait(self._out, select.POLLIN, timeout)
-        return os.read(self._out, 1 << 16)
+        with self._receiving:
+            if self._closed.is_set():
+                return b""
+            self._wait(self._out, select.POLLIN, timeout)
+            return os.read(self._out, 1 << 16)
 
     def send(self, data: bytes, timeout: float) -> None:
         """Write all of the bytes to its stdin."""
         deadline = time.monotonic() + timeout
         view = memoryview(data)
-        while view:
-            self._wait(self._in, select.POLLOUT, deadline - time.monotonic())
-            try:
-                view = view[os.write(self._in, view) :]
-            except BlockingIOError:
-                # A pipe polls writable with less room than asked for on some systems.
-                time.sleep(0.001)
+        with self._sending:
+            while view:
+                if self._closed.is_set():
+                    raise BrokenPipeError
+                self._wait(self._in, select.POLLOUT, deadline - time.monotonic())
+                try:
+                    view = view[os.write(self._in, view) :]
+                except BlockingIOError:
+                    # A pipe polls writable with less room than asked for on some systems.
+                    time.sleep(0.001)
 
     def ending(self) -> Ending:
         """Say how it ended."""
@@ -113,17 +127,33 @@ class ProcessStream(Stream):
 
     def errors(self) -> bytes:
         """Return what it has written to stderr."""
-        self._errors.seek(0)
-        return self._errors.read(1 << 16)
+        with self._receiving:
+            if self._errors.closed:
+                return b""
+            self._errors.seek(0)
+            return self._errors.read(1 << 16)
 
     def close(self) -> None:
         """Close its pipes; it ends by itself when it sees that."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._errors.close()
+        if not self._closing.acquire(blocking=False):
+            return
+        self._closed.set()
+        # Another thread may wait for either, so their numbers stay taken until it has left.
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (self._in, self._out):
+            os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
         if self._process.poll() is None:
-            threading.Thread(target=self._process.wait, daemon=True).start()
+            threading.Thread(target=self._let_go, daemon=True).start()
+        else:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._process.wait()
+        with self._receiving, self._sending:
+            for pipe in (self._process.stdin, self._process.stdout, self._errors):
+                assert pipe is not None
+                pipe.close()
 
     @staticmethod
     def _wait(descriptor: int, event: int, timeout: float) -> None:

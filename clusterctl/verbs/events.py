@@ -6,6 +6,7 @@ A use-case is a generator of these that returns its result:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -83,10 +84,12 @@ def relay(
     Returns:
         The result of the use-case within.
     """
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        yield from each(event)
+    # Closed at once when this one is left: a traceback would keep it, and its sessions, for long.
+    with contextlib.closing(events):
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            yield from each(event)

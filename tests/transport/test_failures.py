@@ -118,12 +118,15 @@ def test_a_surprise_while_a_call_starts_is_the_nodes_reply(
 
 def test_a_key_exchange_that_hangs_is_a_broken_way() -> None:
     class Channel:
+        out_buffer_cv = threading.Condition()
+        out_window_size = 1
+
         def settimeout(self, _seconds: float) -> None: ...
 
         def recv(self, _count: int) -> bytes:
             raise paramiko.SSHException("Key-exchange timed out")
 
-        def sendall(self, _data: bytes) -> None:
+        def send(self, _data: bytes) -> None:
             raise paramiko.SSHException("Key-exchange timed out")
 
     stream = ChannelStream(cast("paramiko.Channel", Channel()), cast("paramiko.Transport", None))

@@ -9,9 +9,13 @@ from collections.abc import Generator
 import pytest
 
 from clusterctl.transport import following
+from clusterctl.transport.fake import streamed
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
+
+from .conftest import Sshd, cluster_of
 
 REQUEST = Request(op="tail", args={})
 Stream = Generator[Message | Reply, None, None]
@@ -27,7 +31,7 @@ def test_every_message_comes_in_its_nodes_order_and_then_the_reply() -> None:
             yield Message({"n": number})
         yield ok(node)
 
-    with Following(start, {"a": REQUEST, "b": REQUEST}, tick=1) as stream:
+    with Following(streamed(start), {"a": REQUEST, "b": REQUEST}, tick=1) as stream:
         seen = [item for item in stream if item is not None]
     for name in ("a", "b"):
         mine = [item for node, item in seen if node == name]
@@ -41,7 +45,7 @@ def test_silence_ticks() -> None:
         release.wait(10)
         yield ok(node)
 
-    with Following(start, {"a": REQUEST}, tick=0.01) as stream:
+    with Following(streamed(start), {"a": REQUEST}, tick=0.01) as stream:
         assert next(stream) is None
         release.set()
         assert [item for item in stream if item is not None] == [("a", ok("a"))]
@@ -55,7 +59,7 @@ def test_a_node_that_was_lost_joins_again() -> None:
         yield replies.pop()
 
     seen = []
-    with Following(start, {"a": REQUEST}, tick=1) as stream:
+    with Following(streamed(start), {"a": REQUEST}, tick=1) as stream:
         for item in stream:
             seen.append(item)
             if item == ("a", lost):
@@ -78,7 +82,7 @@ def test_a_fast_node_waits_for_a_slow_reader_and_is_left_alone_after_the_end(
         finally:
             closed.set()
 
-    with Following(start, {"a": REQUEST}, tick=1) as stream:
+    with Following(streamed(start), {"a": REQUEST}, tick=1) as stream:
         next(stream)
         time.sleep(0.1)
         assert len(sent) < following.WAITING_LIMIT + 10
@@ -90,5 +94,18 @@ def test_what_goes_wrong_in_a_thread_is_raised_where_it_is_waited_for() -> None:
         raise RuntimeError("broken")
         yield
 
-    with Following(start, {"a": REQUEST}, tick=1) as stream, pytest.raises(RuntimeError):
+    with Following(streamed(start), {"a": REQUEST}, tick=1) as stream, pytest.raises(RuntimeError):
         next(stream)
+
+
+def test_following_again_and_again_keeps_no_session(sshd: Sshd) -> None:
+    """The server allows ten; a quiet node sends nothing that would end the thread that reads."""
+    request = Request(op="echo", args={})
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        for _ in range(12):
+            with pool.following({"n": request}, tick=30) as stream:
+                found = next(stream)
+                assert found is not None
+                assert isinstance(found[1], Message), found
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+    assert reply.ok, reply

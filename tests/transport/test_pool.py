@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -100,6 +104,71 @@ def test_what_is_followed_comes_from_all_nodes(sshd: Sshd) -> None:
         assert heads == [
             {"args": {"n": name}}, {"to": name}, {"last": True}, {"count": 2, "end": True}
         ]  # fmt: skip
+
+
+def test_a_pool_survives_a_cut(sshd: Sshd) -> None:
+    request = {"n": Request(op="hello", args={})}
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        assert [reply.state for reply in pool.call(request)] == ["ok"]
+        cut(sshd)
+        states = [reply.state for _ in range(2) for reply in pool.call(request)]
+        assert states[-1] == "ok", states
+        # And once more, in the middle of a call.
+        call = pool.start("n", Request(op="echo", args={}))
+        messages = call.messages()
+        next(messages)
+        cut(sshd)
+        assert list(messages) == []
+        assert call.reply().state == "lost"
+        call.close()
+        assert [reply.state for reply in pool.call(request)] == ["ok"]
+    assert sshd.log.count("Accepted publickey") == 3
+
+
+def cut(server: Sshd) -> None:
+    for pid in server.sessions():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_call_that_took_too_long_costs_the_others_nothing(sshd: Sshd) -> None:
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        other = pool.start("n", Request(op="echo", args={}))
+        messages = other.messages()
+        next(messages)
+        (reply,) = pool.call({"n": Request(op="echo", args={})}, timeout=0.5)
+        assert reply.state == "timeout"
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        assert reply.ok, reply
+        other.send(Message({"last": True}))
+        assert [message.head["end"] for message in messages if "end" in message.head] == [True]
+        other.close()
+
+
+def test_many_threads_send_to_one_node_while_one_reads(sshd: Sshd) -> None:
+    """More than the channel's window: senders wait for room, the reader for answers."""
+    body = bytes(200_000)
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        call = pool.start("n", Request(op="echo", args={}))
+
+        def send(sender: int) -> None:
+            for number in range(10):
+                call.send(Message({"sender": sender, "number": number}, body))
+
+        threads = [threading.Thread(target=send, args=(sender,)) for sender in range(4)]
+        for thread in threads:
+            thread.start()
+        found = [[] for _ in threads]  # type: list[list[int]]
+        messages = call.messages()
+        next(messages)
+        for _ in range(40):
+            message = next(messages)
+            assert message.body == body
+            found[message.head["sender"]].append(message.head["number"])
+        call.close()
+        for thread in threads:
+            thread.join()
+    assert found == [list(range(10))] * 4
 
 
 def test_connections_are_opened_once_and_closed_at_the_end(

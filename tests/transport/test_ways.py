@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport import ssh_config
 from clusterctl.transport.control_master import ControlMaster
+from clusterctl.transport.failure import Failed
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ways import Ways
 
 from .conftest import Sshd, cluster_of, free_port, make_key
 
@@ -61,6 +65,34 @@ def test_two_jump_hosts_that_are_reached_at_once_are_two(
         replies = list(pool.call({node.name: HELLO for node in nodes}))
     assert {reply.state for reply in replies} == {"ok"}, replies
     assert len(set(controls)) == 2
+
+
+def test_what_is_logged_in_to_while_all_is_closed_is_closed_too(sshd: Sshd) -> None:
+    ways = Ways("t", timeouts=QUICK, accept_new=False)
+    nodes = [
+        sshd.node(f"n{number}", jump=f"root@127.0.0.1:{sshd.port}", identity=str(sshd.identity))
+        for number in range(3)
+    ]
+    threads = [
+        threading.Thread(target=connect_quietly, args=(ways, node), daemon=True) for node in nodes
+    ]
+    for thread in threads:
+        thread.start()
+    while not ways._jumps._opening:
+        time.sleep(0.001)
+    ways.close()
+    for thread in threads:
+        thread.join(10)
+    deadline = time.monotonic() + 10
+    while sshd.sessions() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sshd.sessions() == []
+    assert ways.folder._path is None or not ways.folder._path.exists()
+
+
+def connect_quietly(ways: Ways, node: Node) -> None:
+    with suppress(Failed):
+        ways.connect(node)
 
 
 def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
@@ -168,6 +200,33 @@ def test_fabric_runs_over_the_open_connection(make_sshd: Callable[..., Sshd]) ->
         assert pool.connection("n").run("echo 23", hide=True, in_stream=False).stdout == "23\n"
         assert pool.connection("n").is_connected
     assert server.log.count("Accepted publickey") == 1
+
+
+def test_fabric_closes_nothing_that_is_shared_and_survives_a_cut(
+    make_sshd: Callable[..., Sshd],
+) -> None:
+    sshd = make_sshd("Subsystem sftp internal-sftp")
+    request = {"n": Request(op="hello", args={})}
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        with pool.connection("n") as connection:
+            assert connection.run("echo 23", hide=True, in_stream=False).stdout == "23\n"
+            assert connection.sftp().listdir("/")
+        assert [reply.state for reply in pool.call(request)] == ["ok"]
+        assert connection.run("echo 24", hide=True, in_stream=False).stdout == "24\n"
+        assert connection.sftp().listdir("/")
+        connection.close()
+        assert sshd.log.count("Accepted publickey") == 1
+
+        for pid in sshd.sessions():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while connection.is_connected:
+            time.sleep(0.01)
+        assert connection.run("echo 25", hide=True, in_stream=False).stdout == "25\n"
+        assert [reply.state for reply in pool.call(request)] == ["ok"]
+    assert sshd.log.count("Accepted publickey") == 2
+    with pytest.raises(CouldNotTell):
+        connection.run("echo 26", hide=True, in_stream=False)
 
 
 def test_a_proxy_command_of_ssh_config(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,3 +40,23 @@ def test_an_error_within_comes_out() -> None:
 
     with pytest.raises(ValueError):
         drive(relay(broken(), twice))
+
+
+def test_who_is_interrupted_while_relaying_closes_the_use_case_within() -> None:
+    ended: list[str] = []
+
+    def within() -> Generator[Event, None, None]:
+        try:
+            yield Said(text="one")
+            yield Said(text="two")
+        finally:
+            ended.append("within")
+
+    def interrupt(_event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        drive(relay(within(), twice), interrupt)
+    # The traceback would keep the generator open as long as somebody looks at it.
+    assert caught.tb is not None
+    assert ended == ["within"]

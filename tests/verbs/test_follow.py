@@ -16,7 +16,7 @@ import pytest
 from clusterctl.logs.filter import Filter
 from clusterctl.logs.fold import Straight
 from clusterctl.report.lines import Prefixed
-from clusterctl.transport.fake import FakePool
+from clusterctl.transport.fake import FakePool, streamed
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import follow as module
@@ -44,7 +44,7 @@ class Streaming(FakePool):
         self._messages = start
 
     def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
-        return Following(self._stream, requests, tick=tick)
+        return Following(streamed(self._stream), requests, tick=tick)
 
     def _stream(self, node: str, _request: Request) -> Generator[Message | Reply, None, None]:
         yield from self._messages(node)
@@ -210,7 +210,7 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
     over = threading.Event()
     calls = []
 
-    def start(node: str, _request: Request) -> Generator[Message | Reply, None, None]:
+    def answer(node: str, _request: Request) -> Generator[Message | Reply, None, None]:
         calls.append(node)
         if len(calls) <= 2:
             yield Reply(node=node, state="lost", phase="answer")
@@ -224,7 +224,7 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
         """A pool of nodes that are silent for a while."""
 
         def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
-            return Following(start, requests, tick=tick)
+            return Following(streamed(answer), requests, tick=tick)
 
     seen, followed = collect(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
     assert followed.troubles == {}
