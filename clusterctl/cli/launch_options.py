@@ -35,6 +35,7 @@ def _folder(text: str) -> str:
 _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
     "gpus": whole(0),
+    "procs_per_node": whole(1, 4096),
     "workdir": _folder,
     "master_port": whole(1, LAST_PORT),
     "max_restarts": whole(0),
@@ -51,6 +52,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--launcher", choices=tuple(LAUNCHERS), help="what starts the ranks (default: the job's)")
     add("--exclude-unhealthy", action="store_true", help="leave out nodes that fail a check")
     add("--gpus", type=_READERS["gpus"], metavar="N", help="GPUs to use on every node, at most")
+    add(
+        "--procs-per-node",
+        type=_READERS["procs_per_node"],
+        metavar="N",
+        help="ranks on every node, whatever its GPUs: 1 for a script that starts its own",
+    )
     add(
         "--workdir",
         type=_READERS["workdir"],

@@ -15,7 +15,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import select
 from clusterctl.plan.effective import effective
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.launch import require_secrets
+from clusterctl.verbs.launchable import require_secrets
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.resume import ABOUT_CHECKPOINTS, ResumeOptions, resume
 

@@ -180,6 +180,7 @@ def _job(section: JobSection) -> Job:
     return Job(
         launcher=section.launcher,
         launcher_args=section.launcher_args,
+        procs_per_node=section.procs_per_node,
         command=section.command,
         env=tuple(section.env.items()),
         env_from=section.env_from,

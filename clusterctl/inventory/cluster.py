@@ -79,6 +79,8 @@ class Job:
 
     launcher: LauncherName = "torchrun"
     launcher_args: tuple[str, ...] = ()
+    procs_per_node: int | None = None
+    """Ranks of every node, whatever its GPUs; None: one a GPU, or the node's `procs`."""
     command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     env_from: tuple[str, ...] = ()

@@ -100,6 +100,7 @@ def _job(job: Job) -> dict[str, object]:
         {
             "launcher": None if job.launcher == Job().launcher else job.launcher,
             "launcher_args": list(job.launcher_args),
+            "procs_per_node": job.procs_per_node,
             "command": list(job.command),
             "env": dict(job.env),
             "env_from": list(job.env_from),

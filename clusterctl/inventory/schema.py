@@ -96,6 +96,10 @@ class JobSection(Section):
 
     launcher: fields.Launcher = Field(default="torchrun", description="what starts the ranks")
     launcher_args: fields.Words = Field(default=(), description="passed through to the launcher")
+    procs_per_node: fields.Procs | None = Field(
+        default=None,
+        description="a number of ranks on every node; one a GPU if absent",
+    )
     command: fields.Words = Field(default=(), description="the job's program and its arguments")
     env: fields.Variables = Field(
         default_factory=dict, description="environment of the job, recorded in clear"

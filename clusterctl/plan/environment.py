@@ -7,6 +7,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import NodeNetwork
 from clusterctl.network.environment import environment as network_environment
 from clusterctl.plan.plan import Layer, Variable
+from clusterctl.plan.processes import Processes
 
 _STRENGTH: tuple[Layer, ...] = ("built-in", "chosen", "asked", "launcher")
 
@@ -22,8 +23,7 @@ def compose(
     run: str,
     node: str,
     folder: str,
-    procs: int,
-    device: str,
+    count: Processes,
     cluster: Cluster,
     network: NodeNetwork,
     facts: NodeFacts,
@@ -35,8 +35,7 @@ def compose(
         run: the run's id.
         node: the node's name.
         folder: of the run's part on the node.
-        procs: ranks on the node.
-        device: `cuda` or `cpu`.
+        count: the ranks of the node, and their GPUs.
         cluster: as it is to be launched.
         network: what the node uses.
         facts: of the node.
@@ -45,10 +44,10 @@ def compose(
     job = cluster.job
     found = [
         _built_in("PYTHONUNBUFFERED", "1", "a line is in the log when it is printed"),
-        *_threads(procs),
+        *_threads(count.procs),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
-        *_no_gpus(device),
+        *_devices(cluster, count, facts),
         *(
             _chosen(variable.name, variable.value, variable.why)
             for variable in network_environment(network, facts, user=dict(job.env))
@@ -83,10 +82,15 @@ def _threads(procs: int) -> list[Variable]:
     return [_built_in("OMP_NUM_THREADS", "1", why)]
 
 
-def _no_gpus(device: str) -> list[Variable]:
-    if device == "cuda":
-        return []
-    return [_chosen("CUDA_VISIBLE_DEVICES", "", "CPU processes, whatever the machine has")]
+def _devices(cluster: Cluster, count: Processes, facts: NodeFacts) -> list[Variable]:
+    name = "CUDA_VISIBLE_DEVICES"
+    if count.device == "cpu":
+        return [_chosen(name, "", "CPU processes, whatever the machine has")]
+    found = len(facts.gpus.devices) if facts.gpus is not None else 0
+    if cluster.job.procs_per_node is not None and count.gpus < found:
+        # Ranks that are no ranks of a GPU each take all that they see.
+        return [_chosen(name, ",".join(map(str, range(count.gpus))), "so many GPUs are asked for")]
+    return []
 
 
 def _asked_for(cluster: Cluster, folder: str) -> list[Variable]:

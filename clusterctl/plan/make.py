@@ -79,6 +79,7 @@ def make_plan(
         start_timeout=job.start_timeout,
         lost_after=job.lost_after,
         launcher_decides=launcher.restarts(job.launcher_args),
+        gathers=job.procs_per_node != 1 or bool(nodes[0].launcher_argv),
         settings=_settings(cluster, network),
     )
 
@@ -146,8 +147,7 @@ def _plan_node(
             run=run,
             node=node.name,
             folder=folder,
-            procs=place.procs,
-            device=count.device,
+            count=count,
             cluster=cluster,
             network=network.nodes[node.name],
             facts=facts,

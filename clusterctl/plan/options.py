@@ -19,6 +19,7 @@ class Options:
     master_port: int | None = None
     gpus: int | None = None
     """Of every node, at most."""
+    procs_per_node: int | None = None
     workdir: str | None = None
     """Of every node."""
     max_restarts: int | None = None

@@ -17,6 +17,8 @@ class Processes:
     procs: int
     device: Literal["cuda", "cpu"]
     origin: str
+    gpus: int = 0
+    """GPUs for all ranks of the node together."""
 
 
 def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes:
@@ -38,8 +40,12 @@ def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes
         )
     if node.gpus_limit is not None and node.gpus_limit < gpus:
         gpus, origin = node.gpus_limit, cluster.origin("gpus", "--gpus")
+    procs = cluster.job.procs_per_node
+    if procs is not None:
+        origin = cluster.origin("procs_per_node", "job.procs_per_node")
+        return Processes(procs=procs, device="cuda" if gpus else "cpu", origin=origin, gpus=gpus)
     if gpus:
-        return Processes(procs=gpus, device="cuda", origin=origin)
+        return Processes(procs=gpus, device="cuda", origin=origin, gpus=gpus)
     if node.procs is not None:
         return Processes(procs=node.procs, device="cpu", origin="the inventory's procs")
     return Processes(procs=1, device="cpu", origin=f"built-in, without GPUs ({origin})")

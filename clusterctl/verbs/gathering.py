@@ -109,7 +109,12 @@ class Gatherer:
     def _waiting(self) -> bool:
         """Somebody waits: some have joined, or some were not even started."""
         everybody = self.plan.world_size
-        if self._ended or self._timed_out or len(self._joined) == everybody:
+        if (
+            not self.plan.gathers
+            or self._ended
+            or self._timed_out
+            or len(self._joined) == everybody
+        ):
             return False
         return bool(self._joined) or len(self._started) < everybody
 

@@ -11,17 +11,22 @@ from typing import Any
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
-from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
+from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.plan import launchers
 from clusterctl.plan.effective import effective
-from clusterctl.plan.make import make_plan, require_command
+from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs import runid
 from clusterctl.verbs.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.launchable import (
+    notice_launcher,
+    require_job,
+    require_script,
+    require_secrets,
+)
 from clusterctl.verbs.needs import before_sync, check_needs
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.starting import start
@@ -118,7 +123,9 @@ def _prepare(
     cluster: Cluster, pool: Pool, options: LaunchOptions
 ) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
     require_job(cluster)
-    require_script(cluster, options)
+    if options.syncs and not options.forces:
+        require_script(cluster, options.source)
+    yield from notice_launcher(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
     stop_if_unreachable(verdict)
     plan = make_plan(cluster, verdict.facts, verdict.network, run=runid.make(cluster.name))
@@ -180,46 +187,6 @@ def _make_ready(
     record = _record(cluster, plan, verdict, synced, options)
     records.write(record, diff=synced.diff if synced else "")
     return cluster, plan, record
-
-
-def require_job(cluster: Cluster) -> None:
-    """Refuse to begin if nothing could be launched in the end.
-
-    Raises:
-        UsageError: there is no command, or no such launcher.
-    """
-    launchers.find(cluster.job.launcher)
-    require_command(cluster)
-
-
-def require_script(cluster: Cluster, options: LaunchOptions) -> None:
-    """Refuse to mirror a folder over the job's when it has not even the job's script.
-
-    Raises:
-        UsageError: the command is a script that is not in the folder that is synced.
-    """
-    script = next(iter(cluster.job.command), "")
-    syncs = options.syncs and any(node.workdir for node in cluster.nodes)
-    looked_for = script.endswith(".py") and not Path(script).is_absolute()
-    if syncs and looked_for and not options.forces and not (options.source / script).exists():
-        raise UsageError(
-            f"command: wanted the script {script} in {options.source}, found no such file",
-            hint="cd to the folder of the code; --no-sync if only the nodes have it",
-        )
-
-
-def require_secrets(cluster: Cluster) -> None:
-    """Refuse to begin without the secrets that the job is given.
-
-    Raises:
-        UsageError: a variable that `env_from` names is not set here.
-    """
-    missing = [name for name in cluster.job.env_from if name not in os.environ]
-    if missing:
-        raise UsageError(
-            f"env_from: wanted {', '.join(missing)} in this shell's environment, found it not set",
-            hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
-        )
 
 
 def _judge(

@@ -13,7 +13,8 @@ from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.checkpoint import Chosen, choose
 from clusterctl.verbs.events import Event, Said
-from clusterctl.verbs.launch import LaunchOptions, require_job
+from clusterctl.verbs.launch import LaunchOptions
+from clusterctl.verbs.launchable import require_job
 from clusterctl.verbs.records import RunRecord
 
 PLACE = "{checkpoint}"
@@ -22,6 +23,7 @@ ABOUT_CHECKPOINTS = ("checkpoints", "resume_args")
 KEPT = (
     "launcher",
     "gpus",
+    "procs_per_node",
     "workdir",
     "master_port",
     "max_restarts",

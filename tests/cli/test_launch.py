@@ -64,6 +64,57 @@ def test_a_run_under_torchrun(project: Project) -> None:
     assert answer.stdout.count("sum 3.0") in {1, 2, 3}
 
 
+NESTED = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+names = ("RANK", "NODE_RANK", "NNODES", "GROUP_RANK")
+print("sum", total.item(), *(os.environ[name] for name in names), flush=True)
+dist.destroy_process_group()
+"""
+SCRIPTS = {
+    "flags": 'torchrun --nnodes "$NNODES" --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"'
+    ' --master-port "$MASTER_PORT" --nproc-per-node 2 train.py',
+    "environment": "torchrun --nproc-per-node 2 train.py",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_that_starts_torchrun_runs_once_a_node(project: Project, script: str) -> None:
+    (project.folder / "train.py").write_text(NESTED)
+    (project.folder / "train.sh").write_text(SCRIPTS[script])
+    nodes = ("--nodes", "2", "--start-timeout", "300")
+    answer = project.run(
+        *("launch", "--launcher", "direct", "--procs-per-node", "1", *nodes),
+        *("--", "bash", "train.sh"),
+        seconds=150,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    told = project.run("logs", "--raw").stdout
+    found = sorted(line for line in told.splitlines() if line.startswith("sum"))
+    assert found == [f"sum 4.0 {rank} {rank // 2} 2 {rank // 2}" for rank in range(4)]
+
+
+def test_a_launcher_as_the_command_is_refused_before_any_node_is_asked(project: Project) -> None:
+    answer = project.run("launch", "--", "torchrun", "--nproc_per_node=2", "job.py", "--lr", "1")
+    assert answer.returncode == 2
+    assert "found the launcher torchrun" in answer.stderr
+    assert "hint: clusterctl launch --procs-per-node 2 -- job.py --lr 1" in answer.stderr
+
+
+def test_ranks_of_a_script_that_never_join_are_waited_for(project: Project) -> None:
+    words = ("--procs-per-node", "1", "--start-timeout", "2", "--", "bash", "-c")
+    script = (
+        "import os, socket, time; port = int(os.environ['MASTER_PORT']); first = os.environ['RANK']"
+        " == '0'; server = first and socket.create_server(('', port)); time.sleep(6)"
+    )
+    answer = project.launch(*words, f'python3 -c "{script}"')
+    assert answer.returncode == 0, answer.stderr
+    assert "not joined" not in answer.stderr
+
+
 def test_the_first_failure_decides_and_the_others_are_stopped(project: Project) -> None:
     answer = project.launch("--json", "--env", "BAD=1", "--env", "CODE=7", "--", "job.py")
     assert answer.returncode == 7, answer.stderr

@@ -97,7 +97,14 @@ def test_the_example_is_read_whole() -> None:
         job=Job(
             launcher="torchrun",
             launcher_args=("--max-restarts=1",),
-            command=("-m", "train", "--config", "config.yaml"),
+            command=(
+                "-m",
+                "train",
+                "--config",
+                "config.yaml",
+                "--resume-from-checkpoint",
+                "latest",
+            ),
             env=(("NCCL_DEBUG", "INFO"),),
             env_from=("HF_TOKEN",),
             env_init="module load cuda",

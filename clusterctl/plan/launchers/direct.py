@@ -6,7 +6,7 @@ there (`TORCHELASTIC_…`) is not set, for there is none.
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import Launcher, Place
+from clusterctl.plan.launchers.interface import Launcher, Place, about_nodes
 
 
 def argv(place: Place) -> tuple[str, ...]:
@@ -24,12 +24,23 @@ def environment(place: Place) -> tuple[tuple[str, str | None], ...]:
         ("LOCAL_WORLD_SIZE", str(place.procs)),
         ("GROUP_RANK", str(place.node_rank)),
         ("GROUP_WORLD_SIZE", str(place.nnodes)),
-        ("NODE_RANK", str(place.node_rank)),
+        *about_nodes(place),
+        *(_for_torchrun(place) if place.procs == 1 else ()),
         ("ROLE_NAME", "default"),
         ("ROLE_WORLD_SIZE", str(place.world_size)),
         ("RANK", None),
         ("LOCAL_RANK", None),
         ("ROLE_RANK", None),
+    )
+
+
+def _for_torchrun(place: Place) -> tuple[tuple[str, str | None], ...]:
+    """Return what a torchrun that the node's one process starts takes for flags not given to it."""
+    return (
+        ("PET_NNODES", str(place.nnodes)),
+        ("PET_NODE_RANK", str(place.node_rank)),
+        ("PET_MASTER_ADDR", place.master_address),
+        ("PET_MASTER_PORT", str(place.master_port)),
     )
 
 

@@ -35,3 +35,8 @@ class Launcher:
     """Whether it starts ranks again by itself, from the person's arguments."""
     limit_restarts: Callable[[int], tuple[str, ...]] | None
     """Its own argument for `--max-restarts`; None: it has none."""
+
+
+def about_nodes(place: Place) -> tuple[tuple[str, str | None], ...]:
+    """Return the variables by which scripts know their node, the same under every launcher."""
+    return (("NODE_RANK", str(place.node_rank)), ("NNODES", str(place.nnodes)))

@@ -6,7 +6,7 @@ is always said, because torchrun would give its peers a name that only this node
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import Launcher, Place
+from clusterctl.plan.launchers.interface import Launcher, Place, about_nodes
 
 
 def argv(place: Place) -> tuple[str, ...]:
@@ -27,9 +27,8 @@ def argv(place: Place) -> tuple[str, ...]:
 
 
 def environment(place: Place) -> tuple[tuple[str, str | None], ...]:
-    """Return nothing: torchrun sets the ranks' variables itself."""
-    del place
-    return ()
+    """Return what scripts read beyond the ranks' variables, which torchrun sets itself."""
+    return about_nodes(place)
 
 
 def restarts(args: tuple[str, ...]) -> bool:

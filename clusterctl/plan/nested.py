@@ -1,0 +1,265 @@
+"""Recognizes a launcher in a job's command, and gives the command to type instead.
+
+clusterctl starts the launcher itself, once a node. A launcher inside each rank would start
+trainings that do not know of each other.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+_PROGRAMS = {
+    "torchrun": "torchrun",
+    "accelerate-launch": "accelerate launch",
+    "deepspeed": "deepspeed",
+    "mpirun": "mpirun",
+    "mpiexec": "mpirun",
+    "orterun": "mpirun",
+    "horovodrun": "mpirun",
+    "srun": "srun",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flags:
+    """How a launcher's own arguments are read."""
+
+    ours: dict[str, str]
+    """Flag with a value → our flag; empty: clusterctl chooses that itself."""
+    alone: frozenset[str] = frozenset()
+    """Flags without a value that mean nothing here."""
+    module: frozenset[str] = frozenset({"--module"})
+    """Flags that make the next word a module's name."""
+    program: frozenset[str] = frozenset()
+    """Flags that make the next word a program, not a Python file."""
+    total: frozenset[str] = frozenset()
+    """Flags whose number counts the processes of all nodes."""
+
+
+_GPUS = "--gpus"
+_KINDS = {
+    "torchrun": _Flags(
+        ours={
+            "--nproc-per-node": _GPUS,
+            "--nnodes": "--nodes",
+            "--master-port": "--master-port",
+            "--max-restarts": "--max-restarts",
+            **dict.fromkeys(("--node-rank", "--master-addr", "--local-addr"), ""),
+            **dict.fromkeys(("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), ""),
+        },
+        alone=frozenset({"--standalone", "--use-env"}),
+        module=frozenset({"-m", "--module"}),
+        program=frozenset({"--no-python"}),
+    ),
+    "accelerate launch": _Flags(
+        ours={
+            "--num-processes": _GPUS,
+            "--num-machines": "--nodes",
+            "--main-process-port": "--master-port",
+            "--max-restarts": "--max-restarts",
+            "--mixed-precision": "--env ACCELERATE_MIXED_PRECISION=",
+            "--gradient-accumulation-steps": "--env ACCELERATE_GRADIENT_ACCUMULATION_STEPS=",
+            **dict.fromkeys(("--machine-rank", "--main-process-ip", "--rdzv-backend"), ""),
+        },
+        alone=frozenset({"--multi-gpu", "--same-network"}),
+        module=frozenset({"-m", "--module"}),
+        program=frozenset({"--no-python"}),
+        total=frozenset({"--num-processes"}),
+    ),
+    "deepspeed": _Flags(
+        ours={
+            "--num-gpus": _GPUS,
+            "--num-nodes": "--nodes",
+            "--master-port": "--master-port",
+            **dict.fromkeys(("--master-addr", "-H", "--hostfile", "--launcher", "--node-rank"), ""),
+        },
+        alone=frozenset({"--no-ssh", "--force-multi", "--no-local-rank"}),
+        program=frozenset({"--no-python"}),
+    ),
+    "mpirun": _Flags(
+        ours={
+            **dict.fromkeys(("-n", "-np", "--np", "-c"), _GPUS),
+            "-npernode": _GPUS,
+            **dict.fromkeys(("-H", "--host", "-f", "--hostfile", "-hostfile", "--bind-to"), ""),
+            **dict.fromkeys(("-bind-to", "--map-by", "-map-by"), ""),
+        },
+        alone=frozenset({"--allow-run-as-root", "--oversubscribe"}),
+        total=frozenset({"-n", "-np", "--np", "-c"}),
+    ),
+    "srun": _Flags(
+        ours={
+            **dict.fromkeys(("-N", "--nodes"), "--nodes"),
+            "--ntasks-per-node": _GPUS,
+            "--gpus-per-node": _GPUS,
+            **dict.fromkeys(("-n", "--ntasks"), _GPUS),
+            **dict.fromkeys(("-p", "--partition", "-J", "--job-name", "-w", "--nodelist"), ""),
+        },
+        total=frozenset({"-n", "--ntasks"}),
+    ),
+}
+
+
+def require_no_launcher(cluster: Cluster) -> None:
+    """Refuse a command that starts the ranks itself, unless it was asked to run once a node.
+
+    Raises:
+        UsageError: its program is a launcher; the hint is the command to type.
+    """
+    found = _launcher_of(cluster.job.command)
+    if found is None or cluster.job.procs_per_node is not None:
+        return
+    name, rest = found
+    command, unknown = _translated(name, rest, cluster)
+    where = "command" if cluster.origin("command", "") else "job.command"
+    message = (
+        f"{where}: expected the training's own program, found the launcher {name}:"
+        " clusterctl starts one on every node itself"
+    )
+    if unknown:
+        message += (
+            f"\n{where}: no option of clusterctl for {shlex.join(unknown)}:"
+            " what torchrun needs belongs in job.launcher_args, other settings in --env"
+        )
+    raise UsageError(message, hint=shlex.join(command))
+
+
+def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the launcher that a command starts and the words after it; None: it starts none."""
+    words = list(command)
+    if words and posixpath.basename(words[0]) == "env":
+        words = words[1:]
+        while words and "=" in words[0]:
+            words = words[1:]
+    if not words:
+        return None
+    program = posixpath.basename(words[0])
+    if _PYTHON.fullmatch(program):
+        words = words[1:]
+        while words and words[0].startswith("-") and words[0] != "-m":
+            words = words[1:]  # such as -u
+        program = ""
+    if words[:1] == ["-m"]:
+        module = words[1] if len(words) > 1 else ""
+        return (_MODULES[module], tuple(words[2:])) if module in _MODULES else None
+    if program == "accelerate" and words[1:2] == ["launch"]:
+        return "accelerate launch", tuple(words[2:])
+    return (_PROGRAMS[program], tuple(words[1:])) if program in _PROGRAMS else None
+
+
+def _translated(
+    name: str, rest: tuple[str, ...], cluster: Cluster
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command to type, and the launcher's arguments that it leaves out."""
+    kind = _KINDS[name]
+    given: list[str] = []
+    unknown: list[str] = []
+    prefix: tuple[str, ...] = ()
+    words = list(rest)
+    while words and words[0].startswith("-"):
+        written = words.pop(0)
+        flag, equals, value = written.partition("=")
+        flag = flag.replace("_", "-")
+        if flag in kind.module:
+            prefix = ("-m",)
+        elif flag in kind.ours:
+            if not equals and words:
+                value = words.pop(0)
+            given += _ours(kind, flag, value, cluster)
+        elif flag not in kind.alone | kind.program:
+            unknown.append(written)
+            if not equals and _is_value(words):
+                unknown.append(words.pop(0))
+    known = _launcher_of(tuple(words)) is None  # mpirun torchrun: the inner one's turn comes next
+    program = (*prefix, *_plain(words)) if known else tuple(words)
+    return ("clusterctl", "launch", *given, "--", *(program or ("train.py",))), tuple(unknown)
+
+
+def _plain(words: list[str]) -> list[str]:
+    """Leave out the interpreter: clusterctl runs a script or a module with the node's own."""
+    if len(words) > 1 and _PYTHON.fullmatch(posixpath.basename(words[0])):
+        after = words[2:] if words[1] == "-u" else words[1:]
+        return after or words
+    return words
+
+
+def _is_value(words: list[str]) -> bool:
+    """Tell whether the next word is probably the value of a flag that is not known here."""
+    return (
+        len(words) > 1
+        and not words[0].startswith("-")
+        and not words[0].endswith((".py", ".sh"))
+        and not _PYTHON.fullmatch(posixpath.basename(words[0]))
+    )
+
+
+def _ours(kind: _Flags, flag: str, value: str, cluster: Cluster) -> Iterator[str]:
+    """Yield our words for one flag of theirs; none for what clusterctl chooses by itself."""
+    ours, number = kind.ours[flag], int(value) if value.isdigit() else None
+    if ours.startswith("--env"):
+        yield from (ours.split()[0], ours.split()[1] + value)
+    elif ours == _GPUS:
+        if number is not None and flag in kind.total:
+            number = max(1, number // len(cluster.nodes))
+        if number is not None:
+            cpus = all(node.gpus_wanted == 0 for node in cluster.nodes)
+            yield from ("--procs-per-node" if cpus else _GPUS, str(number))
+    elif ours == "--nodes":
+        if number is not None and number < len(cluster.nodes):
+            # `--nnodes 2` says how many there are: two of two need no flag.
+            yield from (ours, str(number))
+    elif ours:
+        yield from (ours, value)
+
+
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_START = (
+    r"(?:^|[;&|({`\"']|\b(?:then|do|else|exec|time|nohup|env|sudo)\s)\s*"
+    r"(?:[A-Za-z_]\w*=(?:\"[^\"]*\"|'[^']*'|[^\s\"']*)\s+)*"
+)
+_IN_SCRIPT = re.compile(
+    _START
+    + r"(?:\S*/)?(?:"
+    + r"(?P<program>torchrun|deepspeed|accelerate-launch|mpirun|mpiexec|horovodrun)"
+    + r"|(?P<accelerate>accelerate\s+launch)"
+    + r"|python[\d.]*\s+(?:-\w+\s+)*-m\s+(?P<module>torch\.distributed\.(?:run|launch)|"
+    + r"accelerate\.commands\.launch|deepspeed\.launcher\.runner)"
+    + r")(?=\s+\S)"
+)
+
+
+def launcher_in(script: str) -> tuple[int, str] | None:
+    """Return the line number and the name of the first launcher that a shell script starts."""
+    number = 1
+    for line in script.replace("\\\n", "\0").split("\n"):
+        text = _COMMENT.sub("", line.replace("\0", " "))
+        if match := _IN_SCRIPT.search(text):
+            found = match["program"] or match["accelerate"] or ""
+            name = _MODULES.get(match["module"] or "") or _PROGRAMS.get(found, "accelerate launch")
+            return number, name
+        number += 1 + line.count("\0")
+    return None
+
+
+def script_of(command: tuple[str, ...]) -> str:
+    """Return the shell script that a command runs; empty: it runs none."""
+    for word in command:
+        name = posixpath.basename(word)
+        if name.endswith((".sh", ".bash")):
+            return word
+        if name not in {"bash", "sh", "dash", "zsh"} and not word.startswith("-"):
+            return ""
+    return ""
