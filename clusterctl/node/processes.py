@@ -23,6 +23,7 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
+    group: int
     start: int
     state: str
     threads: int
@@ -60,6 +61,7 @@ def read(pid: int) -> Optional[Process]:
     return Process(
         pid=pid,
         parent=int(fields[1]),
+        group=int(fields[2]),
         start=int(fields[19]),
         state=fields[0].decode(),
         threads=int(fields[17]),

@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from clusterctl.node import joined, processes
+from clusterctl.node.audience import ask_ranks
 from clusterctl.node.deaths import Deaths, Status, code_and_signal
 from clusterctl.node.ending import Cause, signal_number
 from clusterctl.node.processes import Mark
@@ -155,14 +156,15 @@ class Ranks:
         After a failure a launcher ends its ranks itself, and its log then says why: the one whose
         rank failed has seen that, the others are told.
         """
-        asked = [rank.mark for rank in self._ranks.values() if rank.running]
-        if self._launcher is not None and cause.by != "stop":
-            asked = [] if cause.by in ("rank", "launcher") else [self._launcher]
-        for mark in asked:
+        running = [rank.mark for rank in self._ranks.values() if rank.running]
+        if self._launcher is None or cause.by == "stop":
+            ask_ranks(self._reactor, running, cause.signal)
+            return bool(running)
+        if cause.by not in ("rank", "launcher"):
             if cause.signal is not None:
-                processes.send(mark, signal_number(cause.signal))
-            processes.send(mark, signal.SIGCONT)  # one that was stopped would never hear it
-        return bool(asked) or (self._launcher is not None and cause.by != "stop")
+                processes.send(self._launcher, signal_number(cause.signal))
+            processes.send(self._launcher, signal.SIGCONT)
+        return True
 
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""

@@ -38,6 +38,7 @@ print("here", os.getpid())
 time.sleep(300)
 """
 
+TORCH = pytest.mark.torch
 TOGETHER = 10.0
 """Seconds that ends may be apart here: about 1 s on a machine with nothing else to do."""
 
@@ -68,9 +69,17 @@ def end_of_all(run: Run, pids: set[int]) -> float:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("script", [FOREGROUND, AND_WAIT], ids=["foreground", "and-wait"])
-@pytest.mark.parametrize("killed", [0, 1], ids=["master", "worker"])
-@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.torch)])
+@pytest.mark.parametrize(
+    ("launcher", "killed", "script"),
+    [
+        pytest.param("direct", 0, FOREGROUND, id="direct-master-foreground"),
+        pytest.param("direct", 0, AND_WAIT, id="direct-master-and-wait"),
+        pytest.param("direct", 1, FOREGROUND, id="direct-worker-foreground"),
+        pytest.param("direct", 1, AND_WAIT, id="direct-worker-and-wait"),
+        pytest.param("torchrun", 0, AND_WAIT, id="torchrun-master-and-wait", marks=TORCH),
+        pytest.param("torchrun", 1, FOREGROUND, id="torchrun-worker-foreground", marks=TORCH),
+    ],
+)
 def test_a_killed_supervisor_takes_a_scripts_whole_tree_along_on_all_nodes(
     make_run: MakeRun, launcher: LauncherName, killed: int, script: str
 ) -> None:

@@ -1,0 +1,163 @@
+"""A stop reaches the training behind a script at once, once, and nothing that it needs to save."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.inventory.cluster import Job, LauncherName, Stop
+from clusterctl.node import processes
+
+from .conftest import Run, wait_until
+
+MakeRun = Callable[..., Run]
+
+GRACE = 100.0
+"""Longer than any test may take: what ends sooner was reached by the request itself."""
+
+SAVES = """
+import os, signal, sys, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print("here")
+while not heard: time.sleep(0.02)
+print("saving")
+for _ in range(40): time.sleep(0.02)
+print("saved after", len(heard))
+"""
+
+DEAF = "import time; print('here', flush=True); time.sleep(300)"
+
+SCRIPTS = {
+    "foreground": "$PYTHON -u job.py\n",
+    "foreground, and its code": "$PYTHON -u job.py\nexit $?\n",
+    "and wait": "$PYTHON -u job.py &\nwait\n",
+    "through tee": "$PYTHON -u job.py 2>&1 | tee tee.log\n",
+    "in a session of its own": "setsid $PYTHON -u job.py &\nwait\n",
+    "a trap that passes it on": (
+        "trap 'kill -TERM $PID' TERM\n$PYTHON -u job.py &\nPID=$!\nwait $PID\nwait $PID\n"
+    ),
+    "a trap that waits for it": "trap 'echo cleaned up' TERM EXIT\n$PYTHON -u job.py\n",
+    "a script in a script": "bash inner.sh\n",
+    "abandoned in its group": "( $PYTHON -u job.py & )\nsleep 1000\n",
+}
+
+
+def script(make_run: MakeRun, text: str, job: str, **options: object) -> Run:
+    """Start a run of `bash train.sh`, which runs job.py."""
+    run = make_run("", job=Job(stop=Stop(grace=GRACE)), **options)
+    run.change = {"argv": ["bash", "train.sh"]}
+    (run.workdir / "train.sh").write_text(text.replace("$PYTHON", sys.executable))
+    (run.workdir / "inner.sh").write_text(f"{sys.executable} -u job.py\n")
+    (run.workdir / "job.py").write_text(job)
+    return run.start()
+
+
+def stop_seconds(run: Run) -> float:
+    began = time.monotonic()
+    assert run.stop(grace=GRACE)["gone"]
+    assert not run.left()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("form", SCRIPTS)
+def test_a_training_behind_a_script_saves_and_hears_it_once(make_run: MakeRun, form: str) -> None:
+    run = script(make_run, SCRIPTS[form], SAVES)
+    run.wait_for_log(0, b"here")
+    print(f"{form}: stopped in {stop_seconds(run):.2f} s")
+    assert b"saving\nsaved after 1\n" in run.log(0)
+    node = run.status()
+    assert (node["state"], node["end"]["by"]) == ("stopped", "stop")
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("form", ["foreground", "and wait"])
+def test_under_torchrun_the_agent_leaves_a_script_the_time_to_save(
+    make_run: MakeRun, form: str
+) -> None:
+    run = script(make_run, SCRIPTS[form], SAVES, launcher="torchrun", procs=2)
+    for rank in (0, 1):
+        run.wait_for_log(rank, b"here", seconds=120)
+    print(f"{form}: stopped in {stop_seconds(run):.2f} s")
+    for rank in (0, 1):
+        assert run.log(rank).endswith(b"saving\nsaved after 1\n")
+    assert run.status()["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$PYTHON -u job.py\n",
+        "$PYTHON -u job.py &\nwait\n",
+        "trap 'echo cleaned up' EXIT\n$PYTHON -u job.py\n",
+        "$PYTHON -u job.py | cat\n",
+        "while true; do $PYTHON -u job.py; done\n",
+    ],
+)
+def test_a_program_that_does_not_listen_is_ended_behind_a_script_too(
+    make_run: MakeRun, text: str
+) -> None:
+    run = script(make_run, text, DEAF)
+    run.wait_for_log(0, b"here")
+    stop_seconds(run)
+
+
+def test_what_a_script_starts_after_the_training_saved_is_ended_too(make_run: MakeRun) -> None:
+    run = script(make_run, "$PYTHON -u job.py\nsleep 1000\necho never\n", SAVES)
+    run.wait_for_log(0, b"here")
+    stop_seconds(run)
+    assert run.log(0).endswith(b"saved after 1\n")
+
+
+def test_a_stopped_training_behind_a_script_is_woken(make_run: MakeRun) -> None:
+    run = script(make_run, SCRIPTS["foreground"], SAVES + "\n")
+    run.wait_for_log(0, b"here")
+    table = processes.everything()
+    below = processes.descendants([run.status()["ranks"][0]["pid"]], table)
+    (training,) = (pid for pid in below if "job.py" in processes.command_of(pid))
+    processes.send(table[training].mark, 19)
+    wait_until(lambda: processes.everything()[training].state == "T")
+    stop_seconds(run)
+    assert run.log(0).endswith(b"saved after 1\n")
+
+
+LOADS = """
+import signal, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, n):
+        time.sleep(0.02)
+        return torch.zeros(1)
+
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+if __name__ == "__main__":
+    left = 5
+    for batch in DataLoader(Slow(), num_workers=2, multiprocessing_context="METHOD"):
+        print("here" if not heard else "one more batch", flush=True)
+        left -= bool(heard)
+        if not left: break
+    print("saved after", len(heard), flush=True)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("launcher", "method"), [("direct", "fork"), ("torchrun", "spawn")])
+def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
+    make_run: MakeRun, launcher: LauncherName, method: str
+) -> None:
+    job = LOADS.replace("METHOD", method)
+    run = script(make_run, SCRIPTS["foreground"], job, launcher=launcher)
+    wait_until(lambda: Path(run.paths().rank_log(0)).exists(), 60)
+    run.wait_for_log(0, b"here", seconds=120)
+    stop_seconds(run)
+    assert b"one more batch\nsaved after 1\n" in run.log(0)
+    assert b"killed by signal" not in run.log(0)
