@@ -68,7 +68,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\btoo many open files\b",
-            "raise the limit: `env_init: ulimit -n 65536` in the inventory",
+            "raise the hard limit on the node: `* - nofile 1048576` in /etc/security/limits.conf",
         ),
         (
             r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:",

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import time
+import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node.reactor import Reactor
@@ -73,10 +74,10 @@ class Channel:
         reactor.watch(connection.fileno(), self._ready, write=True)
 
     def send(self, message: Dict[str, Any]) -> None:
-        """Send a message as soon as that can be; never waits."""
+        """Send a message as soon as that can be; never waits, and never calls back."""
         self._out += json.dumps(message).encode() + b"\n"
         if self._shaken:
-            self._advance()
+            self._flush()
 
     def close(self) -> None:
         """End the connection, without a further call back."""
@@ -90,7 +91,15 @@ class Channel:
             self._on_over(self, why)
 
     def _ready(self) -> None:
-        # One piece a turn: whoever sends faster than we read must wait, and fills no memory.
+        """Do what can be done. Nothing that comes from the other side goes beyond its channel."""
+        try:
+            self._receive()
+        except Exception as error:  # noqa: BLE001  (no peer may end the run; the log has it)
+            traceback.print_exc()
+            self._over("its message could not be handled: %r" % error)
+
+    def _receive(self) -> None:
+        # One piece a turn: a peer that sends faster than we read must wait, and fills no memory.
         try:
             data = self._socket.recv(LINE_LIMIT)
         except BlockingIOError:
@@ -111,9 +120,6 @@ class Channel:
             if not self._shaken:
                 self._tls.engine.do_handshake()
                 self._shaken = True
-            if self._out:
-                self._tls.engine.write(self._out)
-                self._out = b""
             while True:
                 data = self._tls.engine.read(LINE_LIMIT)
                 if not data:
@@ -128,14 +134,21 @@ class Channel:
         self._deliver()
 
     def _flush(self) -> None:
-        self._wire += self._tls.outgoing.read()
+        """Send what can go. A failure is reported by the reactor: our caller may be iterating."""
+        if self._socket.fileno() < 0:
+            return
         try:
+            if self._shaken and self._out:
+                self._tls.engine.write(self._out)
+                self._out = b""
+            self._wire += self._tls.outgoing.read()
             while self._wire:
                 self._wire = self._wire[self._socket.send(self._wire) :]
         except BlockingIOError:
             pass
-        except OSError as error:
-            self._over(error.strerror or str(error))
+        except OSError as error:  # ssl.SSLError is one
+            why = error.strerror or str(error)
+            self._reactor.after(0, lambda: self._over(why))
             return
         self._reactor.watch(self._socket.fileno(), self._ready, write=bool(self._wire))
 

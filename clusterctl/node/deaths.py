@@ -47,7 +47,10 @@ class Deaths:
 
     def _ended_elsewhere(self, pid: int) -> None:
         # Until its parent has asked, a zombie shows how it ended.
-        process = processes.read(pid)
+        try:
+            process = processes.read(pid)
+        except OSError:
+            process = None  # nobody can look now, so how it ended is not known
         zombie = process is not None and process.state == "Z"
         self._over(pid, process.exit_status if process is not None and zombie else None)
 

@@ -13,8 +13,12 @@ import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node import lock
+from clusterctl.node.listener import Listener, Strangers
 from clusterctl.node.lock import LINE_LIMIT, Peer
 from clusterctl.node.reactor import Reactor
+
+STRANGERS, OWN = 32, 4096
+"""How many connections of other users, and of ours, may wait to ask: ranks report all at once."""
 
 
 class Door:
@@ -70,31 +74,34 @@ class Door:
         def serve(request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
             if request.get("ask") == "who":
                 return who
-            if peer.uid not in (0, os.getuid()):
+            if is_stranger(peer):
                 return {"error": "only uid %d and root may ask that" % os.getuid()}
             return on_request(request, peer)
 
         self._reactor, self._serve = reactor, serve
-        reactor.watch(self._socket.fileno(), self._accept)
+        self._strangers, self._own = (
+            Strangers(reactor, most=most, seconds=lock.ANSWER_SECONDS) for most in (STRANGERS, OWN)
+        )
+        self._listener = Listener(reactor, self._socket, self._take)
 
     def close(self) -> None:
         """Give the lock back."""
-        self._reactor.forget(self._socket.fileno())
-        self._socket.close()
+        self._listener.close()
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except OSError:
-            return  # it gave up, or there is no descriptor left: it will ask again
+    def _take(self, connection: socket.socket) -> None:
+        waiting = self._strangers if is_stranger(Peer.of(connection)) else self._own
         connection.setblocking(False)
-        # Whoever connects and says nothing is cut off in time.
-        timeout = self._reactor.after(lock.ANSWER_SECONDS, lambda: self._drop(connection))
+
+        def close() -> None:
+            self._reactor.forget(connection.fileno())
+            connection.close()
 
         def read() -> None:
-            timeout.cancel()
+            waiting.remove(close)
             self._answer(connection)
+            close()
 
+        waiting.add(close)
         self._reactor.watch(connection.fileno(), read)
 
     def _answer(self, connection: socket.socket) -> None:
@@ -108,9 +115,8 @@ class Door:
             pass  # it left, or it is not ours
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()
-        self._drop(connection)
 
-    def _drop(self, connection: socket.socket) -> None:
-        if connection.fileno() >= 0:
-            self._reactor.forget(connection.fileno())
-            connection.close()
+
+def is_stranger(peer: Peer) -> bool:
+    """Tell whether a process is another user's; root is none."""
+    return peer.uid not in (0, os.getuid())

@@ -83,7 +83,10 @@ def _with_sockets(pids: Iterable[int], inodes: Set[str]) -> Set[int]:
     """
     if not inodes:
         return set()
-    table: Dict[int, processes.Process] = processes.everything()
+    try:
+        table: Dict[int, processes.Process] = processes.everything()
+    except OSError:
+        return set()  # nobody can look now; the next time will show it
     return {
         pid
         for pid in pids

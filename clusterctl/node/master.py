@@ -8,11 +8,14 @@ import time
 from typing import Any, Dict, Optional, Set
 
 from clusterctl.node.channel import Channel, Tls, server_context
-from clusterctl.node.peertalk import Message, Said, beat_seconds
+from clusterctl.node.listener import Listener, Strangers
+from clusterctl.node.peertalk import Message, Said, beat_seconds, ending_in
 from clusterctl.node.reactor import Reactor
 
 HELLO_SECONDS = 10.0
-"""A connection that has not said who it is by then is closed."""
+"""A connection that has not shown who it is by then is closed."""
+STRANGERS = 32
+"""How many of these there may be at a time, beyond the workers of the run."""
 
 
 class Master:
@@ -39,13 +42,19 @@ class Master:
         self._expected = set(job["workers"])
         self._finished: Set[str] = set()
         family = socket.AF_INET6 if ":" in link["address"] else socket.AF_INET
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((link["address"], link["port"]))
-        self._listener.listen(1024)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        reactor.watch(self._listener.fileno(), self._accept)
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((link["address"], link["port"]))
+            listening.listen(1024)
+        except OSError:
+            listening.close()
+            raise
+        self.port: int = listening.getsockname()[1]
+        # A worker is a stranger too until its hello: all of them may come at once.
+        most = STRANGERS + len(self._expected)
+        self._strangers = Strangers(reactor, most=most, seconds=HELLO_SECONDS)
+        self._listener = Listener(reactor, listening, self._take)
         reactor.every(beat_seconds(self._lost_after), self._judge)
 
     @property
@@ -63,28 +72,25 @@ class Master:
         self._finished |= self.missing
 
     def tell_ending(self, message: Message) -> None:
-        """Tell every worker, also one that comes later, that the run ends."""
+        """Tell every worker, also one that comes later, that the run ends.
+
+        Only of the first ending: one that brings down all nodes is reported by each of them.
+        """
         if self._ending is None:
             self._ending = message
-        for channel in self._channels.values():
-            channel.send({"ending": message})
+            for channel in self._channels.values():
+                channel.send({"ending": message})
 
     def tell_bye(self, state: str) -> None:
         """Nobody needs to know that the master's part is over."""
 
     def close(self) -> None:
         """Leave."""
-        if self._listener.fileno() >= 0:
-            self._reactor.forget(self._listener.fileno())
-            self._listener.close()
+        self._listener.close()
         for channel in list(self._channels.values()):
             channel.close()
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
+    def _take(self, connection: socket.socket) -> None:
         channel = Channel(
             self._reactor,
             connection,
@@ -92,12 +98,7 @@ class Master:
             on_message=self._heard,
             on_over=self._over,
         )
-
-        def cut_off() -> None:
-            if not channel.name:
-                channel.close()
-
-        self._reactor.after(HELLO_SECONDS, cut_off)
+        self._strangers.add(channel.close)
 
     def _heard(self, channel: Channel, message: Message) -> None:
         if not channel.name:
@@ -107,8 +108,9 @@ class Master:
         if "ping" in message:
             channel.send({"pong": message["ping"], "at": time.time()})
         elif "ending" in message:
-            self.tell_ending(message["ending"])
-            self._said.ending(message["ending"])
+            ending = ending_in(message)
+            self.tell_ending(ending)
+            self._said.ending(ending)
         elif "bye" in message:
             self._finished.add(channel.name)
             channel.send({"bye": True})
@@ -120,6 +122,7 @@ class Master:
         known = hmac.compare_digest(
             token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
         )
+        self._strangers.remove(channel.close)
         if not known or name not in self._expected:
             channel.close()
             return
@@ -136,6 +139,7 @@ class Master:
             self._said.joined(name)
 
     def _over(self, channel: Channel, why: str) -> None:
+        self._strangers.remove(channel.close)
         if self._channels.get(channel.name) is channel:
             del self._channels[channel.name]
             self._words[channel.name] = why

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple
+from typing import Any, Callable, Dict, NamedTuple, Tuple
+
+from clusterctl.node.ending import signal_number
 
 Message = Dict[str, Any]
 
@@ -23,3 +25,35 @@ class Said(NamedTuple):
 def beat_seconds(lost_after: float) -> float:
     """Return how often to be heard, so that a few lost beats are no silence."""
     return min(2.0, lost_after / 5)
+
+
+_ENDING: Dict[str, Tuple[type, ...]] = {
+    "by": (str,),
+    "reason": (str,),
+    "node": (str,),
+    "exit_code": (int, type(None)),
+    "rank": (int, type(None)),
+    "grace": (int, float),
+    "signal": (str, type(None)),
+    "file": (str, type(None)),
+}
+"""What an ending is made of; the first three are always there."""
+
+
+def ending_in(message: Message) -> Message:
+    """Return the ending that a message reports, fit to be acted on and relayed.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    ending = message["ending"]
+    if not isinstance(ending, dict) or not {"by", "reason", "node"} <= set(ending):
+        raise ValueError("expected an ending, found %.200r" % (ending,))
+    for name, kinds in _ENDING.items():
+        if name in ending and not isinstance(ending[name], kinds):
+            raise ValueError("%s of an ending: found %.200r" % (name, ending[name]))
+    try:
+        signal_number(ending.get("signal") or "TERM")
+    except KeyError as error:
+        raise ValueError("signal of an ending: found %.200r" % ending["signal"]) from error
+    return ending

@@ -50,11 +50,15 @@ class Process(NamedTuple):
 
 
 def read(pid: int) -> Optional[Process]:
-    """Return a process, or None where there is none."""
+    """Return a process, or None if there is none.
+
+    Raises:
+        OSError: nobody can look now (no descriptor is left); the process may well be there.
+    """
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             line = file.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last with hidepid=1
         return None
     # The name, in brackets, may hold anything, brackets and newlines too.
     fields = line[line.rindex(b")") + 2 :].split()
@@ -70,7 +74,11 @@ def read(pid: int) -> Optional[Process]:
 
 
 def everything() -> Dict[int, Process]:
-    """Return all processes by pid."""
+    """Return all processes by pid.
+
+    Raises:
+        OSError: nobody can look now.
+    """
     found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 

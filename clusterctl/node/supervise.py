@@ -15,6 +15,7 @@ from clusterctl.node import processes
 from clusterctl.node.detach import own_scope
 from clusterctl.node.door import Door
 from clusterctl.node.environ import encode
+from clusterctl.node.limits import raise_soft_limits
 from clusterctl.node.link import OperationError
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
 from clusterctl.node.record import Record, read_json
@@ -32,6 +33,7 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
         guard: a pipe to the guard: what it needs to finish in our place.
     """
     processes.adopt_orphans()
+    raise_soft_limits()
     try:
         supervisor = begin(paths, start)
     except OperationError as error:

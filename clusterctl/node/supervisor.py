@@ -312,4 +312,7 @@ class Supervisor:
         self._record.flush()
 
     def _remember_processes(self) -> None:
-        self._record.processes([process.mark for process in self._left()])
+        try:
+            self._record.processes([process.mark for process in self._left()])
+        except OSError:
+            return  # nobody can look now; the next scan will

@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Optional, Set
 
 from clusterctl.node.channel import Channel, Tls, client_context
-from clusterctl.node.peertalk import Message, Said, beat_seconds
+from clusterctl.node.peertalk import Message, Said, beat_seconds, ending_in
 from clusterctl.node.reactor import Reactor
 
 RETRY_SECONDS = 0.2
@@ -145,7 +145,7 @@ class Worker:
             self._clock.add(message["pong"], message["at"], time.time())
             self._say_clock()
         elif "ending" in message:
-            self._said.ending(message["ending"])
+            self._said.ending(ending_in(message))
         elif "bye" in message:
             self.settled = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -235,6 +236,62 @@ def test_a_broken_connection_is_made_again_and_costs_nothing() -> None:
         assert not net.heard["master"].of("lost") + net.heard["w0"].of("lost")
         assert net.heard["master"].of("joined") == ["w0"]
         worker.close()
+
+
+def test_an_ending_reaches_the_others_when_one_connection_breaks_under_it() -> None:
+    with link(3) as net:
+        workers = [net.worker(n) for n in range(3)]
+        net.until(lambda: not net.master.missing)
+        broken = workers[0]
+        assert isinstance(broken, Worker)
+        assert broken._channel is not None
+        connection = broken._channel._socket
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        broken.close()  # by a reset: the master's next send fails
+        net.master.tell_ending({"by": "rank", "node": "master", "reason": "why"})
+        net.until(lambda: all(net.heard[name].of("ending") for name in ("w1", "w2")))
+        net.live(0.2)
+        assert not net.heard["master"].of("ending")
+        for worker in workers[1:]:
+            worker.close()
+
+
+def test_one_ending_is_relayed_however_many_report_it() -> None:
+    with link(3) as net:
+        workers = [net.worker(n) for n in range(3)]
+        net.until(lambda: not net.master.missing)
+        for n, worker in enumerate(workers):
+            worker.tell_ending({"by": "rank", "node": f"w{n}", "reason": "why"})
+        net.until(lambda: len(net.heard["master"].of("ending")) == 3)
+        net.live(0.5)
+        first = net.heard["master"].of("ending")[0]
+        for n, worker in enumerate(workers):
+            assert net.heard[f"w{n}"].of("ending") == [first]
+            worker.close()
+
+
+def test_what_fails_on_a_message_closes_its_channel_only(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with link(2) as net:
+        workers = [net.worker(0), net.worker(1)]
+        net.until(lambda: not net.master.missing)
+        failures = iter([KeyError("a bug of ours")])
+
+        def fail_once(message: dict[str, Any]) -> None:
+            for failure in failures:
+                raise failure
+            net.heard["master"].all.append(("ending", message))
+
+        assert isinstance(net.master, Master)
+        net.master._said = net.master._said._replace(ending=fail_once)
+        workers[0].tell_ending({"by": "rank", "node": "w0", "reason": "why"})
+        net.until(lambda: net.heard["w1"].of("ending"))
+        net.until(lambda: net.heard["master"].of("ending"))  # said again when it is back
+        assert not net.heard["master"].of("lost")
+        for worker in workers:
+            worker.close()
+    assert "a bug of ours" in capfd.readouterr().err
 
 
 def test_silence_is_loss_on_both_sides() -> None:

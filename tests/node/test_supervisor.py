@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -262,22 +263,77 @@ def test_a_run_goes_on_when_its_folder_is_deleted(make_run: MakeRun) -> None:
 
 
 def test_a_supervisor_that_fails_ends_everything_and_says_so(make_run: MakeRun) -> None:
-    run = make_run(STUBBORN + SLEEP, nodes=2)
-    up = run.start_node(0)
+    run = make_run(STUBBORN + SLEEP)
+    run.change = {"stop": {"grace": "soon"}}
+    run.start()
     wait_until(lambda: daemons_of(run) != [])
     daemons = daemons_of(run)
+    os.kill(run.pid_of_supervisor(), signal.SIGTERM)
+    node = run.ended()
+    assert (node["state"], node["end"]["by"]) == ("failed", "supervisor")
+    assert "TypeError" in node["end"]["reason"]
+    assert "Traceback" in Path(run.paths().launcher_log).read_text()
+    assert not any(map(is_alive, daemons))
+    assert not run.left()
+
+
+@pytest.mark.parametrize("ending", [5, {"by": "rank"}, {"by": "x", "reason": "x", "node": 1}])
+def test_a_peer_that_sends_nonsense_loses_its_connection_and_nothing_else(
+    make_run: MakeRun, ending: object
+) -> None:
+    run = make_run(SLEEP, nodes=2)
+    up = run.start_node(0)
+    run.wait_for_log(0, b"here")
     context = client_context(run.identity.certificate)
     plain = socket.create_connection(("127.0.0.1", up["link_port"]))
     with context.wrap_socket(plain) as tls:
         hello = {"token": run.identity.token, "node": run.names[1]}
-        for message in ({"hello": hello}, {"ending": 5}):
+        for message in ({"hello": hello}, {"ending": ending}):
             tls.sendall(json.dumps(message).encode() + b"\n")
-        node = run.ended()
-    assert (node["state"], node["end"]["by"]) == ("failed", "supervisor")
-    assert "AttributeError" in node["end"]["reason"]
-    assert "Traceback" in Path(run.paths().launcher_log).read_text()
-    assert not any(map(is_alive, daemons))
-    assert not run.left()
+        tls.settimeout(20)
+        try:
+            while tls.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass
+    assert run.status()["state"] == "running"
+    assert "ValueError" in Path(run.paths().launcher_log).read_text()
+    run.link_port = up["link_port"]
+    run.start_node(1)
+    run.wait_for_log(1, b"here", n=1)
+    assert run.stop(1, grace=0)["gone"]
+    assert run.ended(0)["end"]["by"] == "stop"
+
+
+def test_a_node_that_dies_while_an_end_is_relayed_does_not_hide_the_first_cause(
+    make_run: MakeRun,
+) -> None:
+    fail = "import os, sys, time; print('here')\n"
+    fail += "while os.environ['RANK'] != '1' or not os.path.exists('go'): time.sleep(0.01)\n"
+    fail += "sys.exit(7)"
+    run = make_run(fail, nodes=3)
+    run.link_port = run.start_node(0)["link_port"]
+    run.start_node(1)
+    context = client_context(run.identity.certificate)
+    plain = socket.create_connection(("127.0.0.1", run.link_port))
+    other = context.wrap_socket(plain)  # the third node
+    hello = {"token": run.identity.token, "node": run.names[2]}
+    other.sendall(json.dumps({"hello": hello}).encode() + b"\n")
+    wait_until(lambda: len(times(run, 0, "peer-joined")) == 2)
+    run.wait_for_log(0, b"here")
+    run.wait_for_log(1, b"here", n=1)
+    master = run.pid_of_supervisor(0)
+    os.kill(master, signal.SIGSTOP)
+    (run.workdir / "go").touch()
+    wait_until(lambda: times(run, 1, "rank-ended") != [])
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    other.close()  # by a reset, which the master learns only after it has read of the end
+    os.kill(master, signal.SIGCONT)
+    nodes = [run.ended(0), run.ended(1)]
+    assert [node["state"] for node in nodes] == ["failed", "failed"]
+    assert nodes[0]["end"]["by"] == "peer"
+    assert f"node {run.names[1]}: rank 1 ended with exit code 7" in nodes[0]["end"]["reason"]
+    assert nodes[1]["end"]["reason"] == "rank 1 ended with exit code 7"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
