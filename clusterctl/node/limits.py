@@ -22,7 +22,7 @@ def raise_soft_limits() -> None:
         wanted = hard
         if kind == resource.RLIMIT_NOFILE and not 0 <= hard <= MOST_FILES:
             wanted = MOST_FILES
-        if soft == wanted or soft == resource.RLIM_INFINITY or 0 <= wanted < soft:
+        if soft in {wanted, resource.RLIM_INFINITY} or 0 <= wanted < soft:
             continue
         try:
             resource.setrlimit(kind, (wanted, hard))

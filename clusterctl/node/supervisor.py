@@ -305,11 +305,18 @@ class Supervisor:
         return "running" if self._ranks.all_started else "starting"
 
     def _beat(self) -> None:
-        if not self._guard_died and not processes.alive(self._guard):
-            self._guard_died = True
-            self._record.event("guard-died", pid=self._guard[0])
+        self._look_for_guard()
         self._record.beat()
         self._record.flush()
+
+    def _look_for_guard(self) -> None:
+        try:
+            if self._guard_died or processes.alive(self._guard):
+                return
+        except OSError:
+            return  # nobody can look now; the next beat will
+        self._guard_died = True
+        self._record.event("guard-died", pid=self._guard[0])
 
     def _remember_processes(self) -> None:
         try:
