@@ -19,6 +19,8 @@ MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"
 SCHEMA = 1
 CHUNK = 1 << 22
+RUN = "CLUSTERCTL_RUN_ID"
+"""Set by a launcher that tells runs apart by it; equal on all nodes."""
 _NAME = re.compile(r"step-(\d{6,})")
 _WRITTEN = re.compile(r"(step-\d{6,})\.tmp-(?:[0-9a-f]{8}|old-\d+)")
 """A step's folder that was being written, or that a newer one was about to replace."""
@@ -82,7 +84,10 @@ def write_durably(path: Path, content: str | bytes) -> None:
 def seal(folder: Path, step: int, files: Mapping[str, Entry]) -> None:
     """Write a folder's manifest, and the mark that says that all of it is there."""
     listed = {name: {"size": e.size, "sha256": e.sha256} for name, e in sorted(files.items())}
-    text = json.dumps({"schema": SCHEMA, "step": step, "files": listed}, indent=1) + "\n"
+    about: dict[str, Any] = {"schema": SCHEMA, "step": step}
+    if run := os.environ.get(RUN):
+        about["run"] = run
+    text = json.dumps(about | {"files": listed}, indent=1) + "\n"
     write_durably(folder / MANIFEST, text)
     sync_folder(folder)
     write_durably(folder / COMPLETE, hashlib.sha256(text.encode()).hexdigest() + "\n")

@@ -15,6 +15,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import select
 from clusterctl.plan.effective import effective
 from clusterctl.transport.pool import Pool
+from clusterctl.verbs.history import history_of
 from clusterctl.verbs.launchable import require_secrets
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.resume import ABOUT_CHECKPOINTS, ResumeOptions, resume
@@ -44,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     options = ResumeOptions(checkpoint=args.checkpoint, launch=launch)
     display = make_display(as_json=args.json)
     with refusals(display):
-        before = _before(args, Records())
+        records = Records()
+        before = _before(args, records)
+        options = replace(options, history=history_of(before, records.find))
         with Pool(_cluster(args, before), accept_new=args.accept_new) as pool:
             if not args.dry_run:
                 cluster = replace(pool.cluster, job=before.cluster.job)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
+from clusterctl.verbs.history import history_of
 from clusterctl.verbs.records import Records
 from clusterctl.verbs.status import status
 
@@ -23,9 +24,11 @@ def run(args: argparse.Namespace) -> int:
     """Print it; 3 where a node of the run did not answer, or none knows of it."""
     screen = Screen()
     with open_run(args) as opened:
-        view = screen.watch(status(opened.pool, opened.run, opened.cluster))
+        records = Records()
+        history = history_of(opened.record, records.find) if opened.record else None
+        view = screen.watch(status(opened.pool, opened.run, opened.cluster, history))
         if opened.record:
-            view = replace(view, remembered=Records().end(opened.record))
+            view = replace(view, remembered=records.end(opened.record))
         if args.json:
             print(json.dumps(view.document(), indent=1))
         else:

@@ -6,36 +6,93 @@ Runs on nodes: standard library only, Python 3.9.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Tuple
+import stat
+import time
+from typing import Any, Dict, List, Optional
 
 from clusterctl.node import checkpoint_formats as formats
-from clusterctl.node.archives import Broken
+from clusterctl.node import checkpoint_names as names
+from clusterctl.node.checkpoint_files import TENSOR_SUFFIXES, Look, elsewhere, files_of
+from clusterctl.node.checkpoint_origin import Origin
+from clusterctl.node.keep_moving import Crashed, Stuck, Tell, told_by
 from clusterctl.node.link import Link, OperationError
+from clusterctl.node.torch_files import Broken
 from clusterctl.wire import Message
 
-_UNFINISHED = ".tmp"
+SILENCE = 15.0
+"""Seconds in which a folder that works shows something of itself."""
+_TELL_SECONDS = 0.5
+_MOST_CRASHES = 20
 
 
-def checkpoints(args: Dict[str, Any], _body: bytes, _link: Link) -> Message:
-    """List the candidates, newest first, or judge the one that is asked for.
+def checkpoints(args: Dict[str, Any], _body: bytes, link: Link) -> Message:
+    """List the candidates, the one last written first, or judge the one that is asked for.
+
+    The controller is told how far it is: messages with `read`, the bytes so far.
 
     Args: `workdir` and `path` (the job's checkpoint folder, relative to it or not, may be None),
     `which` ("latest", or a path: absolute, in workdir or in `path`), `verify` (check content,
-    not only structure), `world_size` (of the run that wrote them, where known).
+    not only structure), `compare` (sum up all content, for other nodes' to be compared with),
+    `world_size` (of the run that is resumed), `silence` (seconds), and what `Origin` takes.
+
+    Raises:
+        OperationError: `missing`: there is no such path; `stuck`: it does not answer.
     """
+    seen: Dict[str, Dict[str, Any]] = {}
+    head: Dict[str, Any] = {}
+    silence = float(args.get("silence") or SILENCE)
+    for _ in range(_MOST_CRASHES):
+        now = ""
+        done = list(seen)
+        try:
+            for told in told_by(lambda tell: _work(args, done, tell), link, silence=silence):  # noqa: B023
+                if "error" in told:
+                    raise OperationError(*told["error"])
+                if "candidate" in told:
+                    seen[told["candidate"]["path"]] = told["candidate"]
+                head.update(told.get("head", {}))
+                now = told.get("looking", now)
+                if "read" in told:
+                    link.send(Message({"read": told["read"]}))
+        except Stuck:
+            place = now or _folder(args)
+            message = "%s does not answer: nothing came from it for %.0f s" % (place, silence)
+            raise OperationError("stuck", message, path=place) from None
+        except Crashed as crash:
+            if not now:
+                raise OperationError("crashed", "cannot look: %s" % crash) from crash
+            seen[now] = {**_blank(now), "why": "it cannot be read: its reader ended (%s)" % crash}
+            continue
+        break
+    candidates = sorted(seen.values(), key=lambda one: one["time"], reverse=True)
+    return Message({**head, "candidates": candidates})
+
+
+def _folder(args: Dict[str, Any]) -> str:
     workdir = os.path.expanduser(args.get("workdir") or ".")
-    folder = os.path.join(workdir, os.path.expanduser(args.get("path") or "."))
-    look = formats.Look(content=bool(args.get("verify")), world_size=args.get("world_size"))
+    return os.path.join(workdir, os.path.expanduser(args.get("path") or "."))
+
+
+def _work(args: Dict[str, Any], done: List[str], tell: Tell) -> None:
+    """Judge what is asked for, in a child: each look may hang or crash."""
+    folder = _folder(args)
     which = args.get("which") or "latest"
-    if which == "latest":
-        paths = _found_in(folder)
-    else:
-        asked = _resolve(which, workdir, folder)
-        folder = os.path.dirname(asked)
-        paths = [asked]
-    candidates = [_judge(path, look) for path in paths]
-    candidates.sort(key=_age, reverse=True)
-    return Message({"folder": folder, "candidates": candidates})
+    try:
+        if which == "latest":
+            paths = _found_in(folder)
+        else:
+            paths = [_resolve(which, os.path.expanduser(args.get("workdir") or "."), folder)]
+            folder = os.path.dirname(paths[0])
+    except OperationError as error:
+        tell({"error": [error.kind, str(error)]})
+        return
+    origin = Origin(args, folder)
+    tell({"head": {"folder": folder, "knows": origin.knows}})
+    judge = _Judge(args, origin, tell)
+    for path in paths:
+        if path not in done:
+            tell({"looking": path})
+            tell({"candidate": judge.answer(path)})
 
 
 def _resolve(which: str, workdir: str, folder: str) -> str:
@@ -48,71 +105,142 @@ def _resolve(which: str, workdir: str, folder: str) -> str:
 
 
 def _found_in(folder: str) -> List[str]:
-    """List what in a folder looks like a checkpoint; the folder itself where it is one."""
+    """List what in a folder is a checkpoint or is named as one; the folder itself if it is one.
+
+    What is named so and cannot be used is listed too: nobody is to take an older one unawares.
+    """
     try:
-        names = sorted(os.listdir(folder))
+        inside = sorted(name for name in os.listdir(folder) if not names.is_set_aside(name))
     except OSError as error:
         raise OperationError("missing", "cannot list %s: %s" % (folder, error.strerror)) from error
-    paths = [os.path.join(folder, name) for name in names]
-    inside = [path for path in paths if formats.kind_of(path) or _unfinished(path)]
-    folders = [path for path in inside if os.path.isdir(path)]
+    kinds = {name: formats.kind_of(os.path.join(folder, name)) for name in inside}
+    folders = [name for name in inside if kinds[name] not in (None, "file")]
     if formats.kind_of(folder) and not folders:
         return [os.path.normpath(folder)]
-    return [os.path.normpath(path) for path in folders or inside]
+    found = [
+        name
+        for name in inside
+        if _is_candidate(folder, name, kinds[name], beside_folders=bool(folders))
+    ]
+    return [os.path.normpath(os.path.join(folder, name)) for name in found]
 
 
-def _unfinished(path: str) -> bool:
-    return _UNFINISHED in os.path.basename(path) and os.path.isdir(path)
+def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders: bool) -> bool:
+    marked = names.read_name(name).any
+    if kind == "file":
+        # Beside checkpoint-N lie model.safetensors and training_args.bin, which are none.
+        return marked or not beside_folders
+    path = os.path.join(folder, name)
+    if kind is None and not os.path.isdir(path):
+        special = os.path.lexists(path) and not os.path.isfile(path)
+        return marked and special and name.endswith(TENSOR_SUFFIXES)
+    return kind is not None or marked or names.is_unfinished(name)
 
 
-def _judge(path: str, look: formats.Look) -> Dict[str, Any]:
-    """Say what one path is worth; whatever is wrong with it is part of the answer."""
-    kind = formats.kind_of(path)
-    answer: Dict[str, Any] = {
+def _blank(path: str) -> Dict[str, Any]:
+    """Return the answer about a path of which nothing is known yet."""
+    name = os.path.basename(path)
+    told = names.read_name(name)
+    return {
         "path": path,
-        "name": os.path.basename(path),
-        "format": kind or "unknown",
-        "step": formats.step_of(path),
+        "name": name,
+        "real": [],
+        "format": "unknown",
+        "step": told.step,
+        "epoch": told.epoch,
+        "date": told.date,
         "time": 0.0,
+        "run": "",
+        "older": False,
         "complete": False,
-        "verified": look.content,
+        "verified": False,
         "why": "",
         "hash": "",
+        "files": {},
         "part": None,
         "doubts": [],
+        "mixed": "",
         "bytes": 0,
     }
+
+
+class _Judge:
+    """Says what paths are worth; whatever is wrong with one is part of the answer."""
+
+    def __init__(self, args: Dict[str, Any], origin: Origin, tell: Tell) -> None:
+        self._args = args
+        self._origin = origin
+        self._tell = tell
+        self._read = 0
+        self._told = time.monotonic()
+
+    def answer(self, path: str) -> Dict[str, Any]:
+        answer = _blank(path)
+        try:
+            answer["time"] = os.stat(path).st_mtime
+            answer["real"] = elsewhere(path)
+        except OSError:
+            answer["why"] = "it was renamed or removed while we looked"
+            return answer
+        answer["run"], answer["older"] = self._origin.writer(answer["time"])
+        kind = formats.kind_of(path)
+        answer["format"] = kind or "unknown"
+        if names.is_unfinished(answer["name"]) and os.path.isdir(path):
+            answer["why"] = "it is being written, or its writer died"
+        elif kind is None:
+            answer["why"] = _why_none(path)
+        else:
+            try:
+                self._look_into(path, kind, answer)
+            except Broken as broken:
+                answer["why"] = str(broken)
+            except OSError as error:
+                answer["why"] = "it cannot be read: %s" % error
+            except Exception as error:  # noqa: BLE001  (damage leads to any, and hides no other)
+                answer["why"] = "it cannot be read: %r" % error
+            answer["complete"] = not answer["why"]
+        return answer
+
+    def _look_into(self, path: str, kind: str, answer: Dict[str, Any]) -> None:
+        step = formats.step_in(path)
+        answer["step"] = answer["step"] if step is None else step
+        files = dict(files_of(path))
+        if files:
+            answer["time"] = max(status.st_mtime for status in files.values())
+        answer["bytes"] = sum(status.st_size for status in files.values())
+        writer = self._origin.writer(answer["time"], formats.run_in(path))
+        answer["run"], answer["older"] = writer
+        look = Look(
+            content=bool(self._args.get("verify")),
+            compare=bool(self._args.get("compare")),
+            world_size=self._origin.world_size(writer.run),
+            supposed=self._args.get("world_size"),
+            beat=self._beat,
+        )
+        answer["verified"] = look.content
+        try:
+            found = formats.verify(path, kind, look)
+        except formats.PartOnly as part:
+            found = part.found
+            answer["why"] = str(part)
+        answer.update(hash=found.identity, files=found.files, part=found.part)
+        answer.update(doubts=found.doubts, mixed=found.mixed)
+
+    def _beat(self, count: int) -> None:
+        self._read += count
+        now = time.monotonic()
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            self._tell({"read": self._read})
+
+
+def _why_none(path: str) -> str:
     try:
-        answer["time"] = os.path.getmtime(path)
-    except OSError:
-        answer["why"] = "it was renamed or removed while we looked"
-        return answer
-    if _unfinished(path):
-        answer["why"] = "it is being written, or its writer died"
-        return answer
-    if kind is None:
-        answer["why"] = "it is none of the known kinds of checkpoint"
-        return answer
-    try:
-        answer["bytes"] = sum(os.path.getsize(file) for file in formats.files_of(path))
-        found = formats.verify(path, kind, look)
-    except formats.PartOnly as part:
-        found = part.found
-        answer["why"] = str(part)
-    except Broken as broken:
-        answer["why"] = str(broken)
-        return answer
+        if not os.path.isdir(path):
+            regular = stat.S_ISREG(os.stat(path).st_mode)
+            return "it is none of the known kinds of checkpoint" if regular else "it is not a file"
+        if not os.listdir(path):
+            return "it is empty"
     except OSError as error:
-        answer["why"] = "it cannot be read: %s" % error
-        return answer
-    answer["complete"] = not answer["why"]
-    answer["hash"] = found.identity
-    answer["part"] = found.part
-    answer["doubts"] = found.doubts
-    return answer
-
-
-def _age(answer: Dict[str, Any]) -> Tuple[int, float]:
-    """Order by step, then by time; what says no step is older than what does."""
-    step = answer["step"]
-    return (-1 if step is None else step, answer["time"])
+        return "it cannot be listed: %s" % error.strerror
+    return "it is none of the known kinds of checkpoint"

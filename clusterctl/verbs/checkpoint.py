@@ -1,27 +1,43 @@
-"""Choose the checkpoint to go on from: complete, and the same, on every node.
+"""Choose the checkpoint to resume from: of this history, complete, and the same on every node.
 
 First every node says what it sees, quickly; then the one chosen is read to its last byte, by one
-node where it lies on shared storage, by every node where not.
+node if it lies on shared storage, by every node if not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from clusterctl.errors import LaunchRefused
+from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.interface import Request
+from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.candidates import (
+    Seen,
+    Unfit,
+    is_shared,
+    parts_of,
+    path_for_job,
+    require_complete,
+    require_fit,
+    require_own_ranks,
+    split,
+)
+from clusterctl.verbs.events import Event, Progress, Said
+from clusterctl.verbs.history import History
 from clusterctl.verbs.nodes import Nodes
+from clusterctl.wire import Message
 
 LATEST = "latest"
-SAVE_SECONDS = 900.0
-"""The ranks' files of one save are all written within this long, clock skew included."""
-Seen = Mapping[str, Mapping[str, Any]]
-"""Node name → what it says of one checkpoint."""
+_NAMED = 3
+"""Checkpoints of other histories that are named."""
+_MIB, _GIB = 1 << 20, 1 << 30
+_TICK = 1.0
+_HINT_SILENCE = 3.0
+"""Seconds for a second look that only serves a hint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,62 +54,154 @@ class Chosen:
     """Newer ones, each with why it was not taken."""
     doubts: tuple[str, ...] = ()
     """What speaks against it, though it proves nothing."""
+    others: tuple[str, ...] = ()
+    """Some of other histories, each with why it was not taken and the command that takes it."""
 
 
-class _Unfit(Exception):  # noqa: N818  (a verdict, handled within this module)
-    """A candidate is not complete, or not the same everywhere; `str()` says where and why."""
-
-
-def choose(nodes: Nodes, cluster: Cluster, which: str, *, world_size: int | None = None) -> Chosen:
+def choose(
+    nodes: Nodes,
+    cluster: Cluster,
+    which: str,
+    *,
+    history: History,
+    ranks: Mapping[str, Sequence[int]] | None = None,
+) -> Generator[Event, None, Chosen]:
     """Choose `latest` or a path.
 
     Args:
         nodes: where it must be.
         cluster: the nodes of the run to come, and the job that says where checkpoints lie.
         which: `latest`, or a path: absolute, or relative to workdir or the checkpoints' folder.
-        world_size: of the run that wrote it, where known.
+        history: the run to resume, and those that it resumes: `latest` is one of theirs.
+        ranks: node → the ranks that it will run, if that is known.
+
+    Yields:
+        `Progress`, `Said`.
 
     Raises:
         LaunchRefused: there is none, the path asked for is unfit, or a node did not answer.
+        UsageError: `which` is empty.
     """
-    asking = _Asking(nodes=nodes, cluster=cluster, world_size=world_size)
+    require_word(which)
+    asking = _Asking(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
+    for _ in nodes.open():
+        pass  # before the nodes are told what time it is here
     if which == LATEST:
         if not cluster.job.checkpoints:
             raise LaunchRefused(
-                "latest: wanted the job's checkpoint folder, found none in the inventory",
+                "latest: expected the job's checkpoint folder, found none in the inventory",
                 hint="set `checkpoints:` under `job:`, or name a path: --checkpoint PATH",
                 by="checkpoint",
             )
-        return _latest(asking, cluster.job.checkpoints)
+        return (yield from _latest(asking, cluster.job.checkpoints))
     try:
-        return asking.prove(_one(asking.ask(which=which)), path=which)
-    except _Unfit as unfit:
-        hint = _hint(asking, which)
+        found = yield from asking.ask(which=which)
+        return (yield from asking.prove(dict(parts_of(found))))
+    except Unfit as unfit:
+        hint = yield from _hint(asking, which)
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
 
 
-def _latest(asking: _Asking, folder: str) -> Chosen:
+def require_word(which: str) -> None:
+    """Refuse an empty word, which a variable that is not set leaves.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if not which.strip():
+        raise UsageError(
+            "--checkpoint: expected `latest` or a path, found an empty word",
+            hint="is the variable in it set? --checkpoint latest takes the newest of the run",
+        )
+
+
+def _latest(asking: _Asking, folder: str) -> Generator[Event, None, Chosen]:
+    found = yield from asking.ask(path=folder)
+    if problem := next((one["why"] for one in _errors(found)), ""):
+        raise LaunchRefused(f"no complete checkpoint in {folder}: {problem}", by="checkpoint")
+    ours, others = split(found, asking.knows, asking.cluster, asking.history)
     passed_over: list[str] = []
-    for name, seen in _by_name(asking.ask(path=folder)):
+    for name, seen in ours:
         try:
-            chosen = asking.prove(seen, path=_path(folder, name, seen))
-        except _Unfit as unfit:
+            _require_one_save(seen, _taking(asking, folder, name))
+            chosen = yield from asking.prove(seen)
+        except Unfit as unfit:
             passed_over.append(f"{name}: {unfit}")
             continue
-        return replace(chosen, passed_over=tuple(passed_over))
-    why = "\n".join(passed_over) or "it holds none"
-    raise LaunchRefused(f"no complete checkpoint in {folder}: {why}", by="checkpoint")
+        named = _named(asking, folder, _newer(found, others, name))
+        return replace(chosen, passed_over=tuple(passed_over), others=named)
+    raise _none(asking, folder, passed_over, others)
 
 
-def _hint(asking: _Asking, which: str) -> str:
+def _require_one_save(seen: Seen, taking: str) -> None:
+    """Leave what may be of two saves to somebody who names it.
+
+    Raises:
+        Unfit: it may be.
+    """
+    for one in seen.values():
+        if one.get("mixed"):
+            raise Unfit(f"{one['mixed']}; {taking} takes it")
+
+
+def _none(
+    asking: _Asking, folder: str, passed_over: list[str], others: list[tuple[str, str]]
+) -> LaunchRefused:
+    """Say that there is none of this history, and how one of another is taken."""
+    run = asking.history.run
+    if passed_over or not others:
+        why = "\n".join((*passed_over, *_named(asking, folder, others))) or "it holds none"
+        return LaunchRefused(f"no complete checkpoint of {run} in {folder}: {why}", by="checkpoint")
+    whys = [f"{name}: {why}" for name, why in others[:_NAMED]]
+    if len(others) > _NAMED:
+        whys.append(f"and {len(others) - _NAMED} more")
+    return LaunchRefused(
+        f"no checkpoint of {run} in {folder}; " + "; ".join(whys),
+        hint=_taking(asking, folder, others[0][0]),
+        by="checkpoint",
+    )
+
+
+def _newer(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], others: list[tuple[str, str]], taken: str
+) -> list[tuple[str, str]]:
+    """Return those of other histories that somebody might have expected to be taken."""
+    steps = {
+        one["name"]: one.get("step")
+        for candidates in found.values()
+        for one in candidates
+        if one.get("complete") or one.get("part")
+    }
+    limit = steps.get(taken)
+    return [
+        (name, why)
+        for name, why in others
+        if name in steps and (limit is None or (steps[name] or 0) > limit)
+    ]
+
+
+def _named(asking: _Asking, folder: str, others: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(
+        f"{name}: {why}; {_taking(asking, folder, name)} takes it" for name, why in others[:_NAMED]
+    )
+
+
+def _taking(asking: _Asking, folder: str, name: str) -> str:
+    path = str(PurePosixPath(folder) / name)
+    return f"clusterctl resume {asking.history.run} --checkpoint {path}"
+
+
+def _hint(asking: _Asking, which: str) -> Generator[Event, None, str]:
     """Name the newest complete one beside a path that was refused."""
     folder = str(PurePosixPath(which).parent)
+    quick = replace(asking, silence=_HINT_SILENCE)
     for place in dict.fromkeys((asking.cluster.job.checkpoints or folder, folder)):
         try:
-            return f"the newest complete one: --checkpoint {_latest(asking, place).path}"
+            chosen = yield from _latest(quick, place)
         except LaunchRefused:
             continue
-    return "no complete checkpoint was found beside it"
+        return f"the newest complete one: --checkpoint {chosen.path}"
+    return "no complete checkpoint of this run was found beside it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +210,20 @@ class _Asking:
 
     nodes: Nodes
     cluster: Cluster
-    world_size: int | None
+    history: History
+    ranks: Mapping[str, Sequence[int]]
+    silence: float | None = None
+    knows: dict[str, bool] = field(default_factory=dict)
+    """Node → whether the run was on it."""
 
     def ask(
-        self, *, path: str | None = None, which: str = LATEST, among: Sequence[Node] | None = None
-    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        self,
+        *,
+        path: str | None = None,
+        which: str = LATEST,
+        among: Sequence[Node] | None = None,
+        total: int = 0,
+    ) -> Generator[Event, None, dict[str, Sequence[Mapping[str, Any]]]]:
         """Return each node's candidates; with `among` read to the last byte, by these nodes."""
         requests = {
             node.name: Request(
@@ -116,126 +233,101 @@ class _Asking:
                     "path": path or self.cluster.job.checkpoints,
                     "which": which,
                     "verify": among is not None,
-                    "world_size": self.world_size,
+                    "compare": among is not None and len(among) > 1,
+                    "world_size": self.history.runs[0].world_size,
+                    "silence": self.silence,
+                    **self.history.args(self.cluster, node),
                 },
             )
             for node in among or self.cluster.nodes
         }
         found: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for reply in self.nodes.call(requests):
+        for reply in (yield from self._replies(requests, which, total)):
             wrong = trouble(reply)
             if wrong is None:
                 found[reply.node] = reply.last.head["candidates"]
-            elif wrong.answered:
+                self.knows[reply.node] = bool(reply.last.head.get("knows"))
+            elif wrong.answered and wrong.kind == "missing":
                 found[reply.node] = ({"complete": False, "why": wrong.message, "part": None},)
             else:
                 message = f"{wrong.node}: {wrong.message}: cannot prove the checkpoint there"
                 raise LaunchRefused(message, hint=wrong.hint or None, by="checkpoint")
         return found
 
-    def prove(self, seen: Seen, *, path: str) -> Chosen:
+    def _replies(
+        self, requests: Mapping[str, Request], which: str, total: int
+    ) -> Generator[Event, None, list[Reply]]:
+        """Follow the nodes to their answers; say how much the slowest has read."""
+        read = dict.fromkeys(requests, 0)
+        last: dict[str, Message] = {}
+        replies: list[Reply] = []
+        with self.nodes.following(requests, tick=_TICK) as items:
+            for item in items:
+                if item is None:
+                    continue
+                node, told = item
+                if isinstance(told, Reply):
+                    messages = (last[node],) if node in last else told.messages
+                    replies.append(replace(told, messages=messages))
+                    read.pop(node, None)
+                else:
+                    last[node] = told
+                    if "read" in told.head:
+                        read[node] = int(told.head["read"])
+                        done = min(read.values()) // _MIB
+                        phase = f"reading {PurePosixPath(which).name}, MiB"
+                        limit = max(total // _MIB, done)
+                        yield Progress(phase=phase, done=done, total=limit, waiting_for=tuple(read))
+        return replies
+
+    def prove(self, seen: Seen) -> Generator[Event, None, Chosen]:
         """Return the checkpoint when it is complete, the same, and right to its last byte.
 
         Raises:
-            _Unfit: it is not.
+            Unfit: it is not.
         """
-        _must_be_fit(seen, self.cluster)
-        first = next(iter(seen.values()))
-        if _inside(str(first["path"]), self.cluster.shared):
-            readers = self.cluster.nodes[:1]
-            _must_be_complete(_one(self.ask(which=str(first["path"]), among=readers)))
+        doubts = require_fit(seen, self.cluster)
+        path = path_for_job(seen, self.cluster)
+        shared = is_shared(seen, self.cluster)
+        if not shared:
+            doubts += require_own_ranks(seen, self.ranks)
+        readers = self.cluster.nodes[:1] if shared else self.cluster.nodes
+        size = max(int(one.get("bytes") or 0) for one in seen.values())
+        names = ", ".join(node.name for node in readers)
+        if size >= _GIB:
+            yield Said(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}")
+        read = dict(parts_of((yield from self.ask(which=path, among=readers, total=size))))
+        if shared:
+            require_complete(read)
         else:
-            readers = self.cluster.nodes
-            _must_be_fit(_one(self.ask(which=path, among=readers)), self.cluster)
+            require_fit(read, self.cluster)
+        first = next(iter(read.values()))
+        told = [*seen.values(), *read.values()]
+        doubts += [str(doubt) for one in told for doubt in one.get("doubts", ())]
+        doubts += [str(one["mixed"]) for one in told if one.get("mixed")]
         return Chosen(
             path=path,
             step=first.get("step"),
             format=str(first.get("format", "")),
             verified_on=tuple(node.name for node in readers),
-            doubts=tuple(
-                dict.fromkeys(doubt for one in seen.values() for doubt in one.get("doubts", ()))
-            ),
+            doubts=tuple(dict.fromkeys(doubts)),
         )
 
 
-def _one(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Seen:
-    return {node: candidates[0] for node, candidates in found.items()}
+def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """Return what nodes say that could not even list the folder."""
+    return [one for candidates in found.values() for one in candidates if "name" not in one]
 
 
-def _by_name(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, Seen]]:
-    """Yield what the nodes say of each checkpoint, the newest first."""
-    seen: dict[str, dict[str, Mapping[str, Any]]] = {}
-    ages: dict[str, tuple[int, float]] = {}
-    for node, candidates in found.items():
-        for one in candidates:
-            if "name" not in one:
-                continue
-            seen.setdefault(one["name"], {})[node] = one
-            age = (-1 if one["step"] is None else one["step"], one["time"])
-            ages[one["name"]] = max(age, ages.get(one["name"], age))
-    for name in sorted(seen, key=lambda name: ages[name], reverse=True):
-        yield name, seen[name]
-
-
-def _must_be_fit(seen: Seen, cluster: Cluster) -> None:
-    """Refuse what is not there, not complete or not the same on some node."""
-    absent = [node.name for node in cluster.nodes if node.name not in seen]
-    if absent:
-        raise _Unfit(f"it is not there on {', '.join(absent)}")
-    if any(one.get("part") for one in seen.values()):
-        _must_add_up(seen)
-        return
-    _must_be_complete(seen)
-    hashes = {one["hash"] for one in seen.values()}
-    if len(hashes) > 1:
-        steps = ", ".join(f"{node}: step {one.get('step')}" for node, one in seen.items())
-        raise _Unfit(f"it is not the same on all nodes ({steps})")
-
-
-def _must_be_complete(seen: Seen) -> None:
-    broken: dict[str, list[str]] = {}
-    for node, one in seen.items():
-        if not one["complete"]:
-            broken.setdefault(str(one["why"]), []).append(node)
-    if broken:
-        whys = (f"{why} (on {', '.join(sorted(nodes))})" for why, nodes in broken.items())
-        raise _Unfit("it is not complete: " + "; ".join(whys))
-
-
-def _must_add_up(seen: Seen) -> None:
-    """Each node holds its own ranks' files: together they must be all, and nothing broken."""
-    broken = [
-        f"{one['why']} (on {node})"
-        for node, one in seen.items()
-        if not one["complete"] and not one.get("part")
-    ]
-    if broken:
-        raise _Unfit("it is not complete: " + "; ".join(broken))
-    said = {one["step"] for one in seen.values() if one.get("step") is not None}
-    said |= {step for one in seen.values() if one.get("part") for step in one["part"]["steps"]}
-    if len(said) > 1:
-        raise _Unfit(
-            f"it is not the same on all nodes: of steps {', '.join(map(str, sorted(said)))}"
-        )
-    parts = [one["part"] for one in seen.values() if one.get("part")]
-    written = [moment for part in parts for moment in part["saved"]]
-    if max(written) - min(written) > SAVE_SECONDS:
-        span = max(written) - min(written)
-        raise _Unfit(f"two saves are mixed: the ranks' files were written {span:.0f} s apart")
-    held = {rank for part in parts for rank in part["ranks"]}
-    sizes = [part["world_size"] for part in parts if part["world_size"]]
-    missing = sorted(set(range(max(sizes, default=max(held) + 1))) - held)
-    if missing:
-        raise _Unfit(f"it is not complete: model_state_rank{missing[0]}.pt is on no node")
-    if not any(part["metadata"] for part in parts):
-        raise _Unfit("it is not complete: metadata.json, which rank 0 writes, is on no node")
-
-
-def _inside(path: str, folders: Sequence[str]) -> bool:
-    return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)
-
-
-def _path(folder: str, name: str, seen: Seen) -> str:
-    """Return the path that is right on every node: absolute where all agree on it."""
-    paths = {str(one["path"]) for one in seen.values()}
-    return paths.pop() if len(paths) == 1 else str(PurePosixPath(folder) / name)
+def newest(
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    knows: Mapping[str, bool],
+    cluster: Cluster,
+    history: History,
+) -> Mapping[str, Any] | None:
+    """Return what `latest` would take, by a quick look at some of the nodes; None: nothing."""
+    for _, seen in split(found, knows, cluster, history)[0]:
+        one = next(iter(seen.values()))
+        if not one.get("mixed") and (one["complete"] or one.get("part")):
+            return one
+    return None

@@ -11,8 +11,9 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.checkpoint import Chosen, choose
+from clusterctl.verbs.checkpoint import Chosen, choose, require_word
 from clusterctl.verbs.events import Event, Said
+from clusterctl.verbs.history import History, history_of
 from clusterctl.verbs.launch import LaunchOptions
 from clusterctl.verbs.launchable import require_job
 from clusterctl.verbs.records import RunRecord
@@ -46,6 +47,8 @@ class ResumeOptions:
 
     checkpoint: str
     """`latest`, or a path."""
+    history: History | None = None
+    """The run and those that it resumes; None: of those only what its record says."""
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     """Its `plan.command` replaces the job's, with `{checkpoint}` in it."""
 
@@ -62,7 +65,7 @@ def resume(
         options: what to go on from, and how.
 
     Yields:
-        `CheckpointChosen`, `Said`.
+        `CheckpointChosen`, `Progress`, `Said`.
 
     Returns:
         What `launch` takes: the nodes with the job, and the options with the resume arguments.
@@ -71,6 +74,7 @@ def resume(
         LaunchRefused: the checkpoint is not complete, or not the same on every node.
         UsageError: nothing says how the job is told of the checkpoint.
     """
+    require_word(options.checkpoint)
     job, added = _completed(before.cluster.job, cluster.job)
     if added:
         text = f"{' and '.join(added)}: the inventory's, as the run was launched without"
@@ -82,11 +86,17 @@ def resume(
     wanted = effective(cluster, asked)
     require_job(wanted)
     template = _template(wanted.job)
-    chosen = choose(
-        pool, wanted, options.checkpoint, world_size=dict(before.plan).get("world_size")
+    chosen = yield from choose(
+        pool,
+        wanted,
+        options.checkpoint,
+        history=options.history or history_of(before, {before.run: before}.get),
+        ranks=_ranks(before, wanted, asked),
     )
-    for why in (*(f"passed over: {one}" for one in chosen.passed_over), *chosen.doubts):
+    for why in (*(f"skipped: {one}" for one in chosen.passed_over), *chosen.doubts):
         yield Said(text=why, level="warning")
+    for why in chosen.others:
+        yield Said(text=f"of another history: {why}")
     yield CheckpointChosen(chosen=chosen)
     command = tuple(word.replace(PLACE, chosen.path) for word in template)
     resumed = {
@@ -102,6 +112,22 @@ def resume(
         origins["command"] = _origin(before)
     plan = replace(asked, command=command, origins=origins)
     return cluster, replace(options.launch, plan=plan, resumed=resumed)
+
+
+def _ranks(before: RunRecord, cluster: Cluster, asked: Options) -> dict[str, range]:
+    """Return the ranks that each node will run, if it runs as many as before; else nothing."""
+    counts = {node["node"]: int(node["procs"]) for node in dict(before.plan).get("nodes", ())}
+    known = all(node.name in counts for node in cluster.nodes)
+    if not known or asked.gpus != before.options.get("gpus"):
+        return {}
+    master = cluster.master
+    nodes = (master, *(node for node in cluster.nodes if node is not master))
+    found: dict[str, range] = {}
+    first = 0
+    for node in nodes:
+        found[node.name] = range(first, first + counts[node.name])
+        first += counts[node.name]
+    return found
 
 
 def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:

@@ -10,7 +10,9 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.answers import ask, trouble
+from clusterctl.verbs.checkpoint import newest
 from clusterctl.verbs.events import Event
+from clusterctl.verbs.history import History, only
 from clusterctl.verbs.late import cause_of_ends
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runargs import run_args
@@ -21,20 +23,24 @@ from clusterctl.verbs.shape import NOT_OURS, wrong_part
 BAD_ENDS = frozenset({"failed", "lost"})
 
 
-def status(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunView]:
+def status(
+    nodes: Nodes, run: str, cluster: Cluster, history: History | None = None
+) -> Generator[Event, None, RunView]:
     """Ask every node of a run.
 
     Args:
         nodes: where to ask.
         run: its name.
         cluster: the nodes that ran it, in launch order.
+        history: the run and those that it resumes; None: nothing is known of those.
 
     Yields:
         `Progress`.
     """
     view = yield from answers(nodes, run, cluster)
     cause = find_cause(nodes, run, cluster, view) if view.state in BAD_ENDS else None
-    return replace(view, first_cause=cause, checkpoint=newest_checkpoint(nodes, cluster, view))
+    checkpoint = newest_checkpoint(nodes, cluster, view, history or only(run))
+    return replace(view, first_cause=cause, checkpoint=checkpoint)
 
 
 def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunView]:
@@ -96,26 +102,29 @@ def find_cause(nodes: Nodes, run: str, cluster: Cluster, view: RunView) -> First
     return log.first_cause() or cause_of_ends(view)
 
 
-def newest_checkpoint(nodes: Nodes, cluster: Cluster, view: RunView) -> Checkpoint | None:
-    """Return the newest checkpoint that looks complete on the first node that answers."""
+def newest_checkpoint(
+    nodes: Nodes, cluster: Cluster, view: RunView, history: History
+) -> Checkpoint | None:
+    """Return the checkpoint that `resume --checkpoint latest` would look at first.
+
+    By a quick look, on the first node that answers.
+    """
     if not cluster.job.checkpoints:
         return None
     first = next((answer for answer in view.nodes if answer.part), None)
     if first is None or first.part is None:
         return None
+    name = first.node.name
     args = {
         "workdir": first.part.get("workdir"),
         "path": cluster.job.checkpoints,
-        "world_size": first.part.get("world_size"),
+        **history.args(cluster, first.node),
     }
-    (reply,) = nodes.call({first.node.name: Request(op="checkpoints", args=args)})
-    return None if trouble(reply) else _first_complete(reply.last.head["candidates"])
-
-
-def _first_complete(candidates: list[dict[str, Any]]) -> Checkpoint | None:
-    for one in candidates:
-        if one["complete"] or one.get("part"):
-            return Checkpoint(
-                path=one["path"], step=one["step"], time=one["time"], format=one["format"]
-            )
-    return None
+    (reply,) = nodes.call({name: Request(op="checkpoints", args=args)})
+    if trouble(reply):
+        return None
+    head = reply.last.head
+    one = newest({name: head["candidates"]}, {name: bool(head.get("knows"))}, cluster, history)
+    if one is None:
+        return None
+    return Checkpoint(path=one["path"], step=one["step"], time=one["time"], format=one["format"])

@@ -34,8 +34,8 @@ EVIL = (
 )
 
 
-def checkpoint(folder: Path, step: int) -> Path:
-    """Write a checkpoint as the training program does."""
+def checkpoint(folder: Path, step: int, run: str) -> Path:
+    """Write a checkpoint as the training program does in a run."""
     path = folder / f"step-{step:06d}"
     path.mkdir(parents=True)
     (path / "__0_0.distcp").write_bytes(b"shard of step %d" % step * 100)
@@ -47,7 +47,7 @@ def checkpoint(folder: Path, step: int) -> Path:
         for file in path.iterdir()
     }
     manifest = path / "MANIFEST.json"
-    manifest.write_text(json.dumps({"schema": 1, "step": step, "files": files}))
+    manifest.write_text(json.dumps({"schema": 1, "step": step, "run": run, "files": files}))
     (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest() + "\n")
     return path
 
@@ -72,10 +72,11 @@ def trained(project: Project) -> Project:
         + '  resume_args: [--from, "{checkpoint}"]\n'
     )
     shutil.rmtree(project.sandbox.shared / "code" / "out", ignore_errors=True)
-    for step in (10, 20):
-        checkpoint(project.sandbox.shared / "code" / "out", step)
     answer = project.run("launch", "-i", "hosts.yaml")
     assert answer.returncode == 0, answer.stderr
+    run = project.status()["run"]
+    for step in (10, 20):
+        checkpoint(project.sandbox.shared / "code" / "out", step, run)
     return project
 
 
@@ -108,7 +109,8 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     assert refused.returncode == 2
     assert "job.resume_args: wanted {checkpoint}" in refused.stderr
     shutil.rmtree(project.sandbox.shared / "code" / "later", ignore_errors=True)
-    checkpoint(project.sandbox.shared / "code" / "later", 30)
+    run = json.loads(project.run("status", "--json", env=here).stdout)["run"]
+    checkpoint(project.sandbox.shared / "code" / "later", 30, run)
     job += '  checkpoints: later\n  resume_args: [--from, "{checkpoint}"]\n'
     hosts.write_text(project.sandbox.inventory.read_text() + job)
     answer = project.run("resume", "--checkpoint", "latest", env=here)
@@ -132,8 +134,73 @@ def test_a_spoilt_checkpoint_is_refused_and_only_latest_falls_back(
     assert "Traceback" not in stderr
     code, stdout, stderr = resume(trained, "latest")
     assert code == 0, stderr
-    assert "passed over: step-000020" in stderr
+    assert "skipped: step-000020" in stderr
     assert "/shared/code/out/step-000010" in stdout
+
+
+OWN = """
+import os, signal, sys, time, torch
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+if os.environ["RANK"] == "0":
+    os.makedirs("ckpt", exist_ok=True)
+    first = 1 + (torch.load(sys.argv[1])["step"] if len(sys.argv) > 1 else 0)
+    print("begins with step", first, flush=True)
+    for step in range(first, int(os.environ["UNTIL"]) + 1):
+        if step % 10 == 0:
+            torch.save({"step": step, "w": torch.ones(5)}, f"ckpt/step{step}.pt")
+    print("saved", flush=True)
+while os.environ.get("WAITS"):
+    time.sleep(0.1)
+"""
+"""A person's own script: no framework, its checkpoints are named step*.pt."""
+
+
+@pytest.mark.torch
+def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further(
+    project: Project,
+) -> None:
+    shutil.rmtree(project.sandbox.shared / "code" / "ckpt", ignore_errors=True)
+    (project.folder / "own.py").write_text(OWN)
+    (project.folder / "hosts.yaml").write_text(
+        project.sandbox.inventory.read_text()
+        + "job:\n  launcher: direct\n  command: [own.py]\n  checkpoints: ckpt\n"
+        + '  resume_args: ["{checkpoint}"]\n'
+    )
+    first = project.run("launch", "-i", "hosts.yaml", "--env", "UNTIL=60", seconds=90)
+    assert first.returncode == 0, first.stderr
+    assert project.status()["checkpoint"]["step"] == 60
+    early = project.run("launch", "-i", "hosts.yaml", "--env", "UNTIL=5", seconds=90)
+    assert early.returncode == 0, early.stderr
+    run = project.status()["run"]
+    assert project.status()["checkpoint"] is None
+    code, _, stderr = resume(project, "latest")
+    assert code == 125
+    assert f"no checkpoint of {run} in ckpt; step60.pt: it is older than {run}" in stderr
+    assert f"hint: clusterctl resume {run} --checkpoint ckpt/step60.pt" in stderr
+
+    with project.start(
+        "launch", "-i", "hosts.yaml", "--env", "UNTIL=10", "--env", "WAITS=1"
+    ) as second:
+        assert second.stdout is not None
+        next(line for line in second.stdout if "saved" in line)
+        stopped = project.run("stop", "-i", "hosts.yaml")
+        assert stopped.returncode == 0, stopped.stderr
+        second.communicate(timeout=60)
+    run = project.status()["run"]
+    assert project.status()["checkpoint"]["step"] == 10
+    wanted = ("--env", "UNTIL=19", "--env", "WAITS=")
+    answer = project.run(
+        "resume", "-i", "hosts.yaml", "--checkpoint", "latest", *wanted, seconds=90
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "begins with step 11" in answer.stdout
+    assert f"clusterctl resume {run} --checkpoint ckpt/step60.pt takes it" in answer.stderr
+    assert project.status()["checkpoint"]["step"] == 10  # of the run that was resumed
+
+    named = ("resume", run, "-i", "hosts.yaml", "--checkpoint", "ckpt/step60.pt", *wanted)
+    answer = project.run(*named, seconds=90)
+    assert answer.returncode == 0, answer.stderr
+    assert "begins with step 61" in answer.stdout
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(trained: Project) -> None:

@@ -22,7 +22,8 @@ LINK = Link(io.BytesIO(), -1)
 
 
 def ask(workdir: Path, **args: Any) -> list[dict[str, Any]]:
-    answer = checkpoints({"workdir": str(workdir), **args}, b"", LINK)
+    here = {"cluster": "c", "run": "r", "node": "n", "state": str(workdir / "state")}
+    answer = checkpoints({"workdir": str(workdir), **here, **args}, b"", LINK)
     found: list[dict[str, Any]] = answer.head["candidates"]
     return found
 
@@ -46,8 +47,8 @@ def torch_file(path: Path, payload: bytes = b"weights" * 100) -> Path:
     return path
 
 
-def safetensors(path: Path, size: int = 64) -> Path:
-    header = {"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+def safetensors(path: Path, size: int = 64, *, tensor: str = "w") -> Path:
+    header = {tensor: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(range(size)))
     return path
@@ -73,8 +74,8 @@ def ours(path: Path, step: int = 120) -> Path:
 
 def trainer(path: Path, step: int = 20) -> Path:
     path.mkdir(parents=True)
-    safetensors(path / "model-00001-of-00002.safetensors")
-    safetensors(path / "model-00002-of-00002.safetensors")
+    safetensors(path / "model-00001-of-00002.safetensors", tensor="a")
+    safetensors(path / "model-00002-of-00002.safetensors", tensor="b")
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
     index["weight_map"]["b"] = "model-00002-of-00002.safetensors"
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -190,7 +191,7 @@ def damaged(folder: Path) -> dict[str, Path]:
     metadata.parent.mkdir()
     metadata.write_bytes(b"\x80\x04\x95" + b"\xff" * 8)  # a pickle's frame of 2 ** 64 bytes
     return {
-        "cannot be read": flagged,
+        "not as the directory says": flagged,
         "broken safetensors": offsets,
         "not a torch": metadata.parent,
     }
@@ -205,7 +206,7 @@ def test_no_damage_hides_the_other_checkpoints(tmp_path: Path) -> None:
         assert not found["complete"]
         assert why in found["why"]
     (tmp_path / "out" / "c_3" / ".metadata").unlink()
-    (tmp_path / "out" / "c_3").rmdir()  # a folder among files would be taken for the only kind
+    (tmp_path / "out" / "c_3").rmdir()  # beside folders only files count that are named as one
     found = {one["name"]: one["complete"] for one in ask(tmp_path, path="out", verify=True)}
     assert found == {"whole_4.pt": True, "a_1.pt": False, "b_2.safetensors": False}
 
@@ -221,7 +222,7 @@ def test_rank_files_of_one_node_say_which_part_they_are(tmp_path: Path) -> None:
     found = judged(rank_files(tmp_path / "checkpoint-20", range(2, 4)), world_size=4)
     assert not found["complete"]
     part = found["part"]
-    assert (part["ranks"], part["world_size"], part["metadata"]) == ([2, 3], 4, False)
+    assert (part["ranks"], part["supposed"], part["metadata"]) == ([2, 3], 4, False)
 
 
 def with_step(path: Path, step: int) -> None:
@@ -237,9 +238,16 @@ def test_files_of_two_saves_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert judged(path)["complete"]
     with_step(path / "model_state_rank3.pt", 10)
     assert "two saves are mixed" in judged(path, verify=False)["why"]
-    with_step(path / "model_state_rank3.pt", 20)
+
+
+def test_ranks_files_far_apart_are_of_one_save_if_each_says_the_same_step(tmp_path: Path) -> None:
+    path = rank_files(tmp_path / "checkpoint-20", range(4))
     os.utime(path / "model_state_rank3.pt", (1000, 1000))
     assert "s apart" in judged(path)["why"]
+    for rank in range(4):
+        with_step(path / f"model_state_rank{rank}.pt", 20)
+        os.utime(path / f"model_state_rank{rank}.pt", (1000 * rank, 1000 * rank))
+    assert judged(path)["complete"]
 
 
 def test_a_checkpoint_that_goes_away_meanwhile_is_no_error(
@@ -265,18 +273,18 @@ def test_a_broken_rank_file_is_no_part(tmp_path: Path) -> None:
     assert found["part"] is None
 
 
-def test_latest_lists_the_newest_first_and_names_what_is_unfinished(tmp_path: Path) -> None:
+def test_all_are_listed_and_what_is_unfinished_is_named(tmp_path: Path) -> None:
     ours(tmp_path / "out" / "step-000020", step=20)
     ours(tmp_path / "out" / "step-000100", step=100)
     (tmp_path / "out" / "step-000120.tmp-a1b2").mkdir()
     (tmp_path / "out" / "runs").mkdir()
-    found = ask(tmp_path, path="out")
-    assert [(one["step"], one["complete"]) for one in found] == [
-        (120, False),
-        (100, True),
-        (20, True),
-    ]
-    assert "being written" in found[0]["why"]
+    found = {one["step"]: one for one in ask(tmp_path, path="out")}
+    assert {step: one["complete"] for step, one in found.items()} == {
+        120: False,
+        100: True,
+        20: True,
+    }
+    assert "being written" in found[120]["why"]
 
 
 def test_the_same_checkpoint_elsewhere_has_the_same_hash(tmp_path: Path) -> None:
@@ -294,6 +302,7 @@ def test_what_is_missing_is_an_error_that_names_both_places(tmp_path: Path) -> N
 
 def test_a_folder_of_something_else_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes.txt").write_text("")
     assert "none of the known kinds" in judged(tmp_path / "data")["why"]
 
 
@@ -310,7 +319,7 @@ def test_torch_distributed_checkpoint(tmp_path: Path) -> None:
     os.utime(path / ".metadata", (1000, 1000))
     copied = judged(path)
     assert copied["complete"]
-    assert "a copy, or two saves" in copied["doubts"][0]
+    assert "a copy, or two saves" in copied["mixed"]
     whole = shard.read_bytes()
     flip_a_bit(shard, whole.index(torch.arange(100.0).numpy().tobytes()[:40]) + 20)
     assert "is changed" in judged(path)["why"]

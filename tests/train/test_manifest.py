@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,17 @@ def test_what_cannot_be_read_is_damage(
     monkeypatch.setattr(Path, "read_bytes", lambda path: path.open("rb").read())
     with pytest.raises(manifest.Damaged, match=r"cannot be read: .*Permission denied"):
         manifest.verify(tmp_path / "step-000007")
+
+
+def test_a_manifest_says_which_run_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("", "lab-1"):
+        monkeypatch.setenv("CLUSTERCTL_RUN_ID", run)
+        folder = tmp_path / f"step-00000{len(run)}"
+        folder.mkdir()
+        (folder / "a").write_text("a")
+        manifest.seal(folder, 1, {"a": manifest.measure(folder / "a")})
+        said = json.loads((folder / "MANIFEST.json").read_text())
+        assert said.get("run", "") == run
+        manifest.verify(folder)

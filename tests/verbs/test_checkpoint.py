@@ -8,20 +8,36 @@ from typing import Any
 
 import pytest
 
-from clusterctl.errors import LaunchRefused
+from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.checkpoint import choose
+from clusterctl.verbs import checkpoint
+from clusterctl.verbs.checkpoint import Chosen
+from clusterctl.verbs.events import Event, Progress, Said, drive
+from clusterctl.verbs.history import History, only
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER
+from tests.verbs.runs import CLUSTER, RUN
 
 LOCAL = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
+TAKES = f"clusterctl resume {RUN} --checkpoint"
 SHARED = replace(LOCAL, shared=("/w",))
+
+
+def choose(
+    nodes: FakePool, cluster: Cluster, which: str, history: History | None = None, **more: Any
+) -> Chosen:
+    return drive(checkpoint.choose(nodes, cluster, which, history=history or only(RUN), **more))
 
 
 def seen(step: int, **more: Any) -> dict[str, Any]:
     return {
+        "run": RUN,
+        "epoch": None,
+        "date": None,
+        "real": [f"/w/out/step-{step}"],
+        "mixed": "",
+        "bytes": 1,
         "path": f"/w/out/step-{step}",
         "name": f"step-{step}",
         "format": "clusterctl",
@@ -35,13 +51,16 @@ def seen(step: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def node(*quick: dict[str, Any], deep: dict[str, str] | None = None) -> Callable[[Request], Any]:
+def node(
+    *quick: dict[str, Any], deep: dict[str, str] | None = None, knows: bool = True
+) -> Callable[[Request], Any]:
     """Answer as a node that holds these; `deep` says what reading to the last byte finds."""
 
     def answer(request: Request) -> list[Message]:
         which = str(request.args["which"])
         if which == "latest":
-            return [Message({"folder": "/w/out", "candidates": list(quick)})]
+            head = {"folder": "/w/out", "candidates": list(quick), "knows": knows}
+            return [Message(head)]
         for one in quick:
             if which.endswith(one["name"]):
                 broken = (deep or {}).get(one["name"], "") if request.args["verify"] else ""
@@ -105,7 +124,7 @@ def test_a_flipped_bit_is_refused() -> None:
     nodes = pool(SHARED, a=node(seen(20), deep={"step-20": "x is changed"}), b=node(seen(20)))
     with pytest.raises(LaunchRefused, match="x is changed") as caught:
         choose(nodes, SHARED, "step-20")
-    assert caught.value.hint == "no complete checkpoint was found beside it"
+    assert caught.value.hint == "no complete checkpoint of this run was found beside it"
 
 
 def part(
@@ -172,5 +191,152 @@ def test_latest_needs_to_know_where() -> None:
 
 
 def test_none_at_all() -> None:
-    with pytest.raises(LaunchRefused, match="no complete checkpoint in out: it holds none"):
+    with pytest.raises(
+        LaunchRefused, match=f"no complete checkpoint of {RUN} in out: it holds none"
+    ):
         choose(pool(LOCAL, a=node(), b=node()), LOCAL, "latest")
+
+
+def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
+    first = seen(60, run="lab-first", older=True)
+    nodes = pool(LOCAL, a=node(first, seen(10)), b=node(first, seen(10)))
+    chosen = choose(nodes, LOCAL, "latest")
+    assert (chosen.path, chosen.passed_over) == ("/w/out/step-10", ())
+    assert chosen.others == (
+        f"step-60: it is older than {RUN} (lab-first wrote it); {TAKES} out/step-60 takes it",
+    )
+
+
+def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
+    first = seen(60, run="", older=True)
+    nodes = pool(LOCAL, a=node(first), b=node(first))
+    with pytest.raises(
+        LaunchRefused, match=f"no checkpoint of {RUN} in out; step-60: it is older than"
+    ):
+        choose(nodes, LOCAL, "latest")
+    with pytest.raises(LaunchRefused) as caught:
+        choose(nodes, LOCAL, "latest")
+    assert caught.value.hint == f"clusterctl resume {RUN} --checkpoint out/step-60"
+    assert choose(nodes, LOCAL, "out/step-60").path == "/w/out/step-60"
+
+
+def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:
+    """The other one's clock is wrong, or it was not there."""
+    theirs, ours = seen(10, run=""), seen(10)
+    answers = {
+        "a": node(theirs, knows=False),
+        "b": node(ours, knows=True),
+    }
+    assert choose(pool(SHARED, **answers), SHARED, "latest").step == 10
+    with pytest.raises(LaunchRefused):
+        choose(pool(LOCAL, a=node(theirs, knows=True), b=node(ours, knows=True)), LOCAL, "latest")
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"step": 9}, {"step": 10}),
+        ({"step": 900, "epoch": 2}, {"step": 17, "epoch": 3}),
+        ({"step": None, "epoch": 2}, {"step": None, "epoch": 10}),
+        ({"step": None, "date": "20241231000000"}, {"step": None, "date": "20250102000000"}),
+        ({"step": 100, "time": 1.0}, {"step": None, "time": 2.0}),
+        ({"step": None, "time": 1.0}, {"step": None, "time": 2.0}),
+    ],
+)
+def test_the_newest_is_by_step_epoch_or_date_if_all_say_one_else_by_time(
+    older: dict[str, Any], newer: dict[str, Any]
+) -> None:
+    early = {**seen(1), "time": 2.0, **older}
+    late = {**seen(2), "time": 1.0, **newer}
+    nodes = pool(LOCAL, a=node(early, late), b=node(late, early))
+    assert choose(nodes, LOCAL, "latest").path == "/w/out/step-2"
+
+
+@pytest.mark.parametrize("which", ["", "  "])
+def test_an_empty_word_is_refused(which: str) -> None:
+    with pytest.raises(UsageError, match="found an empty word"):
+        choose(pool(LOCAL), LOCAL, which)
+
+
+def test_what_may_be_two_saves_is_taken_only_by_its_path() -> None:
+    mixed = seen(30, mixed="x is newer than .metadata")
+    nodes = pool(LOCAL, a=node(mixed, seen(20)), b=node(mixed, seen(20)))
+    chosen = choose(nodes, LOCAL, "latest")
+    assert chosen.step == 20
+    assert "--checkpoint out/step-30 takes it" in chosen.passed_over[0]
+    assert choose(nodes, LOCAL, "step-30").doubts == ("x is newer than .metadata",)
+
+
+def test_a_link_from_shared_storage_to_a_local_disk_is_read_by_every_node() -> None:
+    linked = seen(20, real=["/scratch/step-20"])
+    nodes = pool(SHARED, a=node(linked), b=node(linked))
+    assert choose(nodes, SHARED, "latest").verified_on == ("a", "b")
+
+
+def test_the_job_is_given_a_path_that_leads_there() -> None:
+    nodes = pool(LOCAL, a=node(seen(20)), b=node(seen(20)))
+    assert choose(nodes, LOCAL, "step-20").path == "/w/out/step-20"
+    homes = {
+        name: replace(one, workdir=f"/home/{name}")
+        for name, one in zip("ab", LOCAL.nodes, strict=True)
+    }
+    apart = replace(LOCAL, nodes=tuple(homes.values()))
+    inside = {n: node(seen(20, path=f"/home/{n}/out/step-20")) for n in "ab"}
+    assert choose(pool(apart, **inside), apart, "latest").path == "out/step-20"
+    outside = {n: node(seen(20, path=f"/root/{n}/step-20")) for n in "ab"}
+    with pytest.raises(LaunchRefused, match="no one path leads to it on all nodes"):
+        choose(pool(apart, **outside), apart, "~/step-20")
+
+
+def test_the_file_that_differs_is_named() -> None:
+    nodes = pool(
+        LOCAL,
+        a=node(seen(20, hash="1", files={"same": "x", "optimizer.pt": "abc"})),
+        b=node(seen(20, hash="2", files={"same": "x", "optimizer.pt": "def"})),
+    )
+    with pytest.raises(LaunchRefused, match=r"optimizer\.pt differs: a: abc, b: def"):
+        choose(nodes, LOCAL, "step-20")
+
+
+def test_ranks_files_on_the_wrong_nodes_are_refused() -> None:
+    swapped = pool(LOCAL, a=node(part([2, 3])), b=node(part([0, 1], metadata=True)))
+    ranks = {"a": range(2), "b": range(2, 4)}
+    with pytest.raises(LaunchRefused, match=r"rank0\.pt is on b, and a will run rank 0"):
+        choose(swapped, LOCAL, "step-20", ranks=ranks)
+    right = pool(LOCAL, a=node(part([0, 1], metadata=True)), b=node(part([2, 3])))
+    assert choose(right, LOCAL, "step-20", ranks=ranks).step == 20
+    assert "whether they are its own" in " ".join(choose(right, LOCAL, "step-20").doubts)
+
+
+def test_one_node_may_hold_all_ranks_files_and_others_their_own() -> None:
+    all_of_them = {**part([0, 1, 2, 3], metadata=True), "complete": True, "why": ""}
+    all_of_them["part"] = {**all_of_them["part"], "whole": True}
+    nodes = pool(LOCAL, a=node(all_of_them), b=node(part([2, 3])))
+    ranks = {"a": range(2), "b": range(2, 4)}
+    assert choose(nodes, LOCAL, "step-20", ranks=ranks).step == 20
+
+
+def test_ranks_files_that_were_copied_late_are_of_one_save_if_they_say_the_same_step() -> None:
+    one = part([0, 1], metadata=True, said=[20])
+    other = part([2, 3], said=[20], saved=5000.0)
+    assert choose(pool(LOCAL, a=node(one), b=node(other)), LOCAL, "step-20").step == 20
+
+
+def test_while_a_node_reads_it_is_told_how_far_it_is() -> None:
+    def reads(request: Request) -> list[Message]:
+        told = [Message({"read": 1 << 30})] if request.args["verify"] else []
+        big = seen(20, bytes=2 << 30)
+        return [*told, Message({"folder": "/w/out", "candidates": [big]})]
+
+    events: list[Event] = []
+    steps = checkpoint.choose(pool(SHARED, a=reads, b=reads), SHARED, "latest", history=only(RUN))
+    drive(steps, events.append)
+    assert Said(text="reading /w/out/step-20 (2.0 GiB) on a") in events
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert [(event.done, event.total) for event in progress] == [(1024, 2048)]
+
+
+def test_a_folder_that_does_not_answer_is_no_folder_without_checkpoints() -> None:
+    stuck = [Message({"error": {"kind": "stuck", "message": "/w/out does not answer"}})]
+    with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot prove"):
+        choose(pool(LOCAL, a=stuck, b=stuck), LOCAL, "latest")
