@@ -72,7 +72,7 @@ def _locked(other: Dict[str, Any]) -> OperationError:
     message = "another sync writes here now"
     hint = "sync again when it is done"
     if "host" in other:
-        since = time.strftime("%H:%M:%S UTC", time.gmtime(_number(other.get("since"))))
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_number(other.get("since"))))
         who = (other.get("user", "?"), other["host"], other.get("folder", ""), since)
         message += ": %s from %s:%s, since %s" % who
         hint += "; a controller that is cut off loses the lock after %.0f s" % CONTROLLER_SECONDS

@@ -94,7 +94,8 @@ def mirror(connection: Connection, placement: Placement, folder: Folder) -> Repl
             except Failed as failure:
                 return failure.reply(name)
             pushed = {"code": done.code, "words": done.words}
-        call.send(Message({"sent": len(paths)}))
+        finished = _all_have_theirs(call, placement)
+        call.send(Message({"sent": len(paths)} if finished else {"abort": True}))
         return _ended(call, messages, sent=pushed)
 
 
@@ -160,6 +161,17 @@ def _agreed(call: Call, placement: Placement, plan: Message) -> bool:
     while (verdict := together.verdict(ALIVE_SECONDS)) is None:
         call.send(Message({"alive": True}))
     return verdict
+
+
+def _all_have_theirs(call: Call, placement: Placement) -> bool:
+    """Hold the node until all nodes have their files, so that no other sync comes between."""
+    together = placement.together
+    if together is None:
+        return True
+    together.arrive(call.node.name)
+    while (complete := together.complete(ALIVE_SECONDS)) is None:
+        call.send(Message({"alive": True}))
+    return complete
 
 
 def _beating(call: Call) -> Callable[[], None]:

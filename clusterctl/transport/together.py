@@ -1,4 +1,4 @@
-"""Nodes that go ahead together: none changes anything before all have said what they would do."""
+"""Nodes that change together: none before all have said what they would do, and all to the end."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Together:
         self._judge = judge
         self._plans: dict[str, Message] = {}
         self._verdict: bool | None = None
+        self._busy = set(self._names)
+        self._aborted = False
         self._changed = threading.Condition()
 
     def enter(self, name: str) -> bool:
@@ -47,13 +49,27 @@ class Together:
             self._settle(name)
 
     def withdraw(self, name: str) -> None:
-        """Expect no plan of a node any more: it ended."""
+        """Expect nothing of a node any more: it ended."""
         with self._changed:
+            self._busy.discard(name)
             self._settle(name)
+
+    def arrive(self, name: str) -> None:
+        """Note that a node has its files: it is to be held until all have theirs."""
+        with self._changed:
+            self._busy.discard(name)
+            self._changed.notify_all()
+
+    def complete(self, patience: float) -> bool | None:
+        """Wait until all nodes have their files; False: it was given up; None: not yet."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._aborted or not self._busy, patience)
+            return False if self._aborted else not self._busy or None
 
     def abort(self) -> None:
         """Let no node change anything that has not begun to."""
         with self._changed:
+            self._aborted = True
             if self._verdict is None:
                 self._verdict = False
             self._expected.clear()

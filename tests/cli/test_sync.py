@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from clusterctl.sandbox.sandbox import Sandbox
+from tests.cli.runs import Project
 
 pytestmark = pytest.mark.netns
 
@@ -22,11 +26,11 @@ def clusterctl(box: Sandbox, cwd: Path, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def own_workdirs(box: Sandbox, path: Path) -> Path:
+def own_workdirs(box: Sandbox, path: Path, workdir: str = "/workspace/code") -> Path:
     """Write an inventory whose workdir is not shared."""
     text = box.inventory.read_text()
-    path.write_text(text.replace("workdir: /shared/code", "workdir: /workspace/code"))
-    assert "/workspace/code" in path.read_text()
+    path.write_text(text.replace("workdir: /shared/code", f"workdir: {workdir}"))
+    assert workdir in path.read_text()
     return path
 
 
@@ -82,3 +86,94 @@ def test_a_host_that_was_installed_anew(sandbox3: Sandbox, tmp_path: Path) -> No
 
 NAME = "import json, sys, pathlib; from clusterctl.inventory import load; \
 print(json.dumps(load(pathlib.Path(sys.argv[1])).name))"
+
+
+@pytest.fixture
+def elsewhere(project: Project, tmp_path: Path) -> Project:
+    """The same cluster from another folder, which has the inventory alone."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    shutil.copy(project.sandbox.inventory, folder / "hosts.yaml")
+    return replace(project, folder=folder)
+
+
+@pytest.mark.timeout(180)
+def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
+    project: Project, elsewhere: Project
+) -> None:
+    box = project.sandbox
+    own_workdirs(box, project.folder / "own.yaml", "/workspace/elsewhere")
+    shutil.copy(project.folder / "own.yaml", elsewhere.folder / "hosts.yaml")
+    (project.folder / "train.sh").write_text(f"exec {sys.executable} job.py\n")
+    (project.folder / "ckpt.pt").write_bytes(b"weights")
+    own = ("-i", "own.yaml")
+    begun = project.run(
+        "launch", *own, "--launcher", "direct", "--env", "STEPS=1", "--", "bash", "train.sh"
+    )
+    assert begun.returncode == 0, begun.stderr
+
+    def on_hosts() -> list[str]:
+        found = (
+            box.on(n, ["ls", "/workspace/elsewhere"]).stdout for n in ("node1", "node2", "node3")
+        )
+        return list(found)
+
+    before = on_hosts()
+    assert all("train.sh" in listed for listed in before)
+    again = ("resume", "-i", "hosts.yaml", "--checkpoint", "ckpt.pt")
+    for words in (
+        ("launch", "-i", "hosts.yaml", "--", "bash", "train.sh"),
+        ("launch", "-i", "hosts.yaml", "--json", "--", "bash", "train.sh"),
+        (*again, "--", "bash", "train.sh", "{checkpoint}"),
+    ):
+        answer = elsewhere.run(*words)
+        assert answer.returncode == 125, answer.stderr
+        assert "this folder lacks" in answer.stderr, answer.stderr
+        assert f":{project.folder} (node1, node2, node3)" in answer.stderr
+        assert f"hint: cd {project.folder}, or --no-sync" in answer.stderr
+        assert on_hosts() == before
+    document = json.loads(
+        elsewhere.run(
+            "launch", "-i", "hosts.yaml", "--json", "--", "bash", "train.sh"
+        ).stdout.splitlines()[-1]
+    )
+    assert (document["ended_by"], document["exit_code"]) == ("sync", 125)
+    ran = elsewhere.run(
+        "launch",
+        "-i",
+        "hosts.yaml",
+        "--no-sync",
+        "--launcher",
+        "direct",
+        "--env",
+        "STEPS=1",
+        "--",
+        "bash",
+        "train.sh",
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert on_hosts() == before
+    gone = elsewhere.run(
+        "launch", "-i", "hosts.yaml", "--launcher", "direct", "--delete", "--", "sleep", "0"
+    )
+    assert gone.returncode == 0, gone.stderr
+    assert "node[1-3]: /workspace/elsewhere: " in gone.stderr
+    assert "deleted (" in gone.stderr
+    assert on_hosts() == ["hosts.yaml\n"] * 3
+
+
+@pytest.mark.timeout(180)
+def test_what_a_job_needs_in_workdir_may_come_with_the_sync(project: Project) -> None:
+    text = own_workdirs(project.sandbox, project.folder / "own.yaml").read_text()
+    inventory = yaml.safe_load(text)
+    inventory["job"] = {"needs": ["demo/model"], "command": ["job.py"], "env": {"STEPS": "1"}}
+    inventory["workdir"] = "/workspace/needs"
+    (project.folder / "own.yaml").write_text(yaml.safe_dump(inventory))
+    refused = project.run("launch", "-i", "own.yaml", "--launcher", "direct")
+    assert refused.returncode == 125, refused.stderr
+    assert "demo/model is missing" in refused.stderr
+    assert "synced: " in refused.stderr
+    (project.folder / "demo").mkdir()
+    (project.folder / "demo" / "model").write_text("weights")
+    answer = project.run("launch", "-i", "own.yaml", "--launcher", "direct")
+    assert answer.returncode == 0, answer.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -13,8 +14,9 @@ import pytest
 
 from clusterctl.node import compare, mirror
 from clusterctl.node.change import Change
-from clusterctl.node.link import OperationError
+from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import FOLDER, Manifest
+from clusterctl.node.synclock import CONTROLLER_SECONDS
 from clusterctl.node.trees import Entry, Listing, digest_of, encode, tree_hash
 from clusterctl.wire import Message
 
@@ -114,3 +116,56 @@ def test_a_manifest_of_another_shape_is_an_empty_one(tmp_path: Path, text: str) 
     (tmp_path / os.fsdecode(FOLDER)).mkdir()
     (tmp_path / os.fsdecode(FOLDER) / "manifest.json").write_text(text)
     assert Manifest(os.fsencode(tmp_path)).records == {}
+
+
+class Mute(Controller):
+    """A controller that hears the plan and is not heard of again."""
+
+    def receive(self) -> Message:
+        return None  # type: ignore[return-value]
+
+
+def test_a_controller_that_falls_silent_changes_nothing(tmp_path: Path, wanted: Listing) -> None:
+    work = tmp_path / "work"
+    args = {"workdir": str(work), "tree": tree_hash(wanted), "lock": "clusterctl-test-of-mirror"}
+    link = Mute(lambda: None)
+    answer = mirror.place(args, encode(wanted), link)  # type: ignore[arg-type]
+    assert answer.head == {"aborted": True}
+    assert link.patience == CONTROLLER_SECONDS  # type: ignore[attr-defined]
+    assert not (work / "a.py").exists()
+    assert placed(work, wanted, lambda: (work / "a.py").write_text("A = 1\n"))["equal"]
+
+
+def test_silence_ends_the_wait_for_the_controller() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "wb", 0) as writer:
+        link = Link(reader, writer.fileno())
+        link.patience = 0.05
+        assert link.receive() is None
+        writer.write(Message({"alive": True}).encode()[:5])  # cut off within a frame
+        assert link.receive() is None
+        link.patience = None
+        writer.write(Message({"alive": True}).encode()[5:])
+
+
+def test_an_edit_between_the_plan_and_the_deletion_is_kept(tmp_path: Path, wanted: Listing) -> None:
+    work = tmp_path / "work"
+    placed(work, wanted, lambda: (work / "a.py").write_text("A = 1\n"))
+    change = Change(os.fsencode(work), Manifest(os.fsencode(work)), {})
+    (work / "a.py").write_text("edited since\n")
+    change.begin()
+    (kept,) = (work / ".clusterctl" / "replaced").rglob("a.py")
+    assert (change.deleted, kept.read_text()) == (0, "edited since\n")
+
+
+def test_a_link_between_the_plan_and_the_deletion_is_not_followed(tmp_path: Path) -> None:
+    work, master = tmp_path / "work", tmp_path / "master"
+    (work / "cfg").mkdir(parents=True)
+    listing = {b"cfg/x": Entry("f", hashlib.sha256(b"x").hexdigest())}
+    placed(work, listing, lambda: (work / "cfg" / "x").write_text("x"))
+    change = Change(os.fsencode(work), Manifest(os.fsencode(work)), {})
+    assert change.deletions == [b"cfg/x"]
+    (work / "cfg").rename(master)
+    (work / "cfg").symlink_to(master)
+    change.begin()
+    assert (master / "x").read_text() == "x"

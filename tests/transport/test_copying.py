@@ -28,3 +28,15 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     done = copy(tmp_path, [b"f"], str(tmp_path / "f"))
     assert done.code == 1
     assert "Not a directory" in done.words
+
+
+def test_holes_stay_holes(tmp_path: Path) -> None:
+    source, work = tmp_path / "source", tmp_path / "work"
+    source.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.write(b"head")
+        file.truncate(64 << 20)
+    assert copy(source, [b"sparse"], str(work)).code == 0
+    copied = work / "sparse"
+    assert copied.read_bytes() == (source / "sparse").read_bytes()
+    assert copied.stat().st_blocks * 512 < 4 << 20

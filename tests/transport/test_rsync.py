@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from clusterctl.node.trees import encode
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.mirror import Placement
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.rsync import push
 from clusterctl.transport.source import read_source
 
 from .conftest import Sshd, cluster_of
@@ -87,3 +89,46 @@ def test_a_full_disk_is_told_in_rsyncs_words(sshd: Sshd, source: Path, tmp_path:
     assert reply.last.head["sent"]["code"] != 0
     assert "No space left on device" in reply.last.head["sent"]["words"]
     assert not reply.last.head["equal"]
+
+
+def test_what_may_not_be_written_is_told_in_rsyncs_words(
+    sshd: Sshd, source: Path, tmp_path: Path
+) -> None:
+    """Whoever mirrors as root is stopped by a file that is immutable, not by its mode."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "big").touch()
+    if subprocess.run(["chattr", "+i", str(work / "big")], check=False).returncode:
+        pytest.skip("no immutable files here")
+    try:
+        (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    finally:
+        subprocess.run(["chattr", "-i", str(work / "big")], check=True)
+    words = str(reply.messages[-1].head)
+    assert "Operation not permitted" in words, reply
+
+
+def test_an_rsync_that_comes_after_its_sync_can_write_nothing(
+    sshd: Sshd, source: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    assert reply.last.head["equal"]
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        connection = pool._connection("n")
+        # No sync holds the folder, so there is none for files that are not whole yet.
+        done = push(
+            connection, source=source, paths=[b"file 1"], workdir=str(work), folder=tmp_path
+        )
+    assert done.code == 1
+    assert "temp-dir does not exist" in done.words
+
+
+def test_holes_stay_holes(sshd: Sshd, tmp_path: Path) -> None:
+    source, work = tmp_path / "code", tmp_path / "work"
+    source.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(64 << 20)
+    (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    assert reply.last.head["equal"]
+    assert (work / "sparse").stat().st_blocks * 512 < 1 << 20

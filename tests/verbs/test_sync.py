@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -661,3 +662,138 @@ def test_one_node_that_would_lose_its_files_keeps_all_as_they_are(
         run_sync(Cluster(name="t", nodes=nodes), elsewhere)
     assert not files(tmp_path / "a")
     assert files(tmp_path / "b") == files(source)
+
+
+def test_a_node_that_another_sync_holds_keeps_all_from_changing(
+    source: Path, tmp_path: Path
+) -> None:
+    nodes = tuple(node(name, tmp_path / name) for name in ("a", "b", "c"))
+    cluster = Cluster(name="t", nodes=nodes)
+    assert run_sync(cluster, source)[0].ok
+    (source / "train.py").write_text("print(2)\n")
+    lock = tmp_path / "b" / ".clusterctl" / "lock"
+    holder = {"sync": "s1", "user": "ada", "host": "laptop", "folder": "/home/ada/proj"}
+    with lock.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate()
+        file.write(json.dumps({**holder, "since": 1_800_000_000.0}))
+        file.flush()
+        result, _ = run_sync(cluster, source)
+    assert result.exit_code == 1
+    states = {one.node: one.words for one in result.nodes}
+    assert states["b"] == (
+        "another sync writes here now: ada from laptop:/home/ada/proj,"
+        " since 2027-01-15 08:00:00 UTC"
+    )
+    assert states["a"] == states["c"] == "left as it is, as not all nodes could be changed"
+    for name in "abc":
+        assert (tmp_path / name / "train.py").read_text() == "print(1)\n"
+    assert run_sync(cluster, source)[0].ok
+
+
+def test_a_node_that_has_the_tree_is_held_until_all_have_it(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = tuple(node(name, tmp_path / name) for name in ("a", "b"))
+    cluster = Cluster(name="t", nodes=nodes)
+    assert run_sync(cluster, source)[0].ok
+    (tmp_path / "b" / "train.py").write_text("edited\n")
+    real = transport_mirror.bring
+    others: list[SyncResult] = []
+
+    def meanwhile(*words: Any) -> Pushed:
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "train.py").write_text("print(3)\n")
+        only_a = Cluster(name="t", nodes=nodes[:1])
+        with monkeypatch.context() as patch:
+            patch.setattr(transport_mirror, "bring", real)
+            others.append(run_sync(only_a, other, deletes=True)[0])
+        return real(*words)
+
+    monkeypatch.setattr(transport_mirror, "bring", meanwhile)
+    result, _ = run_sync(cluster, source)
+    assert [one.state for one in result.nodes] == ["unchanged", "updated"]
+    assert [one.exit_code for one in others] == [1]
+    assert files(tmp_path / "a") == files(tmp_path / "b") == files(source)
+
+
+def test_two_trees_at_once_never_leave_both_behind(source: Path, tmp_path: Path) -> None:
+    nodes = tuple(node(name, tmp_path / name) for name in ("a", "b", "c"))
+    cluster = Cluster(name="t", nodes=nodes)
+    second = tmp_path / "second"
+    shutil.copytree(source, second)
+    for number in range(4):
+        (source / "train.py").write_text(f"first {number}\n")
+        (second / "train.py").write_text(f"second {number}\n")
+        results: list[SyncResult] = []
+
+        def run(folder: Path, results: list[SyncResult] = results) -> None:
+            results.append(run_sync(cluster, folder)[0])
+
+        threads = [threading.Thread(target=run, args=(f,)) for f in (source, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 2
+        have = {(tmp_path / name / "train.py").read_text() for name in "abc"}
+        assert any(result.ok for result in results), results
+        assert len(have) == 1
+
+
+def test_an_interrupt_while_files_are_sent_leaves_no_token(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    sending, done = threading.Event(), threading.Event()
+
+    def never(*_: Any) -> Pushed:
+        sending.set()
+        done.wait(60)
+        return Pushed(code=20, words="interrupted")
+
+    monkeypatch.setattr(transport_mirror, "bring", never)
+    cluster = Cluster(name="t", nodes=(node("n", work),))
+    with Pool(cluster) as pool:
+        steps = sync(cluster, pool, source)
+        real = pool.mirror
+
+        def interrupted(placements: Any) -> Iterator[Any]:
+            threading.Thread(target=lambda: list(real(placements)), daemon=True).start()
+            assert sending.wait(60)
+            raise KeyboardInterrupt
+            yield
+
+        monkeypatch.setattr(pool, "mirror", interrupted)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                drive(steps)
+            assert not list((work / ".clusterctl").glob("seen/*"))
+        finally:
+            done.set()
+
+
+def test_tokens_of_a_sync_that_was_cut_off_are_removed_later(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    seen = work / ".clusterctl" / "seen"
+    seen.mkdir(parents=True)
+    (seen / "old").touch()
+    os.utime(seen / "old", (1_000_000_000, 1_000_000_000))
+    assert mirrored(source, work).ok
+    assert not seen.exists()
+
+
+def test_a_file_that_vanishes_while_it_is_sent_is_named_as_ours(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = transport_mirror.bring
+
+    def vanish_first(*words: Any) -> Pushed:
+        (source / "train.py").unlink()
+        return real(*words)
+
+    monkeypatch.setattr(transport_mirror, "bring", vanish_first)
+    (one,) = mirrored(source, tmp_path / "work").nodes
+    assert one.words == "changed here while it was sent: train.py"
+    assert one.hint == "sync again when nothing writes to this folder"
