@@ -6,6 +6,7 @@ gone with its holder however that ends. One JSON line is asked, one is answered.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -20,7 +21,14 @@ NAME = "clusterctl-run"
 """The lock of a machine; the loopback sandbox adds its port, for several nodes on one machine."""
 
 ANSWER_SECONDS = 2.0
+"""How long an answer may take in all, the wait for a connection included."""
 LINE_LIMIT = 65536
+"""Bytes of a request."""
+ANSWER_LIMIT = 1 << 20
+"""Bytes of an answer."""
+_RETRY_SECONDS = 0.02
+
+RUN_ID_LIMIT = 64
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -39,56 +47,110 @@ class Peer(NamedTuple):
         return cls(pid, uid)
 
 
-def user_name() -> str:
-    """Return this user's name; its number where it has none (as in some containers)."""
+def user_name(uid: Optional[int] = None) -> str:
+    """Return a user's name, this user's by default; the number if there is none."""
+    number = os.getuid() if uid is None else uid
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(number).pw_name
     except KeyError:
-        return str(os.getuid())
+        return str(number)
 
 
 def ask(name: str, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     """Ask the holder of a lock; None: nobody holds it.
 
     A holder that does not answer in time (it is frozen, or foreign) answers as `{"pid", "uid"}`.
+    Any user can take the name: of another user's answer only what is harmless is returned.
     """
+    deadline = time.monotonic() + ANSWER_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(ANSWER_SECONDS)
         try:
-            connection.connect("\0" + name)
+            _connect(connection, name, deadline)
         except ConnectionRefusedError:
             return None
         except OSError:
             return {}
         peer = Peer.of(connection)
-        who = {"pid": peer.pid, "uid": peer.uid}
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_read_line(connection))
-        except (OSError, ValueError):
-            return who
-        return {**answer, **who} if isinstance(answer, dict) else who
+            answer = json.loads(_read_line(connection, deadline))
+        except (OSError, ValueError, RecursionError):
+            answer = {}
+        if not isinstance(answer, dict):
+            answer = {}
+        if peer.uid not in (0, os.getuid()):
+            answer = _harmless(answer, peer)
+        return {**answer, "pid": peer.pid, "uid": peer.uid}
 
 
-def _read_line(connection: socket.socket) -> bytes:
+def _connect(connection: socket.socket, name: str, deadline: float) -> None:
+    """Connect, and wait for a place in the queue: many ranks report at once.
+
+    Raises:
+        OSError: nobody listens, or the queue stays full.
+    """
+    while True:
+        connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+        try:
+            connection.connect("\0" + name)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _read_line(connection: socket.socket, deadline: float) -> bytes:
+    """Read up to a newline or the end.
+
+    Raises:
+        OSError: it is too long, or takes too long.
+    """
     line = b""
     while not line.endswith(b"\n"):
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         part = connection.recv(LINE_LIMIT)
         if not part:
             break
         line += part
+        if len(line) > ANSWER_LIMIT or time.monotonic() > deadline:
+            raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
     return line
+
+
+def _harmless(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+    """Return what may be believed and shown of another user's answer."""
+    if not is_run_id(answer.get("run")):
+        return {}
+    workdir = answer.get("workdir")
+    known: Dict[str, Any] = {"run": answer["run"], "user": user_name(peer.uid)}
+    if isinstance(workdir, str) and len(workdir) < LINE_LIMIT:
+        known["workdir"] = workdir
+    return {**known, "since": answer.get("since")}
+
+
+def is_run_id(text: object) -> bool:
+    """Tell whether this can be a run's id: nothing else belongs in a command to type."""
+    if not isinstance(text, str) or not 0 < len(text) <= RUN_ID_LIMIT or text[0] == "-":
+        return False
+    return set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def busy(holder: Dict[str, Any]) -> OperationError:
     """Return the error that names who holds the machine."""
-    if "run" in holder:
-        since = _moment(holder.get("since"))
-        known = "run %s of user %s, since %s" % (holder["run"], holder.get("user", "?"), since)
-        hint = "clusterctl stop %s" % holder["run"]
-    elif "pid" in holder:
-        known = "pid %s of uid %s, which does not answer" % (holder["pid"], holder["uid"])
-        hint = "look at that process"
+    uid, run = holder.get("uid"), holder.get("run")
+    if is_run_id(run):
+        user = holder.get("user", "?")
+        known = "run %s of user %s, since %s" % (run, user, _moment(holder.get("since")))
+        hint = "clusterctl stop %s" % run
+        if uid != os.getuid():
+            hint = (
+                "wait for it, ask user %s to stop it, or leave the node out with --exclude" % user
+            )
+    elif uid is not None:
+        known = "pid %s of user %s, which does not answer" % (holder.get("pid"), user_name(uid))
+        hint = "ps -fp %s (on the node) shows that process" % holder.get("pid")
     else:
         known = "its lock is held by a process that cannot be asked"
         hint = "ss -xlp (on the node) shows who holds it"

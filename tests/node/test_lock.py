@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -89,7 +92,9 @@ def test_a_holder_that_tells_nothing_or_nonsense_is_named_all_the_same(name: str
         with pytest.raises(OperationError, match="cannot be asked") as caught:
             Door.take(name)
     assert "ss -xlp" in str(caught.value.details["hint"])
-    assert "since an unknown time" in str(lock.busy({"run": "r", "since": "yesterday"}))
+    assert "since an unknown time" in str(
+        lock.busy({"run": "r", "since": "yesterday", "uid": os.getuid()})
+    )
 
 
 def test_a_holder_that_does_not_answer_is_known_by_its_pid(
@@ -98,7 +103,118 @@ def test_a_holder_that_does_not_answer_is_known_by_its_pid(
     monkeypatch.setattr(lock, "ANSWER_SECONDS", 0.2)
     door = Door(name)
     assert lock.ask(name, {"ask": "who"}) == {"pid": os.getpid(), "uid": os.getuid()}
-    with pytest.raises(OperationError, match=f"pid {os.getpid()} of uid"):
+    with pytest.raises(OperationError, match=f"pid {os.getpid()} of user"):
         Door.take(name)
     door._socket.close()
     assert lock.ask(name, {"ask": "who"}) is None
+
+
+SQUATTER = """
+import os, socket, sys, threading, time
+if int(sys.argv[3]):
+    os.setuid(int(sys.argv[3]))
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("\\0" + sys.argv[1])
+listening.listen(16)
+print("holds it", flush=True)
+
+def drip(one):
+    while True:
+        one.sendall(b"x")
+        time.sleep(0.05)
+
+def flood(one):
+    while True:
+        one.sendall(b"x" * 65536)
+
+def say(one):
+    one.recv(65536)
+    one.sendall(sys.argv[2].encode() + b"\\n")
+    time.sleep(300)
+
+def serve(one):
+    try:
+        {"drip": drip, "flood": flood}.get(sys.argv[2], say)(one)
+    except OSError:
+        pass
+
+while True:
+    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+"""
+
+
+@pytest.fixture
+def squat(name: str) -> Iterator[Callable[..., int]]:
+    """Let another process hold the lock and answer what it likes; gives its pid."""
+    with ExitStack() as ending:
+
+        def begin(behavior: str, uid: int = 0) -> int:
+            if uid and os.getuid() != 0:
+                pytest.skip("only root can become another user")
+            argv = ["/usr/bin/env", "python3", "-c", SQUATTER, name, behavior, str(uid)]
+            process = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd="/")
+            ending.enter_context(process)
+            ending.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"holds it\n"
+            return process.pid
+
+        yield begin
+
+
+@pytest.mark.parametrize("behavior", ["drip", "flood"])
+def test_a_holder_that_never_ends_its_answer_costs_a_few_seconds(
+    name: str, squat: Callable[..., int], behavior: str
+) -> None:
+    pid = squat(behavior)
+    began = time.monotonic()
+    assert lock.ask(name, {"ask": "who"}) == {"pid": pid, "uid": os.getuid()}
+    assert time.monotonic() - began < 10
+
+
+EVIL = '{"run": "$(reboot)", "user": "\\u001b[2J", "since": 0}'
+DEEP = "[" * 200000
+
+
+@pytest.mark.parametrize("answer", [EVIL, DEEP, '{"run": "--help"}', '{"run": 5}', "{}"])
+def test_the_text_of_a_stranger_is_neither_shown_nor_typed(
+    name: str, squat: Callable[..., int], answer: str
+) -> None:
+    pid = squat(answer[:100000], 65534)
+    with pytest.raises(OperationError) as caught:
+        Door.take(name)
+    assert str(caught.value) == (
+        f"the machine is busy: pid {pid} of user {lock.user_name(65534)}, which does not answer"
+    )
+    assert caught.value.details["hint"] == f"ps -fp {pid} (on the node) shows that process"
+    assert caught.value.details["holder"] == {"pid": pid, "uid": 65534}
+
+
+def test_another_users_run_is_not_ours_to_stop(name: str, squat: Callable[..., int]) -> None:
+    squat('{"run": "lab-1", "user": "root", "since": 0, "odd": "x"}', 65534)
+    with pytest.raises(OperationError) as caught:
+        Door.take(name)
+    other = lock.user_name(65534)
+    assert f"run lab-1 of user {other}, since 1970-01-01 00:00 UTC" in str(caught.value)
+    assert "clusterctl stop" not in str(caught.value.details["hint"])
+    assert f"ask user {other}" in str(caught.value.details["hint"])
+
+
+def test_a_full_queue_is_waited_for(name: str) -> None:
+    door = Door(name)
+    door._socket.listen(0)
+    with socket.socket(socket.AF_UNIX) as first:
+        first.connect("\0" + name)
+        answers: list[object] = []
+        asking = threading.Thread(target=lambda: answers.append(lock.ask(name, {"ask": "who"})))
+        asking.start()
+        time.sleep(0.3)
+        accepted = [door._socket.accept()[0]]
+    door._socket.setblocking(True)
+    accepted.append(door._socket.accept()[0])
+    accepted[1].recv(65536)
+    accepted[1].sendall(b'{"run": "lab-1"}\n')
+    asking.join()
+    assert answers == [{"run": "lab-1", "pid": os.getpid(), "uid": os.getuid()}]
+    for connection in (*accepted, door._socket):
+        connection.close()
