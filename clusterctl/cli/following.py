@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import select
 import sys
 
 from clusterctl.cli.output import cannot_write, give_up
+from clusterctl.cli.signals import Terminated
+from clusterctl.errors import Interrupted
 from clusterctl.logs.fold import Folder, Straight
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import LaunchDisplay, Person
@@ -23,7 +26,8 @@ from clusterctl.wire import SCHEMA
 EXIT_STOPPED_FOLLOWING = 130
 
 LEAVE, STOP, STAY = "leave", "stop", "stay"
-QUESTION = "\n[l]eave it running, [s]top it, or go on [f]ollowing? "
+QUESTION = "\n[l]eave it running (Enter), [s]top it, or [f]ollow on? "
+ANSWER_SECONDS = 30.0
 
 
 def make_display(*, as_json: bool) -> LaunchDisplay:
@@ -43,15 +47,13 @@ def follow_run(launched: Launched, pool: Pool, records: Records, display: Launch
     while True:
         try:
             ended = display.watch(attendance.attend(pool))
-        except KeyboardInterrupt:
-            wish = _ask()
+        except KeyboardInterrupt as interrupt:
+            wish = LEAVE if isinstance(interrupt, Terminated) else _ask()
             if wish == LEAVE:
                 _leave(launched.plan.run)
                 return EXIT_STOPPED_FOLLOWING
             if wish == STOP:
-                reason = "stopped by Ctrl-C"
-                run, cluster = launched.plan.run, launched.cluster
-                display.stopped(display.watch(stop(pool, run, cluster, reason=reason)))
+                _stop(launched, pool, display)
         except OSError as problem:
             if not cannot_write(problem):
                 raise
@@ -64,14 +66,37 @@ def follow_run(launched: Launched, pool: Pool, records: Records, display: Launch
             return ended.exit_code
 
 
+def _stop(launched: Launched, pool: Pool, display: LaunchDisplay) -> None:
+    """Stop the run.
+
+    Raises:
+        Interrupted: Ctrl-C came again before it was verified.
+    """
+    run, cluster = launched.plan.run, launched.cluster
+    try:
+        steps = stop(pool, run, cluster, reason="stopped by Ctrl-C")
+        display.stopped(display.watch(steps))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{run}: interrupted while it was stopped; what is left is unknown",
+            hint=f"clusterctl stop {run}",
+        ) from None
+
+
 def _ask() -> str:
-    """Ask what is to become of the run; without a terminal it is left running."""
+    """Ask what is to become of the run; without a terminal it is left running.
+
+    Without an answer following goes on: nobody may be there, and the run may end meanwhile.
+    """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return LEAVE
     while True:
         sys.stderr.write(QUESTION)
         sys.stderr.flush()
         try:
+            if not select.select([sys.stdin], [], [], ANSWER_SECONDS)[0]:
+                sys.stderr.write("\nno answer: following\n")
+                return STAY
             answer = sys.stdin.readline().strip().lower()
         except KeyboardInterrupt:
             return LEAVE

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from clusterctl.cli.output import cannot_write, give_up, steady
 from clusterctl.cli.parser import EXIT_USAGE, VERBS, build_parser
+from clusterctl.cli.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
 from clusterctl.logs.sanitise import uncoloured
 
@@ -51,13 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb.
 
     Returns:
-        The exit code: the verb's own, 2 for usage, 130 when interrupted, 70 for a bug.
+        The exit code: the verb's own, 2 for usage, 70 for a bug, 130 when interrupted, also by
+        SIGTERM or SIGHUP: 143 and 129 would mean a rank that a signal ended.
     """
     steady()
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
+        with termination_as_interrupt():
+            return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt as interrupt:
+        sys.stderr.write(f"\ninterrupted{f' by {interrupt}' if str(interrupt) else ''}\n")
         return EXIT_INTERRUPTED
     except OSError as problem:
         if not cannot_write(problem):

@@ -73,8 +73,12 @@ def start(
         ) from refused
     except KeyboardInterrupt:
         # Half a run helps nobody, and would hold the nodes.
-        yield Said(text="interrupted: ending what was started", level="warning")
-        raise _interrupted(nodes, cluster, plan.run, begun) from None
+        try:
+            yield Said(text="interrupted: ending what was started", level="warning")
+        finally:  # also when nobody can read that any more
+            left = _end(nodes, cluster, plan.run, begun)
+        message = "\n".join(left) or f"{plan.run}: interrupted; nothing of it is left"
+        raise Interrupted(message) from None
     except BaseException:
         _end(nodes, cluster, plan.run, begun)
         raise
@@ -97,29 +101,23 @@ class _Starter:
 
 
 def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list[str]:
-    """End what was started; say where that is not proven."""
+    """End what was started; return what is not verified. Ctrl-C does not wait for that."""
     names = frozenset(begun)
     part = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
     reason = "not every node could start its part"
     ending = stop(nodes, run, part, grace=NO_GRACE, reason=reason, bars=True)
-    result = drive(ending, lambda _event: None)
+    try:
+        result = drive(ending, lambda _event: None)
+    except KeyboardInterrupt:
+        asked = ", ".join(node.name for node in part.nodes)
+        what = f"it is not known what is left on {asked}"
+        return [f"{run}: interrupted; {what}: clusterctl stop {run}"]
     return [
         f"{node.node}: {'something of it is left' if node.left else node.failure}:"
         f" clusterctl stop {run}"
         for node in result.nodes
         if node.left or node.failure
     ]
-
-
-def _interrupted(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> Interrupted:
-    """End what was started, and say what became of it; a second Ctrl-C does not wait for that."""
-    try:
-        left = _end(nodes, cluster, run, begun)
-    except KeyboardInterrupt:
-        return Interrupted(
-            f"{run}: interrupted; it is not known what is left", hint=f"clusterctl stop {run}"
-        )
-    return Interrupted("\n".join(left) or f"{run}: interrupted; nothing of it is left")
 
 
 def _refuse(wrong: list[Trouble]) -> None:

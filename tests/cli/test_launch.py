@@ -238,10 +238,15 @@ def test_a_run_outlives_its_controller(project: Project) -> None:
     assert project.status()["state"] == "stopped"
 
 
-def test_without_a_terminal_an_interrupt_leaves_the_run_alone(project: Project) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name
+)
+def test_without_a_terminal_an_interrupt_leaves_the_run_alone(
+    project: Project, number: signal.Signals
+) -> None:
     follower = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
     until_step(follower, 1)
-    signal_all(follower, signal.SIGINT)
+    signal_all(follower, number)
     _, stderr = follower.communicate(timeout=DONE)
     assert follower.returncode == 130
     assert "follow it: clusterctl logs -f" in stderr
@@ -261,7 +266,10 @@ def test_a_reader_that_has_gone_is_told_that_the_run_goes_on(project: Project) -
     project.wait_for("", "running")
 
 
-def test_an_interrupt_while_it_starts_ends_it_and_says_so(project: Project) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_an_interrupt_while_it_starts_ends_it_and_says_so(
+    project: Project, number: signal.Signals
+) -> None:
     inventory = project.folder / "slow.yaml"
     slow = "job:\n  env_init: sleep 5\n"
     inventory.write_text(project.sandbox.inventory.read_text() + slow)
@@ -271,7 +279,7 @@ def test_an_interrupt_while_it_starts_ends_it_and_says_so(project: Project) -> N
         assert launch.poll() is None
     run = records[0].parent.name
     time.sleep(1)
-    signal_all(launch, signal.SIGINT)
+    signal_all(launch, number)
     _, stderr = launch.communicate(timeout=DONE)
     assert launch.returncode == 130
     assert f"{run}: interrupted; nothing of it is left" in stderr

@@ -129,7 +129,33 @@ def test_an_interrupt_says_what_it_could_not_end() -> None:
     again: dict[str, Any] = {"start": up(1), "stop": interrupted}
     with pytest.raises(Interrupted, match="not known what is left") as caught:
         begin(FakePool(CLUSTER, {"a": again, "b": b}))
-    assert caught.value.hint == f"clusterctl stop {RUN}"
+    assert str(caught.value).endswith(f"left on a, b: clusterctl stop {RUN}")
+
+
+def test_an_interrupt_while_a_refused_start_is_ended_keeps_the_reason() -> None:
+    def interrupted(_request: Request) -> list[Message]:
+        raise KeyboardInterrupt
+
+    a: dict[str, Any] = {"start": up(1), "stop": interrupted}
+    b: dict[str, Any] = {"start": refusal("exec", "no program", hint="chmod +x it"), "stop": GONE}
+    with pytest.raises(LaunchRefused, match="b: no program") as caught:
+        begin(FakePool(CLUSTER, {"a": a, "b": b}))
+    assert (caught.value.by, caught.value.hint) == ("start", "chmod +x it")
+    assert str(caught.value).endswith(
+        f"{RUN}: interrupted; it is not known what is left on a, b: clusterctl stop {RUN}"
+    )
+
+
+def test_a_display_that_breaks_does_not_keep_the_start_from_being_ended() -> None:
+    def show(event: Event) -> None:
+        if isinstance(event, Started):
+            raise KeyboardInterrupt
+        raise OSError
+
+    nodes = pool(up(1), up(0))
+    with pytest.raises(OSError):
+        drive(start(nodes, CLUSTER, PLAN, {}), show)
+    assert ("a", "stop") in [(name, request.op) for name, request in nodes.requests]
 
 
 def test_each_failure_has_its_hint() -> None:

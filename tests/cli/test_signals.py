@@ -1,0 +1,30 @@
+"""SIGTERM and SIGHUP are taken as an interrupt, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from clusterctl.cli.signals import Terminated, termination_as_interrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_the_first_interrupts_and_the_others_do_not_disturb(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with termination_as_interrupt():
+        with pytest.raises(Terminated, match=number.name):
+            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(number) == before
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with termination_as_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
