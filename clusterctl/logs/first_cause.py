@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clusterctl.logs import known_errors
+from clusterctl.logs.excerpt import without_noise
 
 Kind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
 
@@ -142,7 +143,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
     if not code and not number:
         return None
     rank = event.get("rank") if kind == "rank-ended" else None
-    lines = tuple(report.last_lines.get(rank, ()))
+    lines = without_noise(report.last_lines.get(rank, ()))
     return FirstCause(
         node=report.node,
         rank=rank,

@@ -6,6 +6,7 @@ import bisect
 from typing import Protocol
 
 from clusterctl.logs.entry import Entry, Folded, Source
+from clusterctl.logs.torchrun import TorchrunNoise
 
 WINDOW = 0.1
 """Seconds that lines are collected before they are shown."""
@@ -26,8 +27,8 @@ class Shower(Protocol):
     def ready(self, *, now: float) -> list[Folded]:
         """Return what is to be shown now."""
 
-    def flush(self) -> list[Folded]:
-        """Return all that was not shown yet."""
+    def flush(self, *, finished: bool = False) -> list[Folded]:
+        """Return all that was not shown yet; `finished`: the run has ended well, on every node."""
 
 
 class Straight:
@@ -46,8 +47,9 @@ class Straight:
         del now
         return self.flush()
 
-    def flush(self) -> list[Folded]:
+    def flush(self, *, finished: bool = False) -> list[Folded]:
         """Return what came since."""
+        del finished
         lines = self._lines
         self._lines = []
         return lines
@@ -63,9 +65,17 @@ class Folder:
         self._reached: dict[Source, int] = {}
         self._opened = 0.0
         self._shown: dict[Source, float] = {}
+        self._torchrun = TorchrunNoise()
 
     def add(self, entry: Entry, *, now: float) -> None:
         """Take the next entry; `now` is a monotonic clock's."""
+        if entry.source.rank is None:
+            for passed in self._torchrun.take(entry, now=now):
+                self._add(passed, now)
+        else:
+            self._add(entry, now)
+
+    def _add(self, entry: Entry, now: float) -> None:
         if entry.line.ending == "\r" and not self._update_due(entry.source, now):
             return
         if not self._lines:
@@ -81,10 +91,18 @@ class Folder:
 
     def ready(self, *, now: float) -> list[Folded]:
         """Return the window's lines once it is over."""
+        for entry in self._torchrun.overdue(now=now):
+            self._add(entry, now)
         over = now - self._opened >= WINDOW or len(self._lines) >= WINDOW_LINES
-        return self.flush() if self._lines and over else []
+        return self._window() if self._lines and over else []
 
-    def flush(self) -> list[Folded]:
+    def flush(self, *, finished: bool = False) -> list[Folded]:
+        """Return all that was not shown yet."""
+        for entry in self._torchrun.flush(finished=finished):
+            self._add(entry, self._opened)
+        return self._window()
+
+    def _window(self) -> list[Folded]:
         """Return the window's lines and begin a new one."""
         lines = self._lines
         self._lines = []

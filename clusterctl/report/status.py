@@ -9,6 +9,7 @@ from rich.table import Table
 
 from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
+from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.report.console import Screen, words
 from clusterctl.verbs.runview import NodeAnswer, RunView
@@ -52,7 +53,7 @@ def show_cause(console: Console, cause: FirstCause) -> None:
     console.print(words(f"first cause: {where}: {cause.message}", "bold red"))
     if cause.also:
         console.print(words(f"  at the same time, as far as clocks tell: {', '.join(cause.also)}"))
-    for line in cause.lines[-_SHOWN_LINES:]:
+    for line in excerpt(cause.lines)[-_SHOWN_LINES:]:
         console.print(words(f"  | {line}"), soft_wrap=True)
     if cause.remedy:
         console.print(words(f"remedy: {cause.remedy}"))

@@ -124,7 +124,7 @@ def follow(
                 break
     for name in lost.tries:
         troubles.setdefault(name, _no_answer(name))
-    yield from lines.rest()
+    yield from lines.rest(finished=log.finished)
     return Followed(log=log, troubles=troubles)
 
 
@@ -168,11 +168,11 @@ class Lines:
             self._shower.add(entry, now=now)
         yield from batch(self._shower.ready(now=now))
 
-    def rest(self) -> Generator[LogLines, None, None]:
-        """Yield what waited."""
+    def rest(self, *, finished: bool) -> Generator[LogLines, None, None]:
+        """Yield what waited; `finished`: the run has ended well, on every node."""
         for entry in self._merger.flush():
             self._shower.add(entry, now=time.monotonic())
-        yield from batch(self._shower.flush())
+        yield from batch(self._shower.flush(finished=finished))
 
 
 def batch(lines: list[Folded]) -> Generator[LogLines, None, None]:

@@ -76,7 +76,7 @@ def read(
             yield from batch(shows.ready(now=now))
     for entry in merger.flush():
         shows.add(entry, now=time.monotonic())
-    yield from batch(shows.flush())
+    yield from batch(shows.flush(finished=log.finished))
     return troubles
 
 

@@ -94,6 +94,11 @@ class RunLog:
         message = f"{NOT_OURS}: {self._strange.get(reply.node) or 'it says nothing of its part'}"
         return Trouble(node=reply.node, kind="bad-output", message=message, answered=True)
 
+    @property
+    def finished(self) -> bool:
+        """Every node's part was read to its end and has ended well."""
+        return all(self.parts.get(name, {}).get("state") == "finished" for name in self.events)
+
     def reports(self) -> list[NodeReport]:
         """Return what is known of each node, for the search of the first cause."""
         return [

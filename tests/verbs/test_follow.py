@@ -297,3 +297,17 @@ def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
 
     _, followed = collect(follow(OneLost(running), RunLog(RUN, CLUSTER)))
     assert (tries, followed.troubles) == (5, {})
+
+
+@pytest.mark.parametrize(("state", "count"), [("finished", 1), ("failed", 2)])
+def test_torchs_exit_barrier_is_one_line_only_once_the_run_has_finished(
+    state: str, count: int
+) -> None:
+    page = b"E1 x] Error waiting on exit barrier. Elapsed: 1 seconds\nE1 x] Traceback (most\n"
+    page = page.replace(b"E1 ", b"E1122 07:07:27.8 3 ")
+    launcher = Message({"data": "launcher.log", "rank": None, "offset": 0}, page)
+    pool = tails(a=[launcher, ended("a")], b=[ended("b", state)])
+    seen, _ = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert len(lines(seen)) == count
+    seen, _ = collect(follow(pool, RunLog(RUN, CLUSTER), Lines(shower=Straight())))
+    assert len(lines(seen)) == 2

@@ -1,0 +1,114 @@
+"""What torchrun prints of itself and nobody needs to read, as one line each.
+
+Two things, of launchers' logs only: the traceback of an agent that was sent TERM, a page on every
+node whenever a run fails; and the page about the exit barrier, if the run finished all the same:
+the agent that holds the store may exit before another one has left the barrier. Until the run's
+end is known that page is held back; after a bad end it is shown in full.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from clusterctl.logs.entry import Entry, Source
+
+HARMLESS = (
+    b"torchrun: an agent left before the exit barrier was over: known and harmless, the job had"
+    b" finished (torch's traceback: logs --raw)"
+)
+TERMED = b"torchrun was sent SIG%s (its traceback: logs --raw)"
+
+BARRIER_SECONDS = 30.0
+"""How long the page about the exit barrier waits for the run's end; then it is shown."""
+TRACEBACK_SECONDS = 2.0
+"""How long a traceback waits for its last line."""
+MOST_LINES = 400
+
+_BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
+_TRACEBACK = b"Traceback (most recent call last):"
+_TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
+_GOES_ON = re.compile(
+    rb"\s|$|Traceback \(|During handling of|The above exception|Exception raised from|frame #"
+    rb"|[A-Za-z_][\w.]*(?:Error|Exception)\b"
+)
+"""A line of a traceback without a prefix: torch before 2.3 prints such."""
+_NAMES = {b"15": b"TERM", b"2": b"INT", b"1": b"HUP", b"3": b"QUIT"}
+
+
+@dataclass(slots=True)
+class _Held:
+    """Lines of one launcher that wait."""
+
+    until: float
+    barrier: bool
+    prefix: bytes = b""
+    page: list[Entry] = field(default_factory=list)
+    rest: list[Entry] = field(default_factory=list)
+    """What came behind the page, and waits with it to keep its order."""
+
+    def belongs(self, data: bytes) -> bool:
+        """Tell whether a line is of the page about the exit barrier."""
+        if self.rest:
+            return False
+        return data.startswith(self.prefix) if self.prefix else bool(_GOES_ON.match(data))
+
+
+class TorchrunNoise:
+    """Passes the lines of launchers on, all but that noise."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._held: dict[Source, _Held] = {}
+
+    def take(self, entry: Entry, *, now: float) -> list[Entry]:
+        """Take the next line of a launcher; return what is to be shown now."""
+        data = entry.line.data
+        held = self._held.get(entry.source)
+        if held is None:
+            found = _BARRIER.match(data)
+            if not found and data != _TRACEBACK:
+                return [entry]
+            seconds = BARRIER_SECONDS if found else TRACEBACK_SECONDS
+            prefix = (found["prefix"] or b"") if found else b""
+            self._held[entry.source] = _Held(now + seconds, bool(found), prefix, [entry])
+            return []
+        if held.barrier:
+            (held.page if held.belongs(data) else held.rest).append(entry)
+            return self._release(entry.source) if len(held.rest) > MOST_LINES else []
+        held.page.append(entry)
+        if data[:1].isspace() and len(held.page) < MOST_LINES:
+            return []
+        termed = _TERMED.match(data)
+        if termed is None:
+            return self._release(entry.source)
+        del self._held[entry.source]
+        return [_short(held.page, TERMED % _NAMES.get(termed[1], termed[1]))]
+
+    def overdue(self, *, now: float) -> list[Entry]:
+        """Return what has waited long enough."""
+        if not self._held:
+            return []
+        late = [source for source, held in self._held.items() if held.until <= now]
+        return [entry for source in late for entry in self._release(source)]
+
+    def flush(self, *, finished: bool) -> list[Entry]:
+        """Return all that waits; `finished`: the run has ended well, on every node."""
+        out: list[Entry] = []
+        for held in self._held.values():
+            if held.barrier and finished:
+                held.page = [_short(held.page, HARMLESS)]
+            out += held.page + held.rest
+        self._held = {}
+        return out
+
+    def _release(self, source: Source) -> list[Entry]:
+        held = self._held.pop(source)
+        return held.page + held.rest
+
+
+def _short(page: list[Entry], text: bytes) -> Entry:
+    """Return one line for a page."""
+    first = page[0]
+    line = first.line._replace(end=page[-1].line.end, data=text, ending="\n")
+    return first._replace(line=line)

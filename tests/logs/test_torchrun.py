@@ -1,0 +1,108 @@
+"""What torchrun prints of itself: one line each, and in full whenever it may matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.logs.entry import Entry, Folded, Source
+from clusterctl.logs.fold import Folder, Straight
+from clusterctl.logs.lines import LineSplitter
+from clusterctl.logs.torchrun import BARRIER_SECONDS, TRACEBACK_SECONDS
+
+PREFIX = "E1122 07:07:27.898000 30279 torch/distributed/elastic/agent/server/api.py:1009] "
+PAGE = [
+    PREFIX + "Error waiting on exit barrier. Elapsed: 1.234 seconds",
+    PREFIX + "Traceback (most recent call last):",
+    PREFIX + '  File "/venv/lib/python3.11/site-packages/torch/x.py", line 6, in barrier',
+    PREFIX + "    store.get(key)",
+    PREFIX + "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+    PREFIX + "Exception raised from recvBytes at /pytorch/Utils.hpp:678 (most recent call first):",
+    PREFIX + "frame #0: c10::Error::Error(c10::SourceLocation) + 0x98 (0x7f in libc10.so)",
+]
+OLD_PAGE = [
+    "[2024-01-01 10:00:00,000] torch.x.api: [ERROR] Error waiting on exit barrier. Elapsed",
+    "Traceback (most recent call last):",
+    '  File "/venv/lib/python3.11/site-packages/torch/x.py", line 6, in barrier',
+    "    store.get(key)",
+    "RuntimeError: Connection reset by peer",
+]
+TERMED = [
+    "W1122 07:07:48.336000 473 torch/x/api.py:753] Received 15 death signal, shutting down workers",
+    "Traceback (most recent call last):",
+    '  File "<frozen runpy>", line 198, in _run_module_as_main',
+    '  File "/venv/lib/python3.11/site-packages/torch/distributed/run.py", line 1032, in <module>',
+    "    main()",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 473 got signal: 15",
+]
+
+
+def entries(lines: list[str], rank: int | None = None, node: str = "a") -> list[Entry]:
+    found = LineSplitter().feed("".join(line + "\n" for line in lines).encode())
+    return [Entry(Source(node=node, rank=rank), line, 0.0) for line in found]
+
+
+def shown(lines: list[Folded]) -> list[str]:
+    return [line.line.text for line in lines]
+
+
+def folder(lines: list[str], rank: int | None = None) -> Folder:
+    made = Folder()
+    for entry in entries(lines, rank):
+        made.add(entry, now=0.0)
+    return made
+
+
+@pytest.mark.parametrize("page", [PAGE, OLD_PAGE])
+def test_the_exit_barrier_of_a_run_that_finished_is_one_line(page: list[str]) -> None:
+    found = shown(folder(["before", *page, "after it"]).flush(finished=True))
+    assert [found[0], found[-1]] == ["before", "after it"]
+    (line,) = found[1:-1]
+    assert "known and harmless" in line
+    assert "logs --raw" in line
+
+
+@pytest.mark.parametrize("page", [PAGE, OLD_PAGE])
+def test_the_exit_barrier_of_any_other_run_is_shown_in_full(page: list[str]) -> None:
+    lines = ["before", *page, "after it"]
+    assert shown(folder(lines).flush(finished=False)) == lines
+
+
+def test_the_exit_barrier_of_a_run_that_goes_on_is_shown_after_a_while() -> None:
+    made = folder([*PAGE, "after it"])
+    assert shown(made.ready(now=BARRIER_SECONDS - 1)) == []
+    late = shown(made.ready(now=BARRIER_SECONDS)) + shown(made.flush(finished=True))
+    assert late == [*PAGE, "after it"]
+
+
+def test_the_traceback_of_an_agent_that_was_sent_term_is_one_line() -> None:
+    assert shown(folder([*TERMED, "next"]).flush()) == [
+        TERMED[0],
+        "torchrun was sent SIGTERM (its traceback: logs --raw)",
+        "next",
+    ]
+
+
+def test_any_other_traceback_of_a_launcher_is_shown_in_full() -> None:
+    lines = [*TERMED[:-1], "ModuleNotFoundError: No module named 'torch'", "next"]
+    assert shown(folder(lines).flush()) == lines
+    cut = TERMED[:-2]
+    made = folder(cut)
+    assert shown(made.ready(now=TRACEBACK_SECONDS)) == cut
+
+
+def test_ranks_and_raw_logs_lose_nothing() -> None:
+    for page in (PAGE, OLD_PAGE, TERMED):
+        assert shown(folder(page, rank=0).flush(finished=True)) == page
+        straight = Straight()
+        for entry in entries(page):
+            straight.add(entry, now=0.0)
+        assert shown(straight.flush(finished=True)) == page
+
+
+def test_the_notes_of_several_agents_are_one_line() -> None:
+    made = Folder()
+    for node in "ab":
+        for entry in entries(PAGE, node=node):
+            made.add(entry, now=0.0)
+    (line,) = made.flush(finished=True)
+    assert line.label == "*"
