@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterctl.transport.interface import Reply, State
+from clusterctl.transport.limits import HINT, at_limit
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,9 @@ class Failed(Exception):  # noqa: N818  (one node's outcome on its way to becomi
 
 
 def unforeseen(name: str, error: Exception) -> Failed:
-    """Turn a bug into the node's failure: it must not cost the others theirs."""
+    """Turn a bug, or a limit of this machine, into the node's failure only."""
+    if at_limit(error):
+        return Failed("lost", "connect", f"this machine is at a limit: {error}", HINT)
     logger.error("%s: unforeseen", name, exc_info=error)
     hint = "this is a bug in clusterctl; please report it with the lines above"
     return Failed("bad-output", "connect", f"{type(error).__name__}: {error}", hint)

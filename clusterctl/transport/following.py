@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.transport.limits import start_thread
 from clusterctl.wire import Message
 
 Item = tuple[str, Message | Reply]
@@ -48,9 +49,7 @@ class Following:
         """Let a node join, or join again, once `after` seconds have passed."""
         self._running += 1
         # A daemon: a person who presses Ctrl-C does not wait for a dead node.
-        threading.Thread(
-            target=self._drain, args=(node, request, after), name=f"follow {node}", daemon=True
-        ).start()
+        start_thread(self._drain, node, request, after, name=f"follow {node}")
 
     def close(self) -> None:
         """Close every call, each a session on its node; what they started there lives on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.failure import Failed, unforeseen
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
+from clusterctl.transport.limits import raise_descriptor_limit, start_thread
 from clusterctl.transport.merge import merged
 from clusterctl.transport.mirror import Placement, mirror
 from clusterctl.transport.started import StartedCall
@@ -26,9 +26,6 @@ from clusterctl.wire import Message
 
 if TYPE_CHECKING:
     import fabric
-
-DESCRIPTORS = 8192
-"""Open files that many connections need; the soft limit is often 1024."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +58,7 @@ class Pool:
         """Of each node the last connection that broke, or did not answer in time."""
         self._seconds: dict[str, float] = {}
         self._closed = False
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         if not logger.isEnabledFor(logging.DEBUG):
             # Its errors become replies; its own log repeats them with tracebacks.
             logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -82,7 +79,7 @@ class Pool:
     def begin(self) -> None:
         """Begin to connect to all nodes at once; what is done meanwhile here costs no time."""
         for node in self.cluster.nodes:
-            threading.Thread(target=self._open, args=(node.name,), daemon=True).start()
+            start_thread(self._open, node.name, name=f"open {node.name}")
 
     def open(self) -> Iterator[Reply]:
         """Connect to all nodes at once; yield each one's reply as it is known."""
@@ -94,7 +91,9 @@ class Pool:
             else:
                 yield Reply(node=name, state="ok", phase="auth", seconds=self._seconds[name])
 
-        for _, reply in merged({node.name: connect(node.name) for node in self.cluster.nodes}):
+        for _, reply in merged(
+            {node.name: connect(node.name) for node in self.cluster.nodes}, at_once=False
+        ):
             yield reply
 
     def call(
@@ -203,7 +202,7 @@ class Pool:
             self._ended(name, opened, reply)
             yield reply
 
-        for _, reply in merged({name: run(name, do) for name, do in work.items()}):
+        for _, reply in merged({name: run(name, do) for name, do in work.items()}, at_once=False):
             yield reply
 
     def _start_anew(self, name: str, request: Request) -> Call:
@@ -282,10 +281,3 @@ class Pool:
 def _could_not_tell(reply: Reply) -> CouldNotTell:
     message = f"{reply.node}: {reply.state} ({reply.phase}): {reply.words}"
     return CouldNotTell(message, hint=reply.hint or None)
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

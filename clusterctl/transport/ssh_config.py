@@ -23,6 +23,8 @@ from clusterctl.transport.tokens import Target, expand_command, expand_home, exp
 logger = logging.getLogger(__name__)
 
 ORACLE_SECONDS = 10.0
+ASKED_AT_ONCE = 16
+"""Processes; each is done in milliseconds, and a container may allow few."""
 DEFAULT_PORT = 22
 DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 """The keys that are offered if ssh_config cannot be asked."""
@@ -69,6 +71,7 @@ class Oracle:
         self._ssh = shutil.which("ssh")
         self._answers: dict[tuple[str, str | None, int | None], dict[str, list[str]]] = {}
         self._lock = threading.Lock()
+        self._slots = threading.Semaphore(ASKED_AT_ONCE)
         self._told = False
 
     def resolve(self, node: Node) -> Endpoint:
@@ -100,15 +103,16 @@ class Oracle:
             argv += ["-p", str(port)]
         hint = f"try: ssh -G {host}"
         try:
-            done = subprocess.run(
-                [*argv, "--", host],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="surrogateescape",
-                timeout=ORACLE_SECONDS,
-                check=False,
-            )
+            with self._slots:
+                done = subprocess.run(
+                    [*argv, "--", host],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="surrogateescape",
+                    timeout=ORACLE_SECONDS,
+                    check=False,
+                )
         except subprocess.TimeoutExpired as error:
             words = f"ssh -G did not answer in {ORACLE_SECONDS:.0f} s; a Match exec may hang"
             raise Failed("unreachable", "config", words, hint) from error

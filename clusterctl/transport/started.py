@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport.failure import Failed, unforeseen
 from clusterctl.transport.interface import Call, Reply
+from clusterctl.transport.limits import start_thread
 from clusterctl.wire import Message
 
 
@@ -39,7 +40,7 @@ class StartedCall(Call):
         self._lock = threading.Lock()
         """Held for a moment only, never while anything is sent."""
         self._opened = threading.Event()
-        threading.Thread(target=self._open, args=(start,), daemon=True).start()
+        start_thread(self._open, start, name=f"start {node.name}")
 
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, once the call is open."""

@@ -97,8 +97,9 @@ def read_facts(survey: Survey, pool: Nodes) -> Generator[Event, None, dict[str, 
         yield from _connect(survey, pool)
         survey.stream = pool.follow(survey.calls)
         yield from _listen(survey)
+        answers = pings.answers()
         return {
-            node.name: _seen_from_here(survey.facts[node.name], pings.answer(node.name), node)
+            node.name: _seen_from_here(survey.facts[node.name], answers.get(node.name, ""), node)
             for node in survey.cluster.nodes
         }
     finally:

@@ -1,0 +1,49 @@
+"""What this machine allows us: threads, processes and open files, of which each node needs some."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+from collections.abc import Callable
+
+from clusterctl.errors import CouldNotTell
+
+DESCRIPTORS = 8192
+"""Open files that many connections need; the soft limit is often 1024."""
+HINT = (
+    "raise the limit of processes (docker run --pids-limit, ulimit -u) or of open files"
+    " (ulimit -n), or use fewer nodes: --nodes"
+)
+_AT_LIMIT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+def at_limit(error: BaseException) -> bool:
+    """Say whether an error means that this machine gives us no more of something."""
+    if isinstance(error, OSError):
+        return error.errno in _AT_LIMIT
+    return isinstance(error, RuntimeError) and "start new thread" in str(error)
+
+
+def start_thread(target: Callable[..., object], *args: object, name: str) -> None:
+    """Start a daemon thread.
+
+    Raises:
+        CouldNotTell: this machine allows no further one.
+    """
+    try:
+        threading.Thread(target=target, args=args, name=name, daemon=True).start()
+    except RuntimeError as error:
+        if not at_limit(error):
+            raise
+        running = threading.active_count()
+        message = f"this machine allows no more threads: {running} run, expected one more"
+        raise CouldNotTell(message, hint=HINT) from error
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many open files as many connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
