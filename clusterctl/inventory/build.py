@@ -189,5 +189,11 @@ def _job(section: JobSection) -> Job:
         check=section.check,
         checkpoints=section.checkpoints,
         resume_args=section.resume_args,
-        stop=Stop(signal=signal, file=stop.file, grace=stop.grace),
+        stop=Stop(
+            signal=signal,
+            file=stop.file,
+            grace=stop.grace,
+            failure_grace=stop.failure_grace,
+            leftovers=stop.leftovers,
+        ),
     )

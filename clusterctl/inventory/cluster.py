@@ -71,6 +71,10 @@ class Stop:
     file: str | None = None
     grace: float = 60.0
     """Seconds until KILL."""
+    failure_grace: float = 1.0
+    """Seconds for the other ranks once one has failed: they wait for it in vain."""
+    leftovers: float = 5.0
+    """Seconds for what ranks that ended well have left behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

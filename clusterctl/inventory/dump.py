@@ -95,7 +95,15 @@ def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
 def _job(job: Job) -> dict[str, object]:
     stop: dict[str, object] = {}
     if job.stop != Stop():
-        stop = _written({"signal": job.stop.signal, "file": job.stop.file, "grace": job.stop.grace})
+        stop = _written(
+            {
+                "signal": job.stop.signal,
+                "file": job.stop.file,
+                "grace": job.stop.grace,
+                "failure_grace": job.stop.failure_grace,
+                "leftovers": job.stop.leftovers,
+            }
+        )
     return _written(
         {
             "launcher": None if job.launcher == Job().launcher else job.launcher,

@@ -89,6 +89,12 @@ class StopSection(Section):
         default=None, description="a file to make in workdir instead"
     )
     grace: fields.Seconds = Field(default=60.0, description="seconds until KILL")
+    failure_grace: fields.Seconds = Field(
+        default=1.0, description="seconds for the other ranks when one has failed"
+    )
+    leftovers: fields.Seconds = Field(
+        default=5.0, description="seconds for what ranks that ended well left behind"
+    )
 
 
 class JobSection(Section):

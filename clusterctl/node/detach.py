@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import List, NamedTuple, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.link import OperationError
 from clusterctl.node.lock import user_name
@@ -17,6 +17,8 @@ from clusterctl.node.lock import user_name
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
 ASK_SECONDS = 5.0
+LINGER = "/var/lib/systemd/linger"
+"""A file for each user whose systemd stays without a session."""
 
 
 class Logout(NamedTuple):
@@ -31,22 +33,34 @@ class Logout(NamedTuple):
         return self.kills and user not in self.excluded and (not self.only or user in self.only)
 
 
-def read_logout(text: str) -> Logout:
-    """Parse what `busctl get-property` prints: `b true`, `as 0`, `as 1 "root"`, a line each."""
+def read_logout(text: str) -> Optional[Logout]:
+    """Parse what `busctl get-property` prints: `b true`, `as 0`, `as 1 "root"`, a line each.
+
+    Returns:
+        None: it is something else.
+    """
     lines = text.splitlines()
     if len(lines) != len(PROPERTIES):
-        return Logout(kills=False)
+        return None
     names = [tuple(word.strip('"') for word in line.split()[2:]) for line in lines[1:]]
     return Logout(kills=lines[0].split()[-1] == "true", only=names[0], excluded=names[1])
 
 
 def in_session(cgroup: str) -> bool:
     """Tell from /proc/self/cgroup whether a login session owns this process."""
-    return any(
-        part.startswith("session-") and part.endswith(".scope")
-        for line in cgroup.splitlines()
-        for part in line.split("/")
-    )
+    return any(part.startswith("session-") and part.endswith(".scope") for part in _parts(cgroup))
+
+
+def in_user_manager(cgroup: str) -> bool:
+    """Tell whether the user's own systemd owns this process, as under a desktop's terminal.
+
+    Without linger it ends with the user's last session, and with it all that it owns.
+    """
+    return any(part.startswith("user@") and part.endswith(".service") for part in _parts(cgroup))
+
+
+def _parts(cgroup: str) -> List[str]:
+    return [part for line in cgroup.splitlines() for part in line.split("/")]
 
 
 def wrapper(unit: str) -> List[str]:
@@ -59,22 +73,41 @@ def wrapper(unit: str) -> List[str]:
         OperationError: `logout-kills`: it would be killed at logout, and cannot be kept.
     """
     with open("/proc/self/cgroup") as file:
-        if not in_session(file.read()):
-            return []
-    user = user_name()
-    if not _ask_logind().kills_of(user):
-        return []
+        cgroup = file.read()
+    return words_for(unit, cgroup, user_name(), uid=os.getuid(), linger=LINGER)
+
+
+def words_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> List[str]:
+    """Return the same for a process of that cgroup and user; `linger` is logind's folder.
+
+    Raises:
+        OperationError: `logout-kills`.
+    """
+    lingers = os.path.exists(os.path.join(linger, user))
     scope = ["--scope", "--quiet", "--collect", "--unit=" + unit, "--"]
-    if os.getuid() == 0:
-        return ["systemd-run", *scope]
-    if os.path.exists("/var/lib/systemd/linger/" + user):
-        return ["systemd-run", "--user", *scope]
-    raise OperationError(
-        "logout-kills",
-        "logind kills what user %s leaves running at logout (KillUserProcesses=yes, no linger)"
-        % user,
-        hint="loginctl enable-linger " + user,
-    )
+    if in_user_manager(cgroup):
+        if uid == 0:
+            return ["systemd-run", *scope]
+        if lingers:
+            return []
+        why = "systemd ends what user %s left running at the last logout (no linger)"
+    elif in_session(cgroup):
+        logout = _ask_logind()
+        if logout is not None and not logout.kills_of(user):
+            return []
+        if uid == 0:
+            # Unless it is told otherwise, logind spares root.
+            return ["systemd-run", *scope] if shutil.which("systemd-run") or logout else []
+        if lingers:
+            return ["systemd-run", "--user", *scope]
+        why = (
+            "logind kills what user %s leaves running at logout (KillUserProcesses=yes, no linger)"
+        )
+        if logout is None:
+            why = "logind may kill what user %s leaves running at logout (busctl gave no answer)"
+    else:
+        return []
+    raise OperationError("logout-kills", why % user, hint="loginctl enable-linger " + user)
 
 
 def own_scope(unit: str) -> str:
@@ -87,9 +120,8 @@ def own_scope(unit: str) -> str:
     return ""
 
 
-def _ask_logind() -> Logout:
-    if shutil.which("busctl") is None:
-        return Logout(kills=False)
+def _ask_logind() -> Optional[Logout]:
+    """Return what logind does at logout; None: it did not tell."""
     try:
         done = subprocess.run(
             ["busctl", "get-property", *LOGIND, *PROPERTIES],
@@ -100,5 +132,5 @@ def _ask_logind() -> Logout:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return Logout(kills=False)
+        return None
     return read_logout(done.stdout.decode("utf-8", "replace"))

@@ -15,9 +15,9 @@ KILLING_POLL = 0.05
 AFTER_TERM = 2.0
 """Seconds between TERM and KILL at the end of a grace."""
 FAILURE_GRACE = 1.0
-"""Seconds for the others once one has failed: they wait for it in vain."""
+"""Seconds for the others once one has failed, if the job does not set them."""
 LINGER = 5.0
-"""Seconds for what a rank that ended well has left behind (an upload, a logger)."""
+"""Seconds for what a rank that ended well left behind (an upload, a logger), and again to KILL."""
 KILL_LIMIT = 10.0
 """Seconds of KILL after which what is left is stuck in the kernel."""
 
@@ -65,8 +65,14 @@ class Phases(NamedTuple):
     kill: float
 
 
-AFTER_SUCCESS = Phases(term=LINGER, kill=2 * LINGER)
-NOBODY_TO_ASK = Phases(term=0.0, kill=FAILURE_GRACE)
+def after_success(seconds: float) -> Phases:
+    """Return the phases for what ranks that ended well left behind."""
+    return Phases(term=seconds, kill=seconds + LINGER)
+
+
+def nobody_to_ask(grace: float) -> Phases:
+    """Return the phases if no rank is left to be asked."""
+    return Phases(term=0.0, kill=grace)
 
 
 class Ending:

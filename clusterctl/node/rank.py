@@ -12,12 +12,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from typing import Dict, List, Optional
 
 from clusterctl.node import lock
 from clusterctl.node.environ import original_environment
 
 PR_SET_PDEATHSIG = 1
+
+REPORT_SECONDS = 60.0
+"""How long a busy supervisor is asked again; one that is stopped (as by a debugger) is not up."""
+RETRY_SECONDS = 0.1
 
 CANNOT_RUN = 126
 NOT_FOUND = 127
@@ -30,13 +35,9 @@ def main(lock_name: str, folder: str, log: str, workdir: str, program: str, *arg
     die_with_parent()
     take_log(os.path.join(folder, log.replace("%s", rank)))
     if "%s" in log:
-        # The supervisor answers once it watches this pid: from then on no end is missed.
-        local_rank = int(environment.get(b"LOCAL_RANK", b"0"))
-        restarts = int(environment.get(b"TORCHELASTIC_RESTART_COUNT", b"0"))
-        report = {"ask": "rank", "rank": int(rank), "local_rank": local_rank, "restarts": restarts}
-        answer = lock.ask(lock_name, report)
-        if answer is None or answer.get("ending"):
-            complain("not started: the run is ending")
+        problem = report(lock_name, environment)
+        if problem:
+            complain("not started: " + problem)
             return 128 + signal.SIGTERM
     restore_signals()
     argv = [os.fsencode(word) for word in (program, *args)]
@@ -46,6 +47,33 @@ def main(lock_name: str, folder: str, log: str, workdir: str, program: str, *arg
         complain("cannot enter %s: %s" % (workdir, error.strerror))
         return CANNOT_RUN
     return become(argv, environment)
+
+
+def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
+    """Report this process to the supervisor; return why the rank must not start.
+
+    The supervisor answers once it watches this pid: from then on no end is missed. Without that
+    answer a rank would run unwatched, so a supervisor too busy to give it is asked again.
+    """
+    told = {
+        "ask": "rank",
+        "run": environment.get(b"CLUSTERCTL_RUN_ID", b"").decode(),
+        "rank": int(environment.get(b"RANK", b"0")),
+        "local_rank": int(environment.get(b"LOCAL_RANK", b"0")),
+        "restarts": int(environment.get(b"TORCHELASTIC_RESTART_COUNT", b"0")),
+    }
+    until = time.monotonic() + REPORT_SECONDS
+    while True:
+        answer = lock.ask(lock_name, told)
+        if answer is None or answer.get("ending"):
+            return "the run is ending"
+        if answer.get("watched"):
+            return ""
+        if "error" in answer:
+            return "the supervisor refused it: %s" % answer["error"]
+        if time.monotonic() > until:
+            return "the supervisor did not answer for %d s" % REPORT_SECONDS
+        time.sleep(RETRY_SECONDS)
 
 
 def become(argv: List[bytes], environment: Dict[bytes, bytes]) -> int:

@@ -168,14 +168,16 @@ class Ranks:
 
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""
-        if self.ordered:
+        if self.ordered or request.get("run") != self._job["run"]:
             return {"ending": True}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(number, Rank(number, local_rank))
+        mark = processes.mark_of(pid)
+        if rank.running and rank.mark == mark:
+            return {"watched": True}  # it asks again: our first answer came too late for it
         rank.local_rank = local_rank
         if number in self._unknown:  # started again, before anyone told how the one before ended
             self._judge(rank, ordered=self._unknown.pop(number))
-        mark = processes.mark_of(pid)
         if self._job["launcher_argv"]:
             self._deaths.of_other(mark, lambda status: self._rank_ended(rank, status))
         rank.has_started(mark)
@@ -183,7 +185,7 @@ class Ranks:
         if self._job["launcher_argv"]:
             self._has_joined(rank)  # a launcher starts ranks after its rendezvous
         self._record.processes([mark])
-        return {}
+        return {"watched": True}
 
     def take_over(self, accounts: Iterable[Dict[str, Any]]) -> None:
         """Take the ranks as a supervisor that died last knew them; what ran then was killed."""

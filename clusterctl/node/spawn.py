@@ -12,6 +12,8 @@ from clusterctl.node.paths import LAUNCHER_LOG, RANK_LOG, NodePaths
 
 STAMP_RUN = b"CLUSTERCTL_RUN_ID"
 STAMP_NODE = b"CLUSTERCTL_NODE"
+STAMP_LOCK = b"CLUSTERCTL_LOCK"
+"""By it `start` finds what a run that has no lock any more left on this machine."""
 
 
 def stamps(run: str, node: str) -> List[bytes]:
@@ -28,6 +30,7 @@ class Spawner:
             **environment,
             STAMP_RUN: job["run"].encode(),
             STAMP_NODE: job["node"].encode(),
+            STAMP_LOCK: job["lock"].encode(),
         }
 
     def launcher(self) -> int:

@@ -15,16 +15,18 @@ from clusterctl.node.detach import wrapper
 from clusterctl.node.environ import Environment, decode, encode, original_environment
 from clusterctl.node.environment import compose
 from clusterctl.node.handover import agent_argv
+from clusterctl.node.leftovers import must_be_empty
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
 from clusterctl.node.rank import which
 from clusterctl.node.record import boot_id, write_whole
-from clusterctl.node.spawn import stamps
+from clusterctl.node.spawn import STAMP_LOCK, stamps
 from clusterctl.node.stopfile import remove_leftovers
 from clusterctl.wire import Message
 
 UP_SECONDS = 60.0
 LAST_LINES = 20
+CONTAINER_CLIENTS = frozenset(("docker", "nerdctl", "podman"))
 
 
 def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
@@ -43,11 +45,13 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     holder = lock.ask(job["lock"], {"ask": "who"})
     if holder is not None:
         raise lock.busy(holder)
+    must_be_empty(job["lock"], job["run"])
     must_be_enterable(job["workdir"])
     environment = compose(job, secrets.pop("env", {}))
     for argv in (job["launcher_argv"], job["argv"]):
         if argv:
             must_be_found(argv[0], environment, job["workdir"])
+    must_run_here(job["argv"])
     remove_leftovers(job)
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
     outliving = wrapper(unit)
@@ -56,7 +60,7 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     write_files(paths, job)
     env = {decode(name): decode(value) for name, value in environment.items()}
     told = {"job": job, "env": env, "secrets": secrets}
-    marks = stamps(job["run"], job["node"])
+    marks = [*stamps(job["run"], job["node"]), STAMP_LOCK + b"=" + job["lock"].encode()]
     try:
         argv = [*outliving, *supervisor_argv(paths, unit)]
         return Message(leave_behind(paths, argv, marks, told))
@@ -104,6 +108,20 @@ def must_be_found(word: str, environment: Environment, workdir: str) -> None:
     else:
         return
     raise OperationError("exec", message, command=word, path=shown, hint=hint)
+
+
+def must_run_here(argv: List[str]) -> None:
+    """Refuse a command whose program would run elsewhere: below a daemon, not below us.
+
+    Raises:
+        OperationError: `exec`.
+    """
+    name = os.path.basename(argv[0])
+    if name not in CONTAINER_CLIENTS:
+        return
+    message = "%s is only a client: to kill it leaves the container and its GPU memory" % name
+    hint = "apptainer runs a container as a child; or list a container with sshd in it as a node"
+    raise OperationError("exec", message, command=argv[0], hint=hint)
 
 
 def write_files(paths: NodePaths, job: Dict[str, Any]) -> None:

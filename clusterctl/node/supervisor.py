@@ -10,10 +10,12 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node import processes, stopfile
 from clusterctl.node.ending import (
-    AFTER_SUCCESS,
-    NOBODY_TO_ASK,
+    FAILURE_GRACE,
+    LINGER,
     Cause,
     Ending,
+    after_success,
+    nobody_to_ask,
 )
 from clusterctl.node.lock import Peer
 from clusterctl.node.peers import connect
@@ -56,6 +58,7 @@ class Supervisor:
         self._job, self._record = job, record
         self._began = time.time()
         self._mark = processes.mark_of(os.getpid())
+        self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
         self._guard: Mark = (guard[0], guard[1])
         self._guard_died = False
         self._finishes = False
@@ -130,7 +133,8 @@ class Supervisor:
             asked = self._job["stop"] if end["by"] == "stop" else {}
             self._peers.tell_ending(Cause.read({**asked, **end, "node": node})._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
-        self._ending = Ending(self.reactor, self._left, NOBODY_TO_ASK, self._all_gone)
+        phases = nobody_to_ask(FAILURE_GRACE)
+        self._ending = Ending(self.reactor, self._left, phases, self._all_gone)
 
     def account(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
@@ -178,7 +182,8 @@ class Supervisor:
         """Every rank ended well; what they left behind gets a moment, then the same end."""
         self._ranks.ordered = True
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
-        self._ending = Ending(self.reactor, self._left, AFTER_SUCCESS, self._all_gone)
+        phases = after_success(self._job["stop"].get("leftovers", LINGER))
+        self._ending = Ending(self.reactor, self._left, phases, self._all_gone)
 
     def _failed(self, by: str, code: int, rank: Optional[int]) -> None:
         ended = "the launcher ended with exit code %d" % code
@@ -230,13 +235,15 @@ class Supervisor:
 
     def _end_here(self, cause: Cause) -> None:
         """Bring this part to its end; act first, write later: a disk may be slow."""
+        if cause.by != "stop":
+            cause = cause._replace(grace=self._failure_grace)
         if self._ending is not None:
             self._ending.hasten(cause.phases)
             return
         self._ranks.ordered = True
         asked = self._ranks.ask(cause)
         problem = self._make_file(cause.file)
-        phases = cause.phases if asked else NOBODY_TO_ASK
+        phases = cause.phases if asked else nobody_to_ask(self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
         self._ending = Ending(self.reactor, self._left, phases, self._all_gone)
         if cause.by == "stop":

@@ -77,7 +77,11 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
 
 
 STOP = st.builds(
-    Stop, signal=st.sampled_from(SIGNALS), grace=st.integers(0, 86400).map(float)
+    Stop,
+    signal=st.sampled_from(SIGNALS),
+    grace=st.integers(0, 86400).map(float),
+    failure_grace=st.integers(0, 86400).map(float),
+    leftovers=st.integers(0, 86400).map(float),
 ) | st.builds(Stop, signal=st.none(), file=st.builds("STOP{}".format, WORD))
 WORDS = st.lists(TEXT, max_size=3).map(tuple)
 

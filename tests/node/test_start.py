@@ -257,3 +257,17 @@ def test_the_runs_that_a_node_keeps_are_listed(make_run: MakeRun) -> None:
     assert [(part["run"], part["state"]) for part in runs["runs"]] == [(run.plan.run, "running")]
     error = run.call(0, "status", {**run.where(), "run": "test-other"})[-1].head["error"]
     assert error["kind"] == "no-run"
+
+
+def test_a_container_client_is_refused_since_its_container_would_live_on(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "docker").write_text("#!/bin/sh\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    run = make_run(SLEEP)
+    run.change = {"argv": ["docker", "run", "--gpus=all", "image"]}
+    error = run.start_node(0)["error"]
+    assert error["kind"] == "exec"
+    assert "docker is only a client" in error["message"]
+    assert "apptainer" in error["hint"]

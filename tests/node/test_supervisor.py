@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node import lock, processes
 from clusterctl.node.channel import client_context
 
@@ -358,3 +359,35 @@ def test_what_a_good_end_leaves_behind_is_ended_too(make_run: MakeRun) -> None:
     assert run.ended()["state"] == "finished"
     assert not any(map(is_alive, daemons))
     assert not run.left()
+
+
+def test_the_job_says_how_long_the_others_may_save_after_a_failure(make_run: MakeRun) -> None:
+    text = """
+import os, signal, sys, time
+def save(*_): time.sleep(3); print("saved"); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("here")
+while not os.path.exists("go"): time.sleep(0.01)
+if os.environ["RANK"] == "0": sys.exit(7)
+time.sleep(300)
+"""
+    run = make_run(text, nodes=2, procs=2, job=Job(stop=Stop(failure_grace=60.0))).start()
+    for rank in range(4):
+        run.wait_for_log(rank, b"here", n=rank // 2)
+    wait_until(lambda: times(run, 0, "peer-joined") != [])
+    (run.workdir / "go").touch()
+    assert [run.ended(n)["state"] for n in (0, 1)] == ["failed", "failed"]
+    for rank in (1, 2, 3):
+        assert run.log(rank, n=rank // 2).endswith(b"saved\n")
+
+
+def test_the_job_says_how_long_what_is_left_after_a_good_end_may_run(make_run: MakeRun) -> None:
+    text = """
+import os, time
+if os.fork() == 0:
+    time.sleep(7)
+    print("uploaded")
+"""
+    run = make_run(text, job=Job(stop=Stop(leftovers=60.0))).start()
+    assert run.ended()["state"] == "finished"
+    assert run.log(0) == b"uploaded\n"
