@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tracemalloc
 from collections.abc import Iterator
 from itertools import count
 from typing import Protocol
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from clusterctl.sandbox import netns, sandbox
 from clusterctl.sandbox.gpus import NONE as NO_GPUS
@@ -31,6 +33,16 @@ class MakeSandbox(Protocol):
         shells: tuple[str, ...] = ("bash",),
     ) -> Sandbox: ...
 
+
+# Examples are limited by number, never by time: a busy machine must not fail a test.
+settings.register_profile(
+    "clusterctl", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("clusterctl")
+
+# pytest reports a leaked file from inside the garbage collector and imports this module there.
+# Two leaks at once then fail on the half-imported module instead of naming the leak.
+assert tracemalloc.get_object_traceback
 
 _numbers = count(1)
 _OF_A_TEST = re.compile(r"t(\d+)-\d+")

@@ -38,7 +38,8 @@ def held(name: str) -> Iterator[list[Peer]]:
 
     def live() -> None:
         door.answer(reactor, {"run": "lab-1", "user": "ada"}, on_request)
-        while not stop.is_set():
+        # The door alone is left: every connection has been closed.
+        while not stop.is_set() or len(reactor._selector.get_map()) > 1:
             reactor.after(0.02, lambda: None)
             reactor.turn()
         door.close()

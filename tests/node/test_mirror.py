@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,13 @@ def test_a_folder_that_never_answers_costs_seconds(
     """As on a mount whose server has gone: whoever looks into it waits for ever."""
     waiting = threading.Event()
     monkeypatch.setattr(compare, "ANSWER_SECONDS", 0.1, raising=False)
-    monkeypatch.setattr(os, "scandir", lambda _path: waiting.wait(60))
+    scandir = os.scandir
+
+    def hang(path: bytes) -> Iterator[os.DirEntry[bytes]]:
+        waiting.wait(60)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", hang)
     try:
         with pytest.raises(OperationError, match="does not answer: nothing within") as refused:
             compare.tree({"workdir": str(tmp_path), "tree": "", "token": "t"}, b"", None)  # type: ignore[arg-type]

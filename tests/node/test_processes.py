@@ -42,7 +42,7 @@ def test_this_process_is_known() -> None:
     assert process is not None
     assert (process.pid, process.parent, process.gone) == (os.getpid(), os.getppid(), False)
     assert processes.alive(process.mark)
-    assert sys.executable in processes.command_of(os.getpid())
+    assert processes.command_of(os.getpid()) == " ".join(sys.orig_argv)
 
 
 def test_a_pid_that_was_used_before_is_another_process(child: subprocess.Popen[bytes]) -> None:

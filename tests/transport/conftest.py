@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.transport.known_hosts import name_of
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+USER = getpass.getuser()
+"""An sshd that root does not run lets in only the user who runs it."""
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Sshd:
         return f"{name_of('127.0.0.1', self.port)} {self.public_key}\n"
 
     def node(self, name: str | None = None, **ssh: object) -> Node:
-        settings = {"port": self.port, "user": "root", "identity": str(self.identity), **ssh}
+        settings = {"port": self.port, "user": USER, "identity": str(self.identity), **ssh}
         label = name or f"127.0.0.1_{self.port}"
         return Node(host="127.0.0.1", name=label, ssh=Ssh(**settings))  # type: ignore[arg-type]
 
@@ -67,14 +70,15 @@ class Sshd:
             *self.options,
         ]
         config.write_text("\n".join(lines) + "\n")
-        self.process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "log").open("a"),
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 10
+        with (self.folder / "log").open("a") as log:
+            self.process = subprocess.Popen(
+                [SSHD, "-D", "-e", "-f", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 60
         while "Server listening" not in self.log:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
@@ -156,7 +160,8 @@ def make_sshd(tmp_path: Path, own_state: Path) -> Iterator[Callable[..., Sshd]]:
         folder.mkdir()
         make_key(folder / "host_key")
         shutil.copy(tmp_path / "id.pub", folder / "authorized_keys")
-        Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation needs it
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation needs it
         server = Sshd(folder=folder, port=free_port(), identity=identity, options=options)
         server.start()
         servers.append(server)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,11 +14,11 @@ import pytest
 
 from clusterctl.transport import keys
 from clusterctl.transport.interface import Request
-from clusterctl.transport.keys import EncryptedKey, Keyring, read_key
+from clusterctl.transport.keys import EncryptedKey, Keyring, Offer, read_key
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import Endpoint
 
-from .conftest import Sshd, cluster_of, make_key
+from .conftest import USER, Sshd, cluster_of, make_key
 
 
 def endpoint(
@@ -49,10 +50,20 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     )
     while not Path(path).exists():
         assert process.poll() is None
+        time.sleep(0.01)
     monkeypatch.setenv("SSH_AUTH_SOCK", path)
     yield path
     process.terminate()
     process.wait()
+
+
+def offered(endpoint: Endpoint, *, ask: Callable[[str], str] | None = None) -> Offer:
+    """Return what a keyring of its own offers."""
+    keyring = Keyring(ask=ask)
+    try:
+        return keyring.offer(endpoint)
+    finally:
+        keyring.close()
 
 
 def add(key: Path) -> None:
@@ -84,25 +95,25 @@ def test_an_encrypted_key_is_asked_for_once(tmp_path: Path) -> None:
 
 def test_a_passphrase_that_stays_wrong(tmp_path: Path) -> None:
     key = make_key(tmp_path / "id", passphrase="open sesame")
-    offer = Keyring(ask=lambda _: "wrong").offer(endpoint(identity=key))
+    offer = offered(endpoint(identity=key), ask=lambda _: "wrong")
     assert offer.candidates == ()
     assert offer.skipped == (f"{key}: wrong passphrase",)
 
 
 def test_something_that_is_no_key(tmp_path: Path) -> None:
     (tmp_path / "id").write_text("hello\n")
-    offer = Keyring().offer(endpoint(identity=tmp_path / "id"))
+    offer = offered(endpoint(identity=tmp_path / "id"))
     assert "cannot be used here" in offer.skipped[0]
 
 
 def test_the_order_of_offers(tmp_path: Path, agent: str) -> None:
     own, held, configured = (make_key(tmp_path / name) for name in ("own", "held", "configured"))
     add(held)
-    offer = Keyring().offer(endpoint(identity=own, identities=(configured, tmp_path / "missing")))
+    offer = offered(endpoint(identity=own, identities=(configured, tmp_path / "missing")))
     assert [c.origin for c in offer.candidates] == [str(own), "the agent", str(configured)]
-    only = Keyring().offer(endpoint(identity=own, identities_only=True))
+    only = offered(endpoint(identity=own, identities_only=True))
     assert [c.origin for c in only.candidates] == [str(own)]
-    none = Keyring().offer(endpoint(identity=own, agent=""))
+    none = offered(endpoint(identity=own, agent=""))
     assert [c.origin for c in none.candidates] == [str(own)]
 
 
@@ -162,14 +173,14 @@ def test_files_that_ssh_config_names_and_that_are_missing_are_reported(
         (reply,) = pool.open()
     assert reply.state == "auth"
     assert "no key to offer (no ssh-agent)" in reply.words
-    assert f"{missing}/root@127.0.0.1: No such file or directory" in reply.words
+    assert f"{missing}/{USER}@127.0.0.1: No such file or directory" in reply.words
     assert "set `ssh: {identity: PATH}` in hosts.yaml" in reply.hint
 
 
 def test_a_key_file_with_tokens_in_its_name_opens(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sshd.identity.rename(tmp_path / "root@127.0.0.1")
+    sshd.identity.rename(tmp_path / f"{USER}@127.0.0.1")
     monkeypatch.setenv("MY_KEYS", str(tmp_path))
     use_config(tmp_path, monkeypatch, "IdentityFile ${MY_KEYS}/%r@%h\n")
     with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
@@ -203,7 +214,7 @@ def test_a_key_that_the_agent_holds_is_not_asked_for(tmp_path: Path, agent: str)
     def ask(prompt: str) -> str:
         raise AssertionError(prompt)
 
-    offer = Keyring(ask=ask).offer(endpoint(identity=key, identities_only=True))
+    offer = offered(endpoint(identity=key, identities_only=True), ask=ask)
     assert [c.origin for c in offer.candidates] == [f"{key} (in the agent)"]
 
 
@@ -229,7 +240,7 @@ def test_an_agent_that_never_answers_holds_nobody_up(
         found: list[str] = []
 
         def offer() -> None:
-            found.extend(c.origin for c in Keyring().offer(endpoint(identity=key)).candidates)
+            found.extend(c.origin for c in offered(endpoint(identity=key)).candidates)
 
         thread = threading.Thread(target=offer, daemon=True)
         thread.start()
@@ -240,7 +251,7 @@ def test_an_agent_that_never_answers_holds_nobody_up(
 def test_a_key_that_may_not_even_be_looked_for_is_left_out(tmp_path: Path) -> None:
     own = make_key(tmp_path / "own")
     # Too long a name, since root may look everywhere else.
-    offer = Keyring().offer(endpoint(identities=(tmp_path / ("x" * 300), own)))
+    offer = offered(endpoint(identities=(tmp_path / ("x" * 300), own)))
     assert [c.origin for c in offer.candidates] == [str(own)]
 
 
@@ -250,10 +261,10 @@ def test_a_person_who_gives_no_passphrase(tmp_path: Path) -> None:
     def ask(_prompt: str) -> str:
         raise EOFError
 
-    offer = Keyring(ask=ask).offer(endpoint(identity=key))
+    offer = offered(endpoint(identity=key), ask=ask)
     assert offer.skipped == (f"{key}: no passphrase was given",)
 
 
 def test_an_agent_that_is_gone_is_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "nothing"))
-    assert Keyring().offer(endpoint()).candidates == ()
+    assert offered(endpoint()).candidates == ()

@@ -25,9 +25,8 @@ from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ways import Ways
 
-from .conftest import Sshd, cluster_of, free_port, make_key
+from .conftest import USER, Sshd, cluster_of, free_port, make_key
 
-QUICK = Timeouts(connect=3, handshake=3, auth=3, answer=5, silence=5)
 HELLO = Request(op="hello", args={"x": "y"})
 
 
@@ -35,9 +34,9 @@ def test_many_nodes_behind_one_jump_host_log_in_there_once(
     make_sshd: Callable[..., Sshd],
 ) -> None:
     gateway, target = make_sshd("LogLevel VERBOSE"), make_sshd()
-    jump = f"root@127.0.0.1:{gateway.port}"
+    jump = f"{USER}@127.0.0.1:{gateway.port}"
     nodes = [target.node(f"n{i}", jump=jump) for i in range(12)]
-    with Pool(cluster_of(*nodes), timeouts=QUICK) as pool:
+    with Pool(cluster_of(*nodes)) as pool:
         replies = list(pool.call({node.name: HELLO for node in nodes}))
     assert {reply.state for reply in replies} == {"ok"}, replies
     assert gateway.log.count("Accepted publickey") == 1
@@ -58,10 +57,10 @@ def test_two_jump_hosts_that_are_reached_at_once_are_two(
 
     monkeypatch.setattr(ControlMaster, "open", open_both)
     nodes = [
-        target.node(f"n{i}", jump=f"root@127.0.0.1:{gateway.port}")
+        target.node(f"n{i}", jump=f"{USER}@127.0.0.1:{gateway.port}")
         for i, gateway in enumerate(gateways)
     ]
-    with Pool(cluster_of(*nodes), timeouts=QUICK) as pool:
+    with Pool(cluster_of(*nodes)) as pool:
         replies = list(pool.call({node.name: HELLO for node in nodes}))
     assert {reply.state for reply in replies} == {"ok"}, replies
     assert len(set(controls)) == 2
@@ -96,8 +95,8 @@ def connect_quietly(ways: Ways, node: Node) -> None:
 
 
 def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
-    dead = sshd.node("n", jump=f"root@127.0.0.1:{sshd.port}", port=free_port())
-    with Pool(cluster_of(dead), timeouts=QUICK) as pool:
+    dead = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}", port=free_port())
+    with Pool(cluster_of(dead)) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert (reply.state, reply.phase) == ("refused", "jump"), reply
     assert "Connection refused" in reply.words
@@ -105,8 +104,8 @@ def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
 
 def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None:
     wrong = make_key(tmp_path / "wrong")
-    node = sshd.node("n", jump=f"root@127.0.0.1:{sshd.port}", identity=str(wrong))
-    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+    node = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}", identity=str(wrong))
+    with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert (reply.state, reply.phase) == ("auth", "jump"), reply
     assert "Permission denied" in reply.words
@@ -114,18 +113,18 @@ def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None
 
 def test_a_jump_host_that_is_not_known(make_sshd: Callable[..., Sshd]) -> None:
     gateway, target = make_sshd(known=False), make_sshd()
-    node = target.node("n", jump=f"root@127.0.0.1:{gateway.port}")
-    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+    node = target.node("n", jump=f"{USER}@127.0.0.1:{gateway.port}")
+    with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert (reply.state, reply.phase) == ("hostkey", "jump"), reply
-    with Pool(cluster_of(node), timeouts=QUICK, accept_new=True) as pool:
+    with Pool(cluster_of(node), accept_new=True) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.ok, reply
 
 
 def test_closing_leaves_no_ssh_and_no_socket_behind(sshd: Sshd) -> None:
-    node = sshd.node("n", jump=f"root@127.0.0.1:{sshd.port}")
-    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+    node = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}")
+    with Pool(cluster_of(node)) as pool:
         assert [reply.state for reply in pool.call({"n": HELLO})] == ["ok"]
         folder = pool._ways.folder.path
         assert folder.exists()
@@ -149,14 +148,14 @@ def command_lines() -> list[str]:
 
 def test_the_systems_own_ssh_takes_a_long_name(sshd: Sshd) -> None:
     node = sshd.node("gpu-highgpu-8g-pool-1-abcdef12-wxyz." + "us-central1-c." * 4, via="openssh")
-    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+    with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({node.name: HELLO})
     assert reply.ok, reply
 
 
 def test_the_systems_own_ssh(sshd: Sshd) -> None:
     node = sshd.node("n", via="openssh")
-    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+    with Pool(cluster_of(node)) as pool:
         for _ in range(2):
             (reply,) = pool.call({"n": HELLO})
             assert reply.ok, reply
@@ -175,14 +174,14 @@ def test_what_the_systems_ssh_says_becomes_a_state(
         node = replace(node, ssh=replace(node.ssh, port=free_port()))
     if kind == "auth":
         node = replace(node, ssh=replace(node.ssh, identity=str(make_key(tmp_path / "wrong"))))
-    with Pool(cluster_of(node), timeouts=QUICK) as pool:
+    with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.state == kind, reply
     assert reply.hint
 
 
 def test_the_systems_ssh_loses_its_connection(sshd: Sshd) -> None:
-    with Pool(cluster_of(sshd.node("n", via="openssh")), timeouts=QUICK) as pool:
+    with Pool(cluster_of(sshd.node("n", via="openssh"))) as pool:
         call = pool.start("n", Request(op="echo", args={}))
         messages = call.messages()
         next(messages)
@@ -239,12 +238,12 @@ def test_a_proxy_command_of_ssh_config(sshd: Sshd, monkeypatch: pytest.MonkeyPat
     relay = f"python3 -c '{RELAY}' {sshd.port}"
     through = replace(asked, proxy_command=relay)
     monkeypatch.setattr(ssh_config.Oracle, "resolve", lambda _self, _node: through)
-    with Pool(cluster_of(sshd.node("n")), timeouts=QUICK) as pool:
+    with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.ok, reply
     broken = replace(asked, proxy_command="echo no way through >&2; exit 1")
     monkeypatch.setattr(ssh_config.Oracle, "resolve", lambda _self, _node: broken)
-    with Pool(cluster_of(sshd.node("n")), timeouts=QUICK) as pool:
+    with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.state == "lost"
     assert "no way through" in reply.words
@@ -270,14 +269,15 @@ def test_this_machine_itself_needs_no_ssh() -> None:
 
 
 CONTROLLER = """\
-import sys, time
+import getpass, sys, time
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
 
 port, identity, via = sys.argv[1:]
-jump = f"root@127.0.0.1:{port}" if via == "paramiko" else None
-ssh = Ssh(user="root", port=int(port), identity=identity, via=via, jump=jump)
+user = getpass.getuser()
+jump = f"{user}@127.0.0.1:{port}" if via == "paramiko" else None
+ssh = Ssh(user=user, port=int(port), identity=identity, via=via, jump=jump)
 node = Node(host="127.0.0.1", name="n", ssh=ssh)
 pool = Pool(Cluster(name="t", nodes=(node,)))
 print([reply.state for reply in pool.call({"n": Request(op="hello", args={})})], flush=True)
