@@ -67,9 +67,9 @@ def test_two_jump_hosts_that_are_reached_at_once_are_two(
 
 
 def test_what_is_logged_in_to_while_all_is_closed_is_closed_too(sshd: Sshd) -> None:
-    ways = Ways("t", timeouts=QUICK, accept_new=False)
+    ways = Ways("t", timeouts=Timeouts(), accept_new=False)
     nodes = [
-        sshd.node(f"n{number}", jump=f"root@127.0.0.1:{sshd.port}", identity=str(sshd.identity))
+        sshd.node(f"n{number}", jump=f"{USER}@127.0.0.1:{sshd.port}", identity=str(sshd.identity))
         for number in range(3)
     ]
     threads = [
