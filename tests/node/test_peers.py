@@ -84,6 +84,11 @@ class Link:
             assert time.monotonic() < until, {n: h.all for n, h in self.heard.items()}
             self.turn()
 
+    def live(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.turn()
+
     def close(self) -> None:
         """Close the workers, wait until the master has noticed, and close the master."""
         for side in self.sides[1:]:

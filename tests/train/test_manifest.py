@@ -93,7 +93,13 @@ def test_what_cannot_be_read_is_damage(
         return real(path, *args, **how)
 
     monkeypatch.setattr(Path, "open", refused)
-    monkeypatch.setattr(Path, "read_bytes", lambda path: path.open("rb").read())
+
+    def read_bytes(path: Path) -> bytes:
+        with path.open("rb") as file:
+            content: bytes = file.read()
+            return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
     with pytest.raises(manifest.Damaged, match=r"cannot be read: .*Permission denied"):
         manifest.verify(tmp_path / "step-000007")
 

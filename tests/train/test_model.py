@@ -186,7 +186,7 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
         assert words in said
     how: dict[str, Any] = {"global_batch_size": 4, "batching": "packed"}
     packed = world.run(nodes=(2,), num_train_epochs=1, max_steps=None, **how)
-    rows = [json.loads(line) for line in (packed.output / "metrics.jsonl").open()]
+    rows = [json.loads(line) for line in (packed.output / "metrics.jsonl").read_text().splitlines()]
     tokens = [row["tokens"] for row in rows if row["kind"] == "step"]
     mean = round(sum(tokens) / len(tokens))
     assert f"global batch 4 rows a step, about {mean} tokens a step" in packed.said()

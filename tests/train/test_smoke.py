@@ -20,6 +20,7 @@ def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str
     assert "exported an adapter (r=4) that PEFT loads" in said
 
 
+@pytest.mark.soak
 def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -> None:
     example = Path(__file__).parents[2] / "train" / "config.example.yaml"
     keys = [
@@ -29,6 +30,9 @@ def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -
         "--save-total-limit=1",
     ]
     assert smoke.main(parse(["--smoke", f"--config={example}", *keys])) == 0
+
+
+def test_the_toys_warmup_is_its_own() -> None:
     steps = ["--warmup-steps=100", "--set=warmup_ratio=0"]
     assert not [key for key in smoke._keys(parse(["--smoke", *steps])) if "warmup" in key]
 

@@ -90,6 +90,7 @@ def test_a_stop_while_saving_leaves_whole_checkpoints(world: World, *, async_sav
     until = time.monotonic() + 60
     while not seen and time.monotonic() < until:
         seen = bool(list(run.output.glob("step-*.tmp-*")))
+        time.sleep(0.001)
     assert seen, "a checkpoint was being written"
     run.send(signal.SIGTERM)
     assert run.wait() == [0, 0]
