@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
-from clusterctl.errors import UsageError
+from clusterctl.errors import Interrupted, UsageError
 from clusterctl.inventory.select import named
 from clusterctl.logs.fold import Folder, Straight
 from clusterctl.report.console import Screen
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     )
     shower = Straight() if args.raw or args.json else Folder()
     shown = Shown(screen=Screen(), lines=_printer(args))
-    with open_run(args) as opened:
+    with open_run(args) as opened, _left_in_words(opened.run, follows=args.follow):
         log = RunLog(opened.run, opened.cluster)
         if wanted.ranks is not None:
             logs.require_ranks(wanted, drive(answers(opened.pool, opened.run, opened.cluster)))
@@ -64,6 +66,21 @@ def run(args: argparse.Namespace) -> int:
             troubles = drive(reading, shown.show)
     shown.tell(troubles)
     return EXIT_SILENT if troubles else 0
+
+
+@contextmanager
+def _left_in_words(run: str, *, follows: bool) -> Iterator[None]:
+    """Tell what Ctrl-C means while a run is followed: nothing for the run.
+
+    Raises:
+        Interrupted: it was pressed.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not follows:
+            raise
+        raise Interrupted(f"\nstopped following; {run} goes on") from None
 
 
 def _require_whole(args: argparse.Namespace) -> None:

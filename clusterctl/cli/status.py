@@ -10,6 +10,7 @@ from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.verbs.history import history_of
+from clusterctl.verbs.locate import SeveralLive
 from clusterctl.verbs.records import Records
 from clusterctl.verbs.status import status
 
@@ -21,7 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it; 3 where a node of the run did not answer, or none knows of it."""
+    """Print it, or all live ones; 3 if a node of a run did not answer, or none knows of it."""
+    try:
+        return _show(args)
+    except SeveralLive as several:
+        if args.json:
+            raise  # one document, of one run
+        runs = several.runs
+    codes = [_show(argparse.Namespace(**{**vars(args), "run": run})) for run in runs]
+    return max(codes)
+
+
+def _show(args: argparse.Namespace) -> int:
     screen = Screen()
     with open_run(args) as opened:
         records = Records()

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional
 
 from clusterctl.node import lock, processes
 from clusterctl.node.handover import to_runs_own
+from clusterctl.node.lastline import last_line
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.paths import NodePaths, default_root, runs
 from clusterctl.node.record import boot_id, boot_time, read_json
@@ -18,7 +19,7 @@ def status(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     del body
     paths = find(args)
     to_runs_own("status", args, link, paths)
-    return Message({"node": node_run(paths)})
+    return Message({"node": {**node_run(paths), "last": last_line(paths)}})
 
 
 def runs_here(args: Dict[str, Any], body: bytes, link: Link) -> Message:

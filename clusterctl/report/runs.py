@@ -11,7 +11,7 @@ from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold
 from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import Screen, words
-from clusterctl.report.status import age
+from clusterctl.report.status import age, command_line
 from clusterctl.verbs.events import Said
 from clusterctl.verbs.prune import Pruned
 from clusterctl.verbs.runs import ListedRun, RunList
@@ -20,6 +20,8 @@ LONG = frozenset({"name", "command"})
 """What is said elsewhere too, and left out where there is little room."""
 ENOUGH = {"nodes": 12, "name": 12, "command": 12}
 NARROW = 80
+REFUSED = frozenset({"check", "sync", "plan", "busy", "start", "checkpoint", "controller"})
+"""What ends a launch before the job could run."""
 
 
 def show_runs(screen: Screen, listed: RunList) -> None:
@@ -54,9 +56,9 @@ def show_pruned(screen: Screen, pruned: Pruned) -> None:
 def _row(run: ListedRun) -> dict[str, str]:
     return {
         "run": run.run,
-        "state": run.state,
+        "state": f"refused ({run.ended_by})" if run.ended_by in REFUSED else run.state,
         "began": f"{age(time.time() - run.began)} ago" if run.began else "",
         "nodes": fold(run.nodes),
         "name": run.name,
-        "command": " ".join(run.command),
+        "command": command_line(run.command),
     }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +15,7 @@ from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.report.console import Screen, words
+from clusterctl.report.lines import utc
 from clusterctl.verbs.runview import NodeAnswer, RunView
 
 _STYLES = {
@@ -32,9 +36,19 @@ def show_status(screen: Screen, view: RunView) -> None:
     """Print a run's status on stdout."""
     screen.out.print(words(f"{view.run}  {view.state}", _STYLES.get(view.state, "")))
     if view.began:
-        screen.out.print(words(f"  began    {age(time.time() - view.began)} ago"))
+        began = f"{utc(view.began)[:19]}Z, {age(time.time() - view.began)} ago"
+        screen.out.print(words(f"  began    {began}"))
+    if view.began and view.ended:
+        took = duration(view.ended - view.began)
+        ended = f"{utc(view.ended)[:19]}Z, {age(time.time() - view.ended)} ago, after {took}"
+        screen.out.print(words(f"  ended    {ended}"))
     if view.command:
-        screen.out.print(words(f"  command  {' '.join(view.command)}"))
+        screen.out.print(words(f"  command  {command_line(view.command)}"))
+    if view.last_line and view.last_line["line"]:
+        last = view.last_line
+        where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
+        text = f"  printed  {age(last['age_s'])} ago: [{where}] {last['line']}"
+        screen.out.print(words(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
     if view.checkpoint:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
         screen.out.print(words(f"  newest checkpoint  {view.checkpoint.path}{step}"))
@@ -94,6 +108,24 @@ def _note(answer: NodeAnswer) -> str:
     supervisor = (answer.part or {}).get("supervisor") or {}
     rebooted = supervisor.get("rebooted")
     return "the machine was started anew" if rebooted else "its supervisor died"
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return a command as one types it, without the interpreter that every Python job has."""
+    first, *rest = command or ("",)
+    python = rest and re.fullmatch(r"python[\d.]*", first.rpartition("/")[2])
+    return shlex.join(rest if python else command)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units: `1 h 55 min`, `40 s`."""
+    left = round(max(seconds, 0))
+    parts = []
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def age(seconds: float) -> str:

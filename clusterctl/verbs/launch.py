@@ -269,9 +269,11 @@ def _sync(
         raise LaunchRefused(message, hint=hint, by="sync")
     before = (options.resumed or {}).get("tree")
     if before and before != synced.tree:
-        commits = f"{(options.resumed or {}).get('commit') or 'no commit'} then, "
+        then = (options.resumed or {}).get("commit")
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
-        text = f"the code is not the one that the run was launched with: {commits}{now}"
+        commits = f"{then or 'no commit'} then, {now}"
+        known = commits if then or synced.commit else "some file differs, hosts.yaml counts too"
+        text = f"the code is not the one that the run was launched with: {known}"
         yield Said(text=text, level="warning")
     return synced
 

@@ -65,19 +65,33 @@ def _strange(runs: object) -> str:
     return next(filter(None, map(wrong_part, runs)), "")
 
 
-def choose(found: Discovered, records: Iterable[RunRecord]) -> str:
+class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)
+    """No run was named, and several are live."""
+
+    def __init__(self, runs: tuple[str, ...], verb: str) -> None:
+        """Name them, and how to name one."""
+        super().__init__(
+            f"several runs are live: {', '.join(runs)}", hint=f"clusterctl {verb} {runs[0]}"
+        )
+        self.runs = runs
+
+
+def choose(found: Discovered, records: Iterable[RunRecord], *, verb: str = "status") -> str:
     """Return the only live run, else the newest that anybody knows.
 
+    Args:
+        found: what the nodes know.
+        records: what this machine remembers.
+        verb: what is to be done with the run, for the hint.
+
     Raises:
-        UsageError: several runs are live.
+        SeveralLive: several runs are live.
         CouldNotTell: no run is known, and not every node answered.
         ClusterError: no run is known.
     """
     live = [view.run for view in found.runs if view.live]
     if len(live) > 1:
-        raise UsageError(
-            f"several runs are live: {', '.join(live)}", hint="name one, as `clusterctl status RUN`"
-        )
+        raise SeveralLive(tuple(live), verb)
     if live:
         return live[0]
     # What a node has a part of comes before what was only ever refused.

@@ -26,6 +26,8 @@ class ListedRun:
     command: tuple[str, ...]
     name: str = ""
     """The name that the person gave it."""
+    ended_by: str = ""
+    """Who ended it; of a launch that was refused, what refused it: `busy`, `start`, ..."""
     checkpoint: str = ""
     """The checkpoint that it went on from."""
 
@@ -103,6 +105,7 @@ def _line(records: Records, record: RunRecord | None, view: RunView | None) -> L
         run=record.run,
         cluster=record.cluster.name,
         state=view.state if view else str(end.get("state", "unknown")),
+        ended_by=view.ended_by if view else str(end.get("ended_by", "")),
         began=record.began,
         nodes=_names(record.cluster.nodes),
         command=record.cluster.job.command,

@@ -112,6 +112,23 @@ class RunView:
         return any(node.state in LIVE for node in self.nodes)
 
     @property
+    def ended(self) -> float | None:
+        """When its last part ended; None while it lives, or if that is not known."""
+        times = [float(node.end.get("time") or 0.0) for node in self.nodes]
+        over = not self.live and self.state not in {"unreachable", "lost"}
+        return max(times, default=0.0) or None if over else None
+
+    @property
+    def last_line(self) -> Mapping[str, Any] | None:
+        """What was printed last, on any node: `node`, `rank`, `line`, `age_s`."""
+        lines = [
+            {"node": node.node.name, **node.part["last"]}
+            for node in self.nodes
+            if node.part and node.part.get("last")
+        ]
+        return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
+
+    @property
     def silent(self) -> tuple[NodeAnswer, ...]:
         """The nodes that did not answer."""
         return tuple(node for node in self.nodes if node.failure)
@@ -139,9 +156,11 @@ class RunView:
             "state": self.state,
             "ended_by": self.ended_by or None,
             "began": self.began,
+            "ended": self.ended,
             "command": list(self.command),
             "nodes": [answer.document() for answer in self.nodes],
             "ranks": sorted(ranks, key=lambda rank: rank.get("rank", -1)),
+            "last_line": plain(self.last_line),
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
         }

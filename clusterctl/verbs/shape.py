@@ -29,9 +29,11 @@ _PART: Mapping[str, Kinds] = {
     "workdir": _TEXT,
     "supervisor": (dict, _NONE),
     "end": (dict, _NONE),
+    "last": (dict, _NONE),
 }
 _RANK: Mapping[str, Kinds] = {"rank": (int,), "exit_code": _WHOLE, "signal": _WHOLE}
 _END: Mapping[str, Kinds] = {"state": _TEXT, "by": _TEXT, "reason": _TEXT, "time": _NUMBER}
+_LAST: Mapping[str, Kinds] = {"rank": _WHOLE, "line": (str,), "age_s": (int, float)}
 _EVENT: Mapping[str, Kinds] = {
     "kind": (str,),
     "rank": _WHOLE,
@@ -53,7 +55,8 @@ def wrong_part(part: object) -> str:
         return wrong
     ranks = (_wrong("a rank", rank, _RANK) for rank in part["ranks"])
     end = _wrong("its end", part["end"], _END) if part.get("end") else ""
-    return end or next(filter(None, ranks), "")
+    last = _wrong("its last line", part["last"], _LAST) if part.get("last") else ""
+    return end or last or next(filter(None, ranks), "")
 
 
 def wrong_tail(head: Mapping[str, Any]) -> str:

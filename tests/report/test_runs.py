@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -62,3 +63,12 @@ def test_names_have_a_column_only_where_a_run_has_one() -> None:
 
 def test_no_runs_print_nothing() -> None:
     assert shown(width=80) == ""
+
+
+def test_the_command_is_shown_without_its_interpreter_and_a_refusal_as_one() -> None:
+    command = ("/venv/bin/python3.11", "train.py", "--name", "two words")
+    table = shown(replace(a_run("one1"), command=command, ended_by="busy"), width=200)
+    assert "train.py --name 'two words'" in table
+    assert "python3" not in table
+    assert "refused (busy)" in table
+    assert "bash run.sh" in shown(replace(a_run("two2"), command=("bash", "run.sh")), width=200)

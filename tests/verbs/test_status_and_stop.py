@@ -258,8 +258,9 @@ def test_several_live_runs_are_named() -> None:
     found = locate.discover(
         cluster_runs(a=[named("a", "one1", "running")], b=[named("b", "two2", "running")])
     )
-    with pytest.raises(UsageError, match=r"one1, .*two2|two2, .*one1"):
-        locate.choose(found, [])
+    with pytest.raises(UsageError, match=r"one1, .*two2|two2, .*one1") as several:
+        locate.choose(found, [], verb="stop")
+    assert str(several.value.hint).startswith("clusterctl stop lab-")
 
 
 def test_no_run_at_all() -> None:
@@ -334,3 +335,47 @@ def test_a_run_that_no_node_knows_is_as_it_was_remembered() -> None:
     assert (view.state, view.ended_by) == ("failed", "start")
     alive = RunView(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a"))), remembered=remembered)
     assert alive.state == "running"
+
+
+def test_status_tells_how_long_it_ran_and_what_was_printed_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def answers(age_a: float, age_b: float, **more: Any) -> list[NodeAnswer]:
+        lines = {
+            name: {"rank": "ab".index(name), "line": f"step of {name}", "age_s": age}
+            for name, age in (("a", age_a), ("b", age_b))
+        }
+        given = {name: part(name, last=line, **more) for name, line in lines.items()}
+        return parts(**given)
+
+    live = RunView(run=RUN, cluster="lab", nodes=tuple(answers(200.0, 12.0)), began=1000.0)
+    assert live.ended is None
+    show_status(Screen(), live)
+    shown = capsys.readouterr().out
+    assert "printed  12 s ago: [b:1] step of b" in shown
+    assert "ended" not in shown
+    assert live.document()["last_line"]["node"] == "b"
+    over = {"state": "finished", "end": {"state": "finished", "by": "rank", "time": 7900.0}}
+    done = RunView(run=RUN, cluster="lab", nodes=tuple(answers(9, 9, **over)), began=1000.0)
+    show_status(Screen(), done)
+    shown = capsys.readouterr().out
+    assert "began    1970-01-01T00:16:40Z" in shown
+    assert "ended    1970-01-01T02:11:40Z" in shown
+    assert "after 1 h 55 min" in shown
+    assert done.document()["ended"] == 7900.0
+
+
+def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
+    strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
+    a = {"status": [Message({"node": strange})]}
+    _, view = finish(status(FakePool(CLUSTER, {"a": a}), RUN, CLUSTER))
+    assert "line of its last line is 7" in view.nodes[0].failure
+
+
+def test_a_launch_that_was_refused_is_listed_by_what_refused_it(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    record = RunRecord(run=ID.format("ref1"), began=99.0, cluster=CLUSTER)
+    records.write(record)
+    records.write_end(record, {"state": "failed", "ended_by": "busy"})
+    (listed,) = runs.runs(cluster_runs(a=[], b=[]), records).runs
+    assert (listed.state, listed.ended_by) == ("failed", "busy")
