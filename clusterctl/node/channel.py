@@ -10,6 +10,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict
 
+from clusterctl.node.memory import anonymous_file
 from clusterctl.node.reactor import Reactor
 
 LINE_LIMIT = 65536
@@ -30,7 +31,7 @@ def server_context(certificate: str, key: str) -> ssl.SSLContext:
     """Return the master's side: the run's certificate, its key never on a disk."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    memory = os.memfd_create("certificate")  # the ssl module takes keys from files only
+    memory = anonymous_file("certificate")  # the ssl module takes keys from files only
     try:
         os.write(memory, (certificate + key).encode())
         context.load_cert_chain("/proc/self/fd/%d" % memory)

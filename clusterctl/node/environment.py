@@ -13,6 +13,7 @@ from typing import Any, Dict
 
 from clusterctl.node.environ import Environment, encode, original_environment, parse
 from clusterctl.node.link import OperationError
+from clusterctl.node.memory import anonymous_file
 
 ENV_INIT_SECONDS = 120.0
 LAST_LINES = 20
@@ -76,7 +77,7 @@ def initialised(line: str, env: Environment) -> Environment:
     import subprocess  # noqa: PLC0415  (start-up counts, and most jobs have no such line)
 
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-    result, output = os.memfd_create("environment"), os.memfd_create("output")
+    result, output = anonymous_file("environment"), anonymous_file("output")
     script = _SCRIPT % (encode(line), result)
     try:
         process = subprocess.Popen(
@@ -91,8 +92,7 @@ def initialised(line: str, env: Environment) -> Environment:
         try:
             code = process.wait(ENV_INIT_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            os.killpg(process.pid, signal.SIGKILL)  # and not waited for: it may hang in the kernel
             raise _failure(line, "did not end within %d s" % ENV_INIT_SECONDS, output) from None
         if code != 0:
             raise _failure(line, "ended with exit code %d" % code, output)

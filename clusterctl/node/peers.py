@@ -7,12 +7,21 @@ silence lasts. The controller takes no part.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Set, Union
+import sys
+from typing import Any, Dict, Set
 
-from clusterctl.node.master import Master
+from clusterctl.node.link import OperationError
 from clusterctl.node.peertalk import Message, Said
 from clusterctl.node.reactor import Reactor
-from clusterctl.node.worker import Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+    from clusterctl.node.master import Master
+    from clusterctl.node.worker import Worker
+
+    Peers = Union[Master, Worker, "Alone"]
 
 
 class Alone:
@@ -38,17 +47,22 @@ class Alone:
         """There is nothing to leave."""
 
 
-Peers = Union[Master, Worker, Alone]
-
-
 def connect(reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: Said) -> Peers:
     """Return this node's side of the link.
 
     Raises:
         OSError: the master's address cannot be listened on.
+        OperationError: `python`: this Python has no `ssl`.
     """
     if job["nnodes"] == 1:
         return Alone()
+    try:  # here, because a run on one node needs no encryption
+        from clusterctl.node.master import Master  # noqa: PLC0415
+        from clusterctl.node.worker import Worker  # noqa: PLC0415
+    except ImportError as error:
+        message = "%s cannot encrypt the supervisors' link: %s" % (sys.executable, error)
+        hint = "install a python3 with the ssl module on the node, before this one on PATH"
+        raise OperationError("python", message, hint=hint) from error
     if job["node_rank"] == 0:
         return Master(reactor, job, secrets, said)
     return Worker(reactor, job, secrets, said)
