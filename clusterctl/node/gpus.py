@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Dict, Optional, Set
 
+from clusterctl.node.children import gather, run_program
+
 ASK_SECONDS = 10.0
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,used_gpu_memory,gpu_bus_id")
@@ -35,20 +37,12 @@ def held_by(pids: Set[int]) -> Optional[Dict[int, str]]:
 
 
 def _nvidia() -> Optional[Dict[int, str]]:
-    import subprocess  # noqa: PLC0415  (start-up counts)
-
-    try:
-        done = subprocess.run(
-            [*QUERY, FORMAT],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ASK_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+    # In a state D that no signal ends the tool is left behind.
+    tool = run_program("nvidia-smi", [*QUERY, FORMAT], ASK_SECONDS)
+    gather([tool])
+    if tool.state != "ok" or tool.exit_code != 0:
         return None
-    return parse(done.stdout.decode("utf-8", "replace"))
+    return parse(tool.output.decode("utf-8", "replace"))
 
 
 def parse(text: str) -> Dict[int, str]:

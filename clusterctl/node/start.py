@@ -8,9 +8,11 @@ import select
 import shutil
 import signal
 import subprocess
-from typing import Any, Dict, List
+from shlex import quote
+from typing import Any, Callable, Dict, List, Optional
 
 from clusterctl.node import loader, lock
+from clusterctl.node.children import within
 from clusterctl.node.detach import wrapper
 from clusterctl.node.environ import Environment, decode, encode, original_environment
 from clusterctl.node.environment import compose
@@ -25,6 +27,8 @@ from clusterctl.node.stopfile import remove_leftovers
 from clusterctl.wire import Message
 
 UP_SECONDS = 60.0
+LOOK_SECONDS = 10.0
+"""How long workdir and the command's folders may take to answer."""
 LAST_LINES = 20
 CONTAINER_CLIENTS = frozenset(("docker", "nerdctl", "podman"))
 
@@ -46,11 +50,10 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     if holder is not None:
         raise lock.busy(holder)
     must_be_empty(job["lock"], job["run"])
-    must_be_enterable(job["workdir"])
+    answered(job["workdir"], lambda: must_be_enterable(job["workdir"]))
     environment = compose(job, secrets.pop("env", {}))
-    for argv in (job["launcher_argv"], job["argv"]):
-        if argv:
-            must_be_found(argv[0], environment, job["workdir"])
+    words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]
+    answered(job["workdir"], lambda: must_all_be_found(words, environment, job["workdir"]))
     must_run_here(job["argv"])
     remove_leftovers(job)
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
@@ -67,6 +70,45 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     except Exception:
         shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
         raise
+
+
+def answered(workdir: str, look: Callable[[], None]) -> None:
+    """Look at files that may be on a share whose server does not answer.
+
+    Raises:
+        OperationError: as `look` does, or `workdir`: there was no answer.
+    """
+
+    def refusal() -> Optional[Dict[str, Any]]:
+        try:
+            look()
+        except OperationError as error:
+            return error.head()["error"]  # type: ignore[no-any-return]
+        return None
+
+    try:
+        error = within(LOOK_SECONDS, refusal)
+    except TimeoutError as problem:
+        message = "workdir %s or the job's command: %s" % (workdir, problem)
+        hint = "findmnt -T %s (on the node): does its file server answer?" % quote(workdir)
+        raise OperationError("workdir", message, workdir=workdir, hint=hint) from problem
+    if error is not None:
+        raise refused(error)
+
+
+def refused(error: Dict[str, Any]) -> OperationError:
+    """Return the error that another process reported."""
+    return OperationError(error.pop("kind"), error.pop("message"), **error)
+
+
+def must_all_be_found(words: List[str], environment: Environment, workdir: str) -> None:
+    """Refuse commands of which this node lacks one.
+
+    Raises:
+        OperationError: `exec`.
+    """
+    for word in words:
+        must_be_found(word, environment, workdir)
 
 
 def must_be_enterable(workdir: str) -> None:
@@ -88,8 +130,6 @@ def must_be_found(word: str, environment: Environment, workdir: str) -> None:
     Raises:
         OperationError: `exec`; `path` is where it was looked for.
     """
-    from shlex import quote  # noqa: PLC0415  (only a refusal needs it)
-
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     name = encode(word)
     if b"/" in name:
@@ -188,8 +228,7 @@ def leave_behind(
         raise OperationError("died", message, output=last)
     answer: Dict[str, Any] = json.loads(said)
     if "error" in answer:
-        error = answer.pop("error")
-        raise OperationError(error.pop("kind"), error.pop("message"), **error)
+        raise refused(answer.pop("error"))
     return answer
 
 

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
+from clusterctl.node.children import within
 from clusterctl.node.paths import NodePaths, default_root, runs
 from clusterctl.node.record import read_json
+
+
+LIMIT_SECONDS = 1.0
+"""How long the share may take: the KILL that comes after the request must not wait for it."""
 
 
 def make(workdir: str, name: Optional[str]) -> str:
     """Make the file; return its path if it is new, and so ours to remove.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or its filesystem does not answer.
     """
     if name is None:
         return ""
     path = os.path.join(workdir, name)
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-    except FileExistsError:
+    number = within(LIMIT_SECONDS, lambda: _attempt(lambda: _create(path)))
+    if number == errno.EEXIST:
         return ""  # the person's, or another node's on the same filesystem
+    if number:
+        raise OSError(number, os.strerror(number))
     return path
 
 
 def remove(path: str) -> None:
-    """Remove a file that we made, if it is still there."""
+    """Remove a file that we made, if it is still there and its filesystem answers."""
     try:
         if path:
-            os.unlink(path)
+            within(LIMIT_SECONDS, lambda: _attempt(lambda: os.unlink(path)))
     except OSError:
         return
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def _attempt(action: Callable[[], None]) -> int:
+    """Return the error number, 0 for done."""
+    try:
+        action()
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
 
 
 def remove_left_by(paths: NodePaths) -> None:

@@ -255,7 +255,7 @@ class Supervisor:
         try:
             self._stop_file = stopfile.make(self._job["workdir"], name)
         except OSError as error:
-            return "cannot make %s: %s" % (name, error.strerror)
+            return "cannot make %s: %s" % (name, error.strerror or error)
         return ""
 
     def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
