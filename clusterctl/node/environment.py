@@ -16,6 +16,7 @@ from clusterctl.node.link import OperationError
 from clusterctl.node.memory import anonymous_file
 
 ENV_INIT_SECONDS = 120.0
+KILL_SECONDS = 1.0
 LAST_LINES = 20
 
 SESSION = (b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SSH_ORIGINAL_COMMAND", b"SSH_AUTH_SOCK",
@@ -74,7 +75,9 @@ def initialised(line: str, env: Environment) -> Environment:
     Raises:
         OperationError: `env-init`: it failed, left the shell, or did not end in time.
     """
-    import subprocess  # noqa: PLC0415  (start-up counts, and most jobs have no such line)
+    # Here, because start-up counts and most jobs have no such line.
+    import subprocess  # noqa: PLC0415
+    from contextlib import suppress  # noqa: PLC0415
 
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     result, output = anonymous_file("environment"), anonymous_file("output")
@@ -92,7 +95,9 @@ def initialised(line: str, env: Environment) -> Environment:
         try:
             code = process.wait(ENV_INIT_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # and not waited for: it may hang in the kernel
+            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
+                process.wait(KILL_SECONDS)
             raise _failure(line, "did not end within %d s" % ENV_INIT_SECONDS, output) from None
         if code != 0:
             raise _failure(line, "ended with exit code %d" % code, output)

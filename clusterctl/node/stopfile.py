@@ -10,7 +10,6 @@ from clusterctl.node.children import within
 from clusterctl.node.paths import NodePaths, default_root, runs
 from clusterctl.node.record import read_json
 
-
 LIMIT_SECONDS = 1.0
 """How long the share may take: the KILL that comes after the request must not wait for it."""
 
