@@ -12,7 +12,7 @@ import stat
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node import safetensors_files, torch_files
-from clusterctl.node.torch_files import CHUNK, Beat, Broken, Unproven
+from clusterctl.node.torch_zip import CHUNK, Beat, Broken, Unproven
 
 TENSOR_SUFFIXES = (safetensors_files.SUFFIX, *torch_files.SUFFIXES)
 _JSON_LIMIT = 256 * 1024 * 1024
@@ -57,6 +57,30 @@ class Look(NamedTuple):
             raise Unproven(name)
         if name.endswith(torch_files.SUFFIXES):
             torch_files.check_torch_file(path, content=self.content, beat=self.beat)
+
+
+class Found:
+    """What was seen of one checkpoint."""
+
+    def __init__(self) -> None:
+        self.identity = ""
+        """Equal on two nodes that hold the same checkpoint."""
+        self.files: Dict[str, str] = {}
+        """Each file's size, or its digest if it was read: says which one differs."""
+        self.part: Optional[Dict[str, Any]] = None
+        """`ranks` held here of `world_size`, where each node may hold its own ranks' files."""
+        self.doubts: List[str] = []
+        """What speaks against it, though it proves nothing."""
+        self.mixed = ""
+        """Why it may be of two saves."""
+
+    def note(self, unproven: Iterable[str]) -> None:
+        """Doubt the content of files that nothing proves."""
+        names = sorted(unproven)
+        if names:
+            more = " and %d more" % (len(names) - 3) if len(names) > 3 else ""  # noqa: PLR2004
+            listed = ", ".join(names[:3]) + more
+            self.doubts.append("structure read, content not checksummed: %s" % listed)
 
 
 def require_file(path: str, name: str) -> None:

@@ -14,55 +14,27 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from clusterctl.node.checkpoint_files import (
     TENSOR_SUFFIXES,
+    Found,
     Look,
     digest,
     files_of,
     read_json,
 )
 from clusterctl.node.dcp_files import METADATA, check_dcp
-from clusterctl.node.safetensors_files import SUFFIX as SAFETENSORS
-from clusterctl.node.safetensors_files import check_safetensors
-from clusterctl.node.torch_files import Broken, numbers_inside
+from clusterctl.node.torch_files import numbers_inside
+from clusterctl.node.torch_zip import Broken
+from clusterctl.node.trainer_files import TRAINER_STATE, check_trainer
 
 MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"
-_TRAINER_STATE = "trainer_state.json"
 _RANK_METADATA = "metadata.json"
 _RANK_FILE = re.compile(r"model_state_rank_?(\d+)\.(?:pt|pth|bin|safetensors)")
 _OWN = re.compile(r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl")
 """Files that each node may have of its own beside the same checkpoint."""
-_INDEXES = (
-    "model.safetensors.index.json",
-    "pytorch_model.bin.index.json",
-    "adapter_model.safetensors.index.json",
-)
-_WHOLE_WEIGHTS = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-)
-_OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long."""
 _SMALL = 1024 * 1024
 """Files up to this size are compared between nodes by content at a quick look, too."""
-
-
-class Found:
-    """What was seen of one checkpoint."""
-
-    def __init__(self) -> None:
-        self.identity = ""
-        """Equal on two nodes that hold the same checkpoint."""
-        self.files: Dict[str, str] = {}
-        """Each file's size, or its digest if it was read: says which one differs."""
-        self.part: Optional[Dict[str, Any]] = None
-        """`ranks` held here of `world_size`, where each node may hold its own ranks' files."""
-        self.doubts: List[str] = []
-        """What speaks against it, though it proves nothing."""
-        self.mixed = ""
-        """Why it may be of two saves."""
 
 
 class PartOnly(Broken):
@@ -85,7 +57,7 @@ def kind_of(path: str) -> Optional[str]:
         "clusterctl": MANIFEST in names or COMPLETE in names,
         "dcp": METADATA in names or any(name.endswith(".distcp") for name in names),
         "rank-files": any(_RANK_FILE.fullmatch(name) for name in names),
-        "trainer": _TRAINER_STATE in names
+        "trainer": TRAINER_STATE in names
         or bool(names and re.fullmatch(r"checkpoint-\d+", os.path.basename(path))),
     }
     return next((kind for kind, seen in signs.items() if seen), None)
@@ -95,7 +67,7 @@ def step_in(path: str) -> Optional[int]:
     """Return the step that a checkpoint itself says."""
     if os.path.isfile(path):
         return numbers_inside(path).get("step")
-    for name in (MANIFEST, "state.json", _TRAINER_STATE, _RANK_METADATA):
+    for name in (MANIFEST, "state.json", TRAINER_STATE, _RANK_METADATA):
         step = _step(read_json(os.path.join(path, name)))
         if step is not None:
             return step
@@ -168,90 +140,12 @@ def _dcp(path: str, look: Look, found: Found) -> None:
     found.mixed = found.mixed or mixed
 
 
-def _trainer(path: str, look: Look, found: Found) -> None:
-    names = set(os.listdir(path))
-    if "checkpoint-is-incomplete.txt" in names:
-        raise Broken("checkpoint-is-incomplete.txt is there: it was not written to its end")
-    if not names:
-        raise Broken("it is empty")
-    deepspeed = _check_weights(path, names, look, found)
-    _note(found, look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
-    if not read_json(os.path.join(path, _TRAINER_STATE)):
-        raise Broken("%s, which is written last, is missing or broken" % _TRAINER_STATE)
-    sharded = any(re.fullmatch(r"optimizer_\d+", name) for name in names)
-    if not (sharded or deepspeed or names.intersection(_OPTIMIZERS)):
-        found.doubts.append(
-            "optimizer.pt is missing: the Trainer resumes with a new optimizer, without a word"
-        )
-
-
-def _check_weights(path: str, names: Iterable[str], look: Look, found: Found) -> bool:
-    """Check the weights; return whether they are DeepSpeed's, with the optimizer's state.
-
-    Raises:
-        Broken: there are none, or some are missing.
-    """
-    present = set(names)
-    sharded = sorted(n for n in present if re.fullmatch(r"(pytorch_model_fsdp|optimizer)_\d+", n))
-    for name in sharded:
-        if os.path.isdir(os.path.join(path, name)):
-            try:
-                _dcp(os.path.join(path, name), look, found)
-            except Broken as broken:
-                raise Broken("%s: %s" % (name, broken)) from broken
-    for index in sorted(present.intersection(_INDEXES)):
-        weights = read_json(os.path.join(path, index)).get("weight_map")
-        if not isinstance(weights, dict):
-            raise Broken("%s is broken" % index)
-        look.at(path, set(map(str, weights.values())))
-        _check_index(path, index, weights)
-    deepspeed = False
-    for name in sorted(n for n in present if re.fullmatch(r"global_step\d+", n)):
-        deepspeed |= _check_deepspeed(os.path.join(path, name), name, look, found)
-    fsdp = any(name.startswith("pytorch_model_fsdp") for name in present)
-    if not (fsdp or deepspeed or present.intersection((*_INDEXES, *_WHOLE_WEIGHTS))):
-        raise Broken("it holds no weights")
-    return deepspeed
-
-
-def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:
-    """Look for every tensor that an index names in the header of its file.
-
-    Raises:
-        Broken: one is not there.
-    """
-    for file in sorted(set(map(str, weights.values()))):
-        if file.endswith(SAFETENSORS):
-            wanted = {name for name, place in weights.items() if place == file}
-            lost = sorted(wanted - set(check_safetensors(os.path.join(path, file))))
-            if lost:
-                raise Broken("%s holds no %s, which %s says" % (file, lost[0], index))
-
-
-def _check_deepspeed(folder: str, name: str, look: Look, found: Found) -> bool:
-    files = [file for file in os.listdir(folder) if file.endswith(TENSOR_SUFFIXES)]
-    try:
-        unproven = look.at(folder, files)
-    except Broken as broken:
-        raise Broken("%s: %s" % (name, broken)) from broken
-    _note(found, {"%s/%s" % (name, file) for file in unproven})
-    return any(file.endswith("model_states.pt") for file in files)
-
-
-def _note(found: Found, unproven: Iterable[str]) -> None:
-    names = sorted(unproven)
-    if names:
-        more = " and %d more" % (len(names) - 3) if len(names) > 3 else ""  # noqa: PLR2004
-        listed = ", ".join(names[:3]) + more
-        found.doubts.append("structure read, content not checksummed: %s" % listed)
-
-
 def _rank_files(path: str, look: Look, found: Found) -> None:
     names = os.listdir(path)
     matches = [match for match in map(_RANK_FILE.fullmatch, names) if match]
     ranks = sorted({int(match[1]) for match in matches})
     metadata = read_json(os.path.join(path, _RANK_METADATA))
-    _note(found, look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
+    found.note(look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
     files = [os.path.join(path, match[0]) for match in matches]
     inside = {os.path.basename(file): numbers_inside(file) for file in files}
     world_size = _world_size([metadata, *inside.values()]) or look.world_size
@@ -305,7 +199,7 @@ def _one_save(
 
 
 def _file(path: str, look: Look, found: Found) -> None:
-    _note(found, look.at(os.path.dirname(path), [os.path.basename(path)]))
+    found.note(look.at(os.path.dirname(path), [os.path.basename(path)]))
 
 
 def _sum_up(path: str, look: Look, found: Found) -> None:
@@ -328,7 +222,7 @@ _Check = Callable[[str, Look, Found], None]
 _KINDS: Dict[str, _Check] = {
     "clusterctl": _ours,
     "dcp": _dcp,
-    "trainer": _trainer,
+    "trainer": check_trainer,
     "rank-files": _rank_files,
     "file": _file,
 }

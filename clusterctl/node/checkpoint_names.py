@@ -36,8 +36,8 @@ class Told(NamedTuple):
 
     step: Optional[int] = None
     epoch: Optional[int] = None
-    date: Optional[str] = None
-    """Year to second as digits, so that order of text is order of time."""
+    date: Optional[int] = None
+    """The digits from year to second, so that order of numbers is order of time."""
 
     @property
     def any(self) -> bool:
@@ -73,11 +73,11 @@ def _number(found: Optional[re.Match[str]]) -> Optional[int]:
     return int(found[1]) * _LARGER[(found[2] or "").lower()] if found else None
 
 
-def _date_in(name: str) -> Tuple[Optional[str], str]:
+def _date_in(name: str) -> Tuple[Optional[int], str]:
     """Return the first date in a name, and the name without it."""
     for found in _DATE.finditer(name):
         _, month, day, hour, *_ = (int(part or 0) for part in found.groups())
         if 1 <= month <= _MONTHS and 1 <= day <= _DAYS and hour <= _HOURS:
             date = "".join(part or "00" for part in found.groups())
-            return date, name[: found.start()] + name[found.end() :]
+            return int(date), name[: found.start()] + name[found.end() :]
     return None, name

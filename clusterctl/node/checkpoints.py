@@ -16,7 +16,7 @@ from clusterctl.node.checkpoint_files import TENSOR_SUFFIXES, Look, elsewhere, f
 from clusterctl.node.checkpoint_origin import Origin
 from clusterctl.node.keep_moving import Crashed, Stuck, Tell, told_by
 from clusterctl.node.link import Link, OperationError
-from clusterctl.node.torch_files import Broken
+from clusterctl.node.torch_zip import Broken
 from clusterctl.wire import Message
 
 SILENCE = 15.0

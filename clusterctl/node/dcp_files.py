@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node.pickles import DTYPES, Blank, Reader, element_size
-from clusterctl.node.torch_files import ZIP_MAGIC, Beat, Broken, Unproven, Window, check_zip
+from clusterctl.node.torch_zip import ZIP_MAGIC, Beat, Broken, Unproven, Window, check_zip
 
 METADATA = ".metadata"
 _IN_METADATA = "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta "

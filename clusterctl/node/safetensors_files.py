@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Any, Dict, List, Tuple
 
-from clusterctl.node.torch_files import Broken
+from clusterctl.node.torch_zip import Broken
 
 SUFFIX = ".safetensors"
 _LIMIT = 100 * 1024 * 1024

@@ -24,7 +24,7 @@ class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
 def newest_first(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Seen]]:
     """Return the checkpoints by name with what each node says of it, the newest first.
 
-    Newest is the highest step, epoch or date; if they do not all have one, the last written.
+    Newest is the highest step, epoch or date; if not all that are whole have one, the last written.
     """
     seen: dict[str, dict[str, Mapping[str, Any]]] = {}
     for node, candidates in found.items():
@@ -32,13 +32,14 @@ def newest_first(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple
             if "name" in one:
                 seen.setdefault(one["name"], {})[node] = one
     every = [one for nodes in seen.values() for one in nodes.values()]
-    names = next(
-        (names for names in _ORDERS if all(_has(one, names) for one in every)),
-        (),
-    )
+    whole = [one for one in every if one.get("complete") or one.get("part")] or every
+    names = next((names for names in _ORDERS if all(_has(one, names) for one in whole)), ())
 
     def age(name: str) -> tuple[Any, ...]:
-        return max((*(one[key] for key in names), one["time"]) for one in seen[name].values())
+        return max(
+            (*(-1 if one.get(key) is None else one[key] for key in names), one["time"])
+            for one in seen[name].values()
+        )
 
     return [(name, seen[name]) for name in sorted(seen, key=age, reverse=True)]
 

@@ -7,55 +7,24 @@ node if it lies on shared storage, by every node if not.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from clusterctl.errors import LaunchRefused, UsageError
-from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.answers import trouble
-from clusterctl.verbs.candidates import (
-    Seen,
-    Unfit,
-    is_shared,
-    parts_of,
-    path_for_job,
-    require_complete,
-    require_fit,
-    require_own_ranks,
-    split,
-)
-from clusterctl.verbs.events import Event, Progress, Said
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.asking_checkpoints import LATEST, Asking, Chosen
+from clusterctl.verbs.candidates import Seen, Unfit, parts_of, split
+from clusterctl.verbs.events import Event
 from clusterctl.verbs.history import History
 from clusterctl.verbs.nodes import Nodes
-from clusterctl.wire import Message
 
-LATEST = "latest"
+__all__ = ["LATEST", "Chosen", "choose", "newest", "require_word"]
+
 _NAMED = 3
 """Checkpoints of other histories that are named."""
-_MIB, _GIB = 1 << 20, 1 << 30
-_TICK = 1.0
 _HINT_SILENCE = 3.0
 """Seconds for a second look that only serves a hint."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A checkpoint that is proven complete and the same on every node."""
-
-    path: str
-    """As the job is given it."""
-    step: int | None
-    format: str
-    verified_on: tuple[str, ...]
-    """The nodes that read it to its last byte."""
-    passed_over: tuple[str, ...] = ()
-    """Newer ones, each with why it was not taken."""
-    doubts: tuple[str, ...] = ()
-    """What speaks against it, though it proves nothing."""
-    others: tuple[str, ...] = ()
-    """Some of other histories, each with why it was not taken and the command that takes it."""
 
 
 def choose(
@@ -83,7 +52,7 @@ def choose(
         UsageError: `which` is empty.
     """
     require_word(which)
-    asking = _Asking(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
+    asking = Asking(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
     for _ in nodes.open():
         pass  # before the nodes are told what time it is here
     if which == LATEST:
@@ -115,9 +84,9 @@ def require_word(which: str) -> None:
         )
 
 
-def _latest(asking: _Asking, folder: str) -> Generator[Event, None, Chosen]:
+def _latest(asking: Asking, folder: str) -> Generator[Event, None, Chosen]:
     found = yield from asking.ask(path=folder)
-    if problem := next((one["why"] for one in _errors(found)), ""):
+    if problem := "; ".join(_errors(found)):
         raise LaunchRefused(f"no complete checkpoint in {folder}: {problem}", by="checkpoint")
     ours, others = split(found, asking.knows, asking.cluster, asking.history)
     passed_over: list[str] = []
@@ -145,7 +114,7 @@ def _require_one_save(seen: Seen, taking: str) -> None:
 
 
 def _none(
-    asking: _Asking, folder: str, passed_over: list[str], others: list[tuple[str, str]]
+    asking: Asking, folder: str, passed_over: list[str], others: list[tuple[str, str]]
 ) -> LaunchRefused:
     """Say that there is none of this history, and how one of another is taken."""
     run = asking.history.run
@@ -180,18 +149,18 @@ def _newer(
     ]
 
 
-def _named(asking: _Asking, folder: str, others: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def _named(asking: Asking, folder: str, others: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(
         f"{name}: {why}; {_taking(asking, folder, name)} takes it" for name, why in others[:_NAMED]
     )
 
 
-def _taking(asking: _Asking, folder: str, name: str) -> str:
+def _taking(asking: Asking, folder: str, name: str) -> str:
     path = str(PurePosixPath(folder) / name)
     return f"clusterctl resume {asking.history.run} --checkpoint {path}"
 
 
-def _hint(asking: _Asking, which: str) -> Generator[Event, None, str]:
+def _hint(asking: Asking, which: str) -> Generator[Event, None, str]:
     """Name the newest complete one beside a path that was refused."""
     folder = str(PurePosixPath(which).parent)
     quick = replace(asking, silence=_HINT_SILENCE)
@@ -204,119 +173,14 @@ def _hint(asking: _Asking, which: str) -> Generator[Event, None, str]:
     return "no complete checkpoint of this run was found beside it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asking:
-    """Asks the nodes about checkpoints."""
-
-    nodes: Nodes
-    cluster: Cluster
-    history: History
-    ranks: Mapping[str, Sequence[int]]
-    silence: float | None = None
-    knows: dict[str, bool] = field(default_factory=dict)
-    """Node → whether the run was on it."""
-
-    def ask(
-        self,
-        *,
-        path: str | None = None,
-        which: str = LATEST,
-        among: Sequence[Node] | None = None,
-        total: int = 0,
-    ) -> Generator[Event, None, dict[str, Sequence[Mapping[str, Any]]]]:
-        """Return each node's candidates; with `among` read to the last byte, by these nodes."""
-        requests = {
-            node.name: Request(
-                op="checkpoints",
-                args={
-                    "workdir": node.workdir,
-                    "path": path or self.cluster.job.checkpoints,
-                    "which": which,
-                    "verify": among is not None,
-                    "compare": among is not None and len(among) > 1,
-                    "world_size": self.history.runs[0].world_size,
-                    "silence": self.silence,
-                    **self.history.args(self.cluster, node),
-                },
-            )
-            for node in among or self.cluster.nodes
-        }
-        found: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for reply in (yield from self._replies(requests, which, total)):
-            wrong = trouble(reply)
-            if wrong is None:
-                found[reply.node] = reply.last.head["candidates"]
-                self.knows[reply.node] = bool(reply.last.head.get("knows"))
-            elif wrong.answered and wrong.kind == "missing":
-                found[reply.node] = ({"complete": False, "why": wrong.message, "part": None},)
-            else:
-                message = f"{wrong.node}: {wrong.message}: cannot prove the checkpoint there"
-                raise LaunchRefused(message, hint=wrong.hint or None, by="checkpoint")
-        return found
-
-    def _replies(
-        self, requests: Mapping[str, Request], which: str, total: int
-    ) -> Generator[Event, None, list[Reply]]:
-        """Follow the nodes to their answers; say how much the slowest has read."""
-        read = dict.fromkeys(requests, 0)
-        last: dict[str, Message] = {}
-        replies: list[Reply] = []
-        with self.nodes.following(requests, tick=_TICK) as items:
-            for item in items:
-                if item is None:
-                    continue
-                node, told = item
-                if isinstance(told, Reply):
-                    messages = (last[node],) if node in last else told.messages
-                    replies.append(replace(told, messages=messages))
-                    read.pop(node, None)
-                else:
-                    last[node] = told
-                    if "read" in told.head:
-                        read[node] = int(told.head["read"])
-                        done = min(read.values()) // _MIB
-                        phase = f"reading {PurePosixPath(which).name}, MiB"
-                        limit = max(total // _MIB, done)
-                        yield Progress(phase=phase, done=done, total=limit, waiting_for=tuple(read))
-        return replies
-
-    def prove(self, seen: Seen) -> Generator[Event, None, Chosen]:
-        """Return the checkpoint when it is complete, the same, and right to its last byte.
-
-        Raises:
-            Unfit: it is not.
-        """
-        doubts = require_fit(seen, self.cluster)
-        path = path_for_job(seen, self.cluster)
-        shared = is_shared(seen, self.cluster)
-        if not shared:
-            doubts += require_own_ranks(seen, self.ranks)
-        readers = self.cluster.nodes[:1] if shared else self.cluster.nodes
-        size = max(int(one.get("bytes") or 0) for one in seen.values())
-        names = ", ".join(node.name for node in readers)
-        if size >= _GIB:
-            yield Said(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}")
-        read = dict(parts_of((yield from self.ask(which=path, among=readers, total=size))))
-        if shared:
-            require_complete(read)
-        else:
-            require_fit(read, self.cluster)
-        first = next(iter(read.values()))
-        told = [*seen.values(), *read.values()]
-        doubts += [str(doubt) for one in told for doubt in one.get("doubts", ())]
-        doubts += [str(one["mixed"]) for one in told if one.get("mixed")]
-        return Chosen(
-            path=path,
-            step=first.get("step"),
-            format=str(first.get("format", "")),
-            verified_on=tuple(node.name for node in readers),
-            doubts=tuple(dict.fromkeys(doubts)),
-        )
-
-
-def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return what nodes say that could not even list the folder."""
-    return [one for candidates in found.values() for one in candidates if "name" not in one]
+    return [
+        f"{node}: {one['why']}"
+        for node, candidates in found.items()
+        for one in candidates
+        if "name" not in one
+    ]
 
 
 def newest(

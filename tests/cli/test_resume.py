@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project
+from tests.cli.test_launch import signal_all
 from tests.conftest import MakeSandbox
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
@@ -201,6 +204,48 @@ def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further
     answer = project.run(*named, seconds=90)
     assert answer.returncode == 0, answer.stderr
     assert "begins with step 61" in answer.stdout
+
+
+def processes(box: Sandbox, node: str) -> set[str]:
+    """Return what runs on a node, but for the look itself and sshd's own."""
+    lines = box.on(node, ["ps", "-eo", "pid,args"]).stdout.splitlines()
+    return {line.strip() for line in lines if " ps -eo" not in line and "sshd" not in line}
+
+
+def test_a_folder_on_a_dead_mount_is_reported_and_no_agent_stays(
+    make_sandbox: MakeSandbox, make_project: MakeProject
+) -> None:
+    box = make_sandbox(nodes=2)
+    project = make_project(box)
+    (project.folder / "hosts.yaml").write_text(
+        box.inventory.read_text()
+        + "job:\n  launcher: direct\n  command: [echo.py]\n  checkpoints: out\n"
+        + '  resume_args: ["{checkpoint}"]\n'
+    )
+    answer = project.run("launch", "-i", "hosts.yaml")
+    assert answer.returncode == 0, answer.stderr
+    checkpoint(box.shared / "code" / "out", 10, project.status()["run"])
+    box.fault("node2", "hung-mount")
+    before = processes(box, "node2")
+    code, _, stderr = resume(project, "latest")
+    assert code == 125
+    assert "node2: /shared/code/out does not answer: nothing came from it for 15 s" in stderr
+    code, _, stderr = resume(project, "/root/nowhere.pt")
+    assert code == 125
+    assert "there is no /root/nowhere.pt" in stderr
+    assert processes(box, "node2") == before
+
+    with project.start("resume", "-i", "hosts.yaml", "--checkpoint", "latest") as process:
+        until = time.monotonic() + 20
+        while processes(box, "node2") <= before:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        signal_all(process, signal.SIGINT)
+        process.communicate(timeout=20)
+    until = time.monotonic() + 10
+    while left := processes(box, "node2") - before:
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(trained: Project) -> None:

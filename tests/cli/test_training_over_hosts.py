@@ -96,3 +96,25 @@ def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
     assert sorted(other) == sorted(whole)
     for step, (loss, _) in whole.items():
         assert other[step][0] == pytest.approx(loss, abs=1e-5)
+
+
+def test_latest_is_of_the_run_though_an_earlier_training_came_further(
+    project: Project, tiny: Path
+) -> None:
+    launched(project, "launch", "--nodes", "1")
+    with project.start("launch", "-i", "hosts.yaml", "--nodes", "1") as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if re.search(r"Step 2/", line))
+        launched(project, "stop")
+        process.communicate(timeout=60)
+    status = project.status()
+    assert list((tiny / "out").glob("step-*.aside-*"))
+    path = Path(status["checkpoint"]["path"])
+    manifest = json.loads((tiny / "out" / path.name / "MANIFEST.json").read_text())
+    assert (manifest["run"], manifest["step"]) == (status["run"], status["checkpoint"]["step"])
+    answer = project.run(
+        "resume", "-i", "hosts.yaml", "--checkpoint", "latest", "--nodes", "1", seconds=LONG
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert f"checkpoint {path} (clusterctl" in answer.stderr
+    assert "aside" not in answer.stderr

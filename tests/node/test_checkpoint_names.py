@@ -47,16 +47,16 @@ def test_a_step_is_what_is_marked_as_one(name: str, step: int | None) -> None:
 @pytest.mark.parametrize(
     ("name", "date"),
     [
-        ("2024-12-31", "20241231000000"),
-        ("ckpt-2025-01-02.pt", "20250102000000"),
-        ("checkpoint-20241231", "20241231000000"),
-        ("run_20250102_131415.pt", "20250102131415"),
-        ("2025-01-02T13-14", "20250102131400"),
+        ("2024-12-31", 20241231000000),
+        ("ckpt-2025-01-02.pt", 20250102000000),
+        ("checkpoint-20241231", 20241231000000),
+        ("run_20250102_131415.pt", 20250102131415),
+        ("2025-01-02T13-14", 20250102131400),
         ("2025-13-40.pt", None),
         ("1234567890.pt", None),
     ],
 )
-def test_a_date_is_a_date_and_no_step(name: str, date: str | None) -> None:
+def test_a_date_is_a_date_and_no_step(name: str, date: int | None) -> None:
     told = read_name(name)
     assert told.date == date
     if date:
@@ -87,10 +87,10 @@ def test_dates_in_names_are_ordered_as_days_are(day: dt.date, joint: str) -> Non
         return
     later = day + dt.timedelta(days=1)
     first, second = (
-        read_name(f"run_{joint.join((f'{d:%Y}', f'{d:%m}', f'{d:%d}'))}.pt").date or ""
+        read_name(f"run_{joint.join((f'{d:%Y}', f'{d:%m}', f'{d:%d}'))}.pt").date or 0
         for d in (day, later)
     )
-    assert "" < first < second
+    assert 0 < first < second
 
 
 @given(st.text(max_size=60))

@@ -18,7 +18,7 @@ from clusterctl.node import checkpoints as checkpoints_module
 from clusterctl.node.checkpoints import checkpoints
 from clusterctl.node.link import Link, OperationError
 
-LINK = Link(io.BytesIO(), -1)
+LINK = Link(io.BytesIO(), os.open(os.devnull, os.O_WRONLY))
 
 
 def ask(workdir: Path, **args: Any) -> list[dict[str, Any]]:

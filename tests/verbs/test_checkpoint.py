@@ -238,7 +238,7 @@ def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:
         ({"step": 9}, {"step": 10}),
         ({"step": 900, "epoch": 2}, {"step": 17, "epoch": 3}),
         ({"step": None, "epoch": 2}, {"step": None, "epoch": 10}),
-        ({"step": None, "date": "20241231000000"}, {"step": None, "date": "20250102000000"}),
+        ({"step": None, "date": 20241231000000}, {"step": None, "date": 20250102000000}),
         ({"step": 100, "time": 1.0}, {"step": None, "time": 2.0}),
         ({"step": None, "time": 1.0}, {"step": None, "time": 2.0}),
     ],
@@ -250,6 +250,13 @@ def test_the_newest_is_by_step_epoch_or_date_if_all_say_one_else_by_time(
     late = {**seen(2), "time": 1.0, **newer}
     nodes = pool(LOCAL, a=node(early, late), b=node(late, early))
     assert choose(nodes, LOCAL, "latest").path == "/w/out/step-2"
+
+
+def test_what_is_not_whole_does_not_change_the_order() -> None:
+    early, late = {**seen(9), "time": 2.0}, {**seen(10), "time": 1.0}
+    broken = {**seen(1), "name": "x.tmp", "step": None, "complete": False, "why": "unfinished"}
+    nodes = pool(LOCAL, a=node(early, late, broken), b=node(early, late, broken))
+    assert choose(nodes, LOCAL, "latest").step == 10
 
 
 @pytest.mark.parametrize("which", ["", "  "])

@@ -123,3 +123,12 @@ def test_a_job_that_cannot_be_told_is_an_error() -> None:
     with pytest.raises(UsageError, match="resume_args") as caught:
         resume._template(replace(CLUSTER.job, resume_args=("--from",)))
     assert "{checkpoint}" in (caught.value.hint or "")
+
+
+def test_the_ranks_of_each_node_are_those_of_the_run_if_nothing_else_is_asked_for() -> None:
+    plan = {"nodes": [{"node": "b", "procs": 2}, {"node": "a", "procs": 1}]}
+    before = replace(BEFORE, plan=plan, options=plain(Options(gpus=2)))
+    ranks = resume._ranks(before, CLUSTER, Options(gpus=2))
+    assert ranks == {"a": range(1), "b": range(1, 3)}
+    assert resume._ranks(before, CLUSTER, Options(gpus=1)) == {}
+    assert resume._ranks(BEFORE, CLUSTER, Options(gpus=4)) == {}
