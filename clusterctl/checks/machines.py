@@ -112,15 +112,17 @@ def busy(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
         if lock is None or not lock.run:
             continue
         since = f" since {lock.since}" if lock.since else ""
+        about = f" {lock.about}" if lock.about else ""
         yield Finding(
             check="node.busy",
             status="fail",
             nodes=(node.node,),
             message="another run holds the node",
             wanted="a free node",
-            found=f"run {lock.run} of {lock.user or 'somebody'}{since}",
+            found=f"run {lock.run}{about} of {lock.user or 'somebody'}{since}",
             # Anybody may hold the lock, and call himself anything: no such word is for a shell.
-            remedy=f"clusterctl stop {lock.run}"
+            remedy=f"clusterctl status {lock.run} shows it; --nodes or --exclude launches on"
+            " other nodes"
             if _RUN.fullmatch(lock.run)
             else "see who holds it: sudo ss -xlp (on the node), and look for @clusterctl-run",
         )

@@ -70,7 +70,10 @@ def open_run(args: argparse.Namespace) -> Iterator[OpenRun]:
         return
     with Pool(load_all(args) if args.run else known_cluster(args, records)) as pool:
         found = locate.discover(pool)
-        run = args.run or locate.choose(found, records.all(pool.cluster.name), verb=args.verb)
+        if args.run:
+            run = locate.named(found, args.run)
+        else:
+            run = locate.choose(found, records.all(pool.cluster.name), verb=args.verb)
         record = records.read(pool.cluster.name, run)
         cluster = record.cluster if record else locate.nodes_of(found, run, pool.cluster)
         if {node.name for node in cluster.nodes} <= {node.name for node in pool.cluster.nodes}:

@@ -114,6 +114,7 @@ def _lock(answers: Answers) -> RunLock | None:
         run=str(who.get("run") or f"unknown, of pid {who.get('pid', '?')}"),
         user=str(who.get("user") or who.get("uid", "")),
         since=f"{began:%Y-%m-%d %H:%M} UTC" if began else "",
+        about=str(who.get("about") or ""),
     )
 
 

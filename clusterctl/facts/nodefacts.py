@@ -219,6 +219,8 @@ class RunLock:
     """Empty: nobody."""
     user: str = ""
     since: str = ""
+    about: str = ""
+    """Its name, command and origin, as its supervisor puts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,8 +142,11 @@ def busy(holder: Dict[str, Any]) -> OperationError:
     uid, run = holder.get("uid"), holder.get("run")
     if is_run_id(run):
         user = holder.get("user", "?")
-        known = "run %s of user %s, since %s" % (run, user, _moment(holder.get("since")))
-        hint = "clusterctl stop %s" % run
+        about = " " + holder["about"] if isinstance(holder.get("about"), str) else ""
+        known = "run %s%s of user %s, since %s" % (
+            run, about, user, _moment(holder.get("since")),
+        )  # fmt: skip
+        hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run
         if uid != os.getuid():
             hint = (
                 "wait for it, ask user %s to stop it, or leave the node out with --exclude" % user

@@ -72,6 +72,7 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
         "schema": 1,
         **{name: job.get(name) for name in ("run", "cluster", "node", "workdir", "master")},
         "rank0": job.get("first_rank"),
+        "name": job.get("name"),
         "command": job.get("argv"),
         "launcher": job.get("launcher"),
         "launcher_joined": account.get("launcher_joined"),

@@ -119,7 +119,25 @@ def answer_at(door: Door, job: Dict[str, Any], supervisor: Supervisor) -> None:
     """Answer at the lock from now on."""
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
     user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
-    door.answer(supervisor.reactor, {**who, **user}, supervisor.asked)
+    about = {"about": about_run(job)}
+    door.answer(supervisor.reactor, {**who, **user, **about}, supervisor.asked)
+
+
+COMMAND_SHOWN = 60
+"""Characters of a command that others are shown."""
+
+
+def about_run(job: Dict[str, Any]) -> str:
+    """Return a run's name, command and origin, for whoever finds the machine busy."""
+    argv = [str(word) for word in job["argv"]]
+    if len(argv) > 1 and os.path.basename(argv[0]).startswith("python"):
+        argv = argv[1:]
+    command = " ".join(argv)
+    if len(command) > COMMAND_SHOWN:
+        command = command[:COMMAND_SHOWN] + "..."
+    name = "'%s' " % job["name"] if job.get("name") else ""
+    controller = " from %s" % job["controller"] if job.get("controller") else ""
+    return "%s(%s)%s" % (name, command, controller)
 
 
 def say(descriptor: int, head: Dict[str, Any]) -> bool:

@@ -19,7 +19,13 @@ from clusterctl.plan.processes import Processes, count_processes
 
 
 def make_plan(
-    cluster: Cluster, facts: Mapping[str, NodeFacts], network: Network, *, run: str
+    cluster: Cluster,
+    facts: Mapping[str, NodeFacts],
+    network: Network,
+    *,
+    run: str,
+    name: str = "",
+    controller: str = "",
 ) -> Plan:
     """Return what will be started on each node; nothing is looked up or started here.
 
@@ -28,6 +34,8 @@ def make_plan(
         facts: of each of them.
         network: what each of them uses.
         run: the run's id.
+        name: the user's own name for it.
+        controller: the host that launches it.
 
     Raises:
         UsageError: there is no command, or the launcher is unknown.
@@ -79,6 +87,8 @@ def make_plan(
         start_timeout=job.start_timeout,
         lost_after=job.lost_after,
         launcher_decides=launcher.restarts(job.launcher_args),
+        name=name,
+        controller=controller,
         gathers=job.procs_per_node != 1 or bool(nodes[0].launcher_argv),
         settings=_settings(cluster, network),
     )

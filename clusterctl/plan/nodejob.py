@@ -27,6 +27,8 @@ def node_job(
         "schema": SCHEMA,
         "run": plan.run,
         "cluster": plan.cluster,
+        "name": plan.name,
+        "controller": plan.controller,
         "node": node.node,
         "state": state,
         "node_rank": node.node_rank,

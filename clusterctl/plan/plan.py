@@ -93,6 +93,10 @@ class Plan:
     lost_after: float
     launcher_decides: bool
     """The launcher restarts ranks, so that the end of one is not the end of the run."""
+    name: str = ""
+    """The user's own name for the run."""
+    controller: str = ""
+    """The host that launches it."""
     gathers: bool = True
     """The ranks meet at the master's port; False: each may be a launcher that does that its way."""
     settings: tuple[Setting, ...]

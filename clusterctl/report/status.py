@@ -34,7 +34,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def show_status(screen: Screen, view: RunView) -> None:
     """Print a run's status on stdout."""
-    screen.out.print(words(f"{view.run}  {view.state}", _STYLES.get(view.state, "")))
+    screen.out.print(words(f"{view.title}  {view.state}", _STYLES.get(view.state, "")))
     if view.began:
         began = f"{utc(view.began)[:19]}Z, {age(time.time() - view.began)} ago"
         screen.out.print(words(f"  began    {began}"))

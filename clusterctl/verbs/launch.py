@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
@@ -128,7 +129,14 @@ def _prepare(
     yield from notice_launcher(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
     stop_if_unreachable(verdict)
-    plan = make_plan(cluster, verdict.facts, verdict.network, run=runid.make(cluster.name))
+    plan = make_plan(
+        cluster,
+        verdict.facts,
+        verdict.network,
+        run=runid.make(cluster.name),
+        name=options.name,
+        controller=socket.gethostname(),
+    )
     return cluster, plan, verdict
 
 

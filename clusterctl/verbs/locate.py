@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from clusterctl.verbs.answers import Trouble, trouble
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import RunRecord
 from clusterctl.verbs.runargs import node_args
-from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.verbs.runview import NodeAnswer, RunView, name_of
 from clusterctl.verbs.shape import NOT_OURS, wrong_part
 
 
@@ -68,12 +69,19 @@ def _strange(runs: object) -> str:
 class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)
     """No run was named, and several are live."""
 
-    def __init__(self, runs: tuple[str, ...], verb: str) -> None:
+    def __init__(self, views: Sequence[RunView], verb: str) -> None:
         """Name them, and how to name one."""
-        super().__init__(
-            f"several runs are live: {', '.join(runs)}", hint=f"clusterctl {verb} {runs[0]}"
-        )
-        self.runs = runs
+        titles = ", ".join(view.title for view in views)
+        hint = f"clusterctl {verb} {views[0].run}"
+        super().__init__(f"several runs are live: {titles}", hint=hint)
+        self.runs = tuple(view.run for view in views)
+
+
+def named(found: Discovered, name: str) -> str:
+    """Return the id of a run by its id or by the user's name for it, the newest; else the word."""
+    by_id = (view.run for view in found.runs if view.run == name)
+    by_name = (view.run for view in found.runs if view.name == name)
+    return next(itertools.chain(by_id, by_name), name)
 
 
 def choose(found: Discovered, records: Iterable[RunRecord], *, verb: str = "status") -> str:
@@ -89,11 +97,11 @@ def choose(found: Discovered, records: Iterable[RunRecord], *, verb: str = "stat
         CouldNotTell: no run is known, and not every node answered.
         ClusterError: no run is known.
     """
-    live = [view.run for view in found.runs if view.live]
+    live = [view for view in found.runs if view.live]
     if len(live) > 1:
-        raise SeveralLive(tuple(live), verb)
+        raise SeveralLive(live, verb)
     if live:
-        return live[0]
+        return live[0].run
     # What a node has a part of comes before what was only ever refused.
     ages = {view.run: _age(view) for view in found.runs}
     ages = ages or {record.run: record.began for record in records}
@@ -143,6 +151,7 @@ def _view(
         cluster=cluster.name,
         nodes=answers,
         command=tuple(map(str, first.get("command") or ())),
+        name=name_of(parts.values()),
         began=min((part["began"] for part in parts.values() if part.get("began")), default=None),
     )
 

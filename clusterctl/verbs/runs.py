@@ -80,6 +80,7 @@ def _record(cluster: Cluster, view: RunView) -> RunRecord:
         run=view.run,
         began=view.began or 0.0,
         cluster=replace(cluster, nodes=tuple(took_part), job=job),
+        options={"name": view.name},
         discovered=True,
     )
 
@@ -94,6 +95,7 @@ def _line(records: Records, record: RunRecord | None, view: RunView | None) -> L
             began=view.began,
             nodes=_names(answer.node for answer in view.nodes if answer.part),
             command=view.command,
+            name=view.name,
         )
     end = records.end(record) or {}
     if view is not None:
@@ -109,7 +111,7 @@ def _line(records: Records, record: RunRecord | None, view: RunView | None) -> L
         began=record.began,
         nodes=_names(record.cluster.nodes),
         command=record.cluster.job.command,
-        name=str(record.options.get("name") or ""),
+        name=str(record.options.get("name") or (view.name if view else "")),
         checkpoint=str((record.resumed or {}).get("checkpoint", "")),
     )
 

@@ -82,9 +82,16 @@ class RunView:
     checkpoint: Checkpoint | None = None
     first_cause: FirstCause | None = None
     command: tuple[str, ...] = ()
+    name: str = ""
+    """The user's own name for it."""
     began: float | None = None
     remembered: Mapping[str, Any] | None = None
     """How it ended, as this machine saw it; counts if no node knows, or not every node answers."""
+
+    @property
+    def title(self) -> str:
+        """Its id, with the user's own name for it."""
+        return f"{self.run} ({self.name})" if self.name else self.run
 
     @property
     def known(self) -> bool:
@@ -153,6 +160,7 @@ class RunView:
             "schema": SCHEMA,
             "run": self.run,
             "cluster": self.cluster,
+            "name": self.name or None,
             "state": self.state,
             "ended_by": self.ended_by or None,
             "began": self.began,
@@ -164,6 +172,11 @@ class RunView:
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
         }
+
+
+def name_of(parts: Iterable[Mapping[str, Any]]) -> str:
+    """Return the user's own name for a run, of which these are the parts."""
+    return next((str(part["name"]) for part in parts if part.get("name")), "")
 
 
 def state_of(nodes: Iterable[NodeAnswer]) -> RunState:

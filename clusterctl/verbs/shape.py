@@ -25,6 +25,7 @@ _PART: Mapping[str, Kinds] = {
     "rank0": _WHOLE,
     "world_size": _WHOLE,
     "began": _NUMBER,
+    "name": _TEXT,
     "command": (list, _NONE),
     "workdir": _TEXT,
     "supervisor": (dict, _NONE),

@@ -17,7 +17,7 @@ from clusterctl.verbs.late import cause_of_ends
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.runview import Checkpoint, NodeAnswer, RunView
+from clusterctl.verbs.runview import Checkpoint, NodeAnswer, RunView, name_of
 from clusterctl.verbs.shape import NOT_OURS, wrong_part
 
 BAD_ENDS = frozenset({"failed", "lost"})
@@ -83,6 +83,7 @@ def view_of(
             for node in cluster.nodes
         ),
         command=cluster.job.command,
+        name=name_of(parts.values()),
         began=min(began, default=None),
     )
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -329,15 +330,24 @@ def test_a_lost_connection_costs_no_line_and_doubles_none(project: Project) -> N
 
 
 def test_busy_nodes_refuse_a_second_launch_and_name_the_holder(project: Project) -> None:
-    run = running(project)
+    started = project.launch("--detach", "--name", "base", *LONG, "--", "job.py")
+    assert started.returncode == 0, started.stderr
+    run = started.stdout.strip()
     refused = project.launch("--json", "--no-check", "--", "job.py")
     assert refused.returncode == 125
     assert run in refused.stderr
     assert last_event(refused)["ended_by"] in {"busy", "sync"}
     checked = project.launch("--", "job.py")
     assert checked.returncode == 125
-    assert f"clusterctl stop {run}" in checked.stderr
-    project.wait_for(run, "running")
+    told = " ".join(checked.stderr.split())
+    assert re.search(rf"run {run} 'base' \(job.py\) from \S+ of root since", told)
+    assert f"clusterctl status {run} shows it" in told
+    elsewhere = replace(project, state=project.state.with_name("elsewhere"))
+    assert elsewhere.status("base")["run"] == run
+    assert elsewhere.status()["name"] == "base"
+    listed = json.loads(elsewhere.run("runs", "--json").stdout)["runs"]
+    assert listed[0]["name"] == "base"
+    assert elsewhere.run("status", run).stdout.startswith(f"{run} (base)  running")
 
 
 def test_a_command_that_does_not_exist_starts_nothing(project: Project) -> None:

@@ -263,6 +263,16 @@ def test_several_live_runs_are_named() -> None:
     assert str(several.value.hint).startswith("clusterctl stop lab-")
 
 
+def test_a_run_is_found_and_named_by_the_name_that_the_nodes_keep() -> None:
+    one, two = named("a", "one1", "running"), named("b", "two2", "running")
+    found = locate.discover(cluster_runs(a=[{**one, "name": "base"}], b=[two]))
+    assert locate.named(found, "base") == ID.format("one1")
+    assert locate.named(found, ID.format("two2")) == ID.format("two2")
+    assert locate.named(found, "other") == "other"
+    with pytest.raises(UsageError, match=r"one1 \(base\)"):
+        locate.choose(found, [])
+
+
 def test_no_run_at_all() -> None:
     with pytest.raises(ClusterError, match="no run is known"):
         locate.choose(locate.discover(cluster_runs(a=[], b=[])), [])
