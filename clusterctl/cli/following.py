@@ -17,7 +17,7 @@ from clusterctl.report.lines import Prefixed
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.attend import Attendance
 from clusterctl.verbs.events import Said
-from clusterctl.verbs.follow import Lines
+from clusterctl.verbs.follow import LONGEST_WAIT, Lines
 from clusterctl.verbs.launch import Launched
 from clusterctl.verbs.records import Records
 from clusterctl.verbs.stop import stop
@@ -61,6 +61,9 @@ def follow_run(launched: Launched, pool: Pool, records: Records, display: Launch
             _leave(launched.plan.run)
             return EXIT_STOPPED_FOLLOWING
         else:
+            if ended.ended_by == "unknown" and not ended.view.known:
+                _lose_sight(launched.plan.run)
+                return EXIT_STOPPED_FOLLOWING
             records.write_end(launched.record, ended.document())
             display.ended(ended)
             return ended.exit_code
@@ -105,6 +108,13 @@ def _ask() -> str:
                 return STAY if word == "follow" else word
         if not answer:
             return LEAVE
+
+
+def _lose_sight(run: str) -> None:
+    """Report that no node answers any more: the run needs nobody here, and may be well."""
+    text = f"no node has answered for {LONGEST_WAIT:g} s: the way to them is lost from here"
+    Screen().say(Said(text=text, level="warning"))
+    _leave(run)
 
 
 def _leave(run: str) -> None:
