@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(500)]
 STEPS = 24
 LONG = 150
 """Seconds for a training: three times torch must start on a busy machine."""
+GRACE = 60
+"""Seconds that a stopped job has to end."""
 CONFIG = f"""\
 name_or_path: /shared/tiny/model
 dataset_path: /shared/tiny/train.jsonl
@@ -75,12 +78,19 @@ def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
     assert sorted(whole) == list(range(1, STEPS + 1))
     (tiny / "out").rename(tiny / "whole")
 
-    with project.start("launch", "-i", "hosts.yaml") as process:
+    # In a script, as most people start it: the stop must reach Python behind it, to save.
+    script = 'python -m train --config tiny.yaml "$@" 2>&1 | tee -a train-$RANK.txt\n'
+    (project.folder / "train.sh").write_text("set -o pipefail\n" + script)
+    words = ("launch", "-i", "hosts.yaml", "--", "bash", "train.sh")
+    with project.start(*words) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if re.search(r"Step 3/", line))
+        began = time.monotonic()
         launched(project, "stop")
+        assert time.monotonic() - began < GRACE  # it ended by itself, and saved: see below
         process.communicate(timeout=60)
     stopped_at = max(losses(tiny))
+    assert (tiny / "out" / f"step-{stopped_at:06d}").exists()
     assert stopped_at >= 3
     if stopped_at == STEPS:  # the machine was too busy to stop it sooner
         shutil.rmtree(tiny / "out" / f"step-{STEPS:06d}")
