@@ -1,7 +1,7 @@
 # make demo   the whole story on this machine: three hosts, check, launch, stop, resume
 # make test   what must be green before a change lands
 PYTHON := .venv/bin/python
-WORKERS ?= 2
+WORKERS ?= auto
 TESTS ?= tests
 
 .PHONY: setup demo test lint bench soak clean
@@ -21,7 +21,7 @@ lint: setup
 	$(PYTHON) -m mypy
 
 test: lint
-	$(PYTHON) -m pytest -n $(WORKERS) -m "not soak" $(TESTS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
 
 soak: setup
 	$(PYTHON) -m pytest -m soak --timeout 0 $(TESTS)

@@ -40,6 +40,28 @@ settings.register_profile(
 )
 settings.load_profile("clusterctl")
 
+LONGEST = (
+    "tests/cli/test_training_over_hosts.py",
+    "tests/train/test_hub.py::test_a_model_and_data_of_the_hub",
+    "tests/train/test_smoke.py::test_a_toy",
+    "tests/cli/test_launch.py::test_a_run_outlives",
+    "tests/cli/test_launch.py::test_an_interrupt_while_it_starts",
+    "tests/cli/test_lost_node.py",
+    "tests/cli/test_launch.py::test_unhealthy_nodes",
+    "tests/train/test_slow_rank.py::test_a_slowed_rank",
+    "tests/train/test_batching.py::test_every_batching",
+    "tests/train/test_checkpoint.py::test_other_nodes_with_folders",
+    "tests/train/test_checkpoint.py::test_nodes_with_folders",
+    "tests/train/test_checkpoint.py::test_a_killed_run",
+    "tests/train/test_stop.py::test_a_stop_while_saving",
+    "tests/train/test_loop.py::test_losses_do_not_depend",
+    "tests/cli/test_launch.py::test_a_run_under_torchrun",
+    "tests/transport/test_links.py",
+    "tests/verbs/test_check.py::test_a_fault_gives_one_finding",
+)
+"""The tests that take longest, by `make test`, longest first."""
+WORKERS_LIMIT = 16
+
 _numbers = count(1)
 _OF_A_TEST = re.compile(r"t(\d+)-\d+")
 
@@ -52,6 +74,34 @@ def pytest_sessionstart() -> None:
         found = _OF_A_TEST.fullmatch(name)
         if found and not psutil.pid_exists(int(found[1])):
             sandbox.remove(name)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Start two workers a core: most tests wait for other processes."""
+    return min(2 * (os.cpu_count() or 1), WORKERS_LIMIT)
+
+
+@pytest.hookimpl(trylast=True)  # after the shuffle
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deal the longest tests out: each worker starts with its share, so that none ends the run.
+
+    `--dist worksteal` gives each worker one piece of the list, all of about the same length.
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    longest = sorted(
+        (item for item in items if item.nodeid.startswith(LONGEST)),
+        key=lambda item: [item.nodeid.startswith(each) for each in LONGEST].index(True),
+    )
+    taken = {id(item) for item in longest}
+    others = [item for item in items if id(item) not in taken]
+    dealt: list[pytest.Item] = []
+    for worker in range(workers):
+        piece = longest[worker::workers]
+        length = (len(items) - len(dealt)) // (workers - worker)
+        cut = max(0, length - len(piece))
+        dealt += piece + others[:cut]
+        del others[:cut]
+    items[:] = dealt + others
 
 
 def _start(

@@ -12,6 +12,14 @@ from tests.train.world import World
 from train.config import Config
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread a process: those of several would wait for each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a model (`model`, `tied`) and data (`train.jsonl`, `eval.jsonl`)."""

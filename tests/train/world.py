@@ -24,8 +24,6 @@ LIMIT = 200.0
 
 def context() -> multiprocessing.context.ForkServerContext:
     """Return the server that ranks are forked from."""
-    # One thread a rank: threads of several ranks on two cores would wait for each other.
-    os.environ["OMP_NUM_THREADS"] = "1"
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(["tests.train.preload"])
     return found
