@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clusterctl.cli.numbers import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import Interrupted, UsageError
 from clusterctl.inventory.select import named
-from clusterctl.logs.fold import Folder, Straight
+from clusterctl.logs.filter import Filter
+from clusterctl.logs.fold import Folder, LastLines, Shower, Straight
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
+from clusterctl.transport.pool import Pool
 from clusterctl.verbs import logs
+from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.follow import Lines, follow
 from clusterctl.verbs.runlog import RunLog
@@ -30,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-f", "--follow", action="store_true", help="go on until the run is over")
     add("--node", metavar="SPEC", help="only these nodes: names and ranges")
     add("--rank", metavar="RANKS", help="only these ranks, as 0-3,7")
+    add("-n", "--tail", type=whole(0), metavar="N", help="only the last N lines; -f goes on")
     add("--since", metavar="T", help="only lines since then: 90s, 10m, 2h, 1d, or an ISO time")
     add("--grep", metavar="RE", help="only lines that match")
     add("--timestamps", action="store_true", help="begin each line with its time, in UTC")
@@ -45,7 +50,6 @@ def run(args: argparse.Namespace) -> int:
     wanted = logs.parse_filter(
         ranks_text=args.rank, since=args.since, pattern=args.grep, now=time.time()
     )
-    shower = Straight() if args.raw or args.json else Folder()
     shown = Shown(screen=Screen(), lines=_printer(args))
     with open_run(args) as opened, _left_in_words(opened.run, follows=args.follow):
         log = RunLog(opened.run, opened.cluster)
@@ -56,16 +60,38 @@ def run(args: argparse.Namespace) -> int:
             chosen = named(opened.cluster, args.node, option="--node")
             only = frozenset(node.name for node in chosen)
         pool = opened.pool
+        troubles: dict[str, Trouble] = {}
         if args.collect:
             troubles = drive(logs.collect(pool, log, args.collect, only=only), shown.show)
-        elif args.follow:
-            following = follow(pool, log, Lines(wanted, shower), only=only)
+        elif args.tail is not None or not args.follow:
+            log.goes_on = args.follow
+            troubles = _read(args, pool, log, wanted, shown, only)
+            log.go_on()
+        if args.follow:
+            following = follow(pool, log, Lines(wanted, _shower(args)), only=only)
             troubles = drive(following, shown.show).troubles
-        else:
-            reading = logs.read(pool, log, wanted=wanted, shower=shower, only=only)
-            troubles = drive(reading, shown.show)
     shown.tell(troubles)
     return EXIT_SILENT if troubles else 0
+
+
+def _read(
+    args: argparse.Namespace,
+    pool: Pool,
+    log: RunLog,
+    wanted: Filter,
+    shown: Shown,
+    only: frozenset[str] | None,
+) -> dict[str, Trouble]:
+    """Show what there is, with `--tail` the last of it."""
+    shower, last = _shower(args), 0
+    if args.tail is not None:
+        shower, last = LastLines(shower, args.tail), logs.bytes_of(args.tail, wanted)
+    reading = logs.read(pool, log, wanted=wanted, shower=shower, only=only, tail=last)
+    return drive(reading, shown.show)
+
+
+def _shower(args: argparse.Namespace) -> Shower:
+    return Straight() if args.raw or args.json else Folder()
 
 
 @contextmanager
@@ -89,8 +115,8 @@ def _require_whole(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a flag asks for less, or for more.
     """
-    unfit = ("follow", "rank", "since", "grep")
-    given = [f"--{name}" for name in unfit if getattr(args, name)]
+    unfit = ("follow", "tail", "rank", "since", "grep")
+    given = [f"--{name}" for name in unfit if getattr(args, name) not in {None, False}]
     if given:
         raise UsageError(
             f"--collect copies whole files: wanted it without {', '.join(given)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from typing import Protocol
 
 from clusterctl.logs.entry import Entry, Folded, Source
@@ -53,6 +54,29 @@ class Straight:
         lines = self._lines
         self._lines = []
         return lines
+
+
+class LastLines:
+    """Shows only the last lines, once all have come."""
+
+    def __init__(self, shower: Shower, count: int) -> None:
+        """Show the last `count` of what `shower` would show."""
+        self._shower = shower
+        self._lines: deque[Folded] = deque(maxlen=count)
+
+    def add(self, entry: Entry, *, now: float) -> None:
+        """Take the next entry."""
+        self._shower.add(entry, now=now)
+
+    def ready(self, *, now: float) -> list[Folded]:
+        """Return nothing yet."""
+        self._lines.extend(self._shower.ready(now=now))
+        return []
+
+    def flush(self, *, finished: bool = False) -> list[Folded]:
+        """Return the last lines."""
+        self._lines.extend(self._shower.flush(finished=finished))
+        return list(self._lines)
 
 
 class Folder:

@@ -28,7 +28,8 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `from`: file → offset, where a negative
-            one counts from the log's end; `follow`; `files`: only these logs.
+            one counts from the log's end; `last`: so many bytes of each log that `from` does not
+            name; `follow`; `files`: only these logs.
         body: unused.
         link: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset", "next",
             "time"}`, and `{"event": {…}, "file", "offset", "next"}`; `next` is for `from`.
@@ -37,7 +38,7 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     paths = find(args)
     to_runs_own("tail", args, link, paths)
     reader = Reader(paths, link, dict(args.get("from", {})), args.get("files"))
-    reader.resolve_offsets()
+    reader.resolve_offsets(int(args.get("last") or 0))
     link.send(Message({"here": True}))  # a run may have nothing to say for hours
     reader.events()
     reader.history()
@@ -68,8 +69,10 @@ class Reader:
         """Return the logs that are there and wanted."""
         return [log for log in self.paths.logs() if self.only is None or log in self.only]
 
-    def resolve_offsets(self) -> None:
-        """Count the negative offsets back from the logs' ends."""
+    def resolve_offsets(self, last: int = 0) -> None:
+        """Count negative offsets back from the logs' ends; other logs begin `last` bytes before."""
+        for log in self.logs() if last else ():
+            self.offsets.setdefault(log, -last)
         for log, offset in self.offsets.items():
             if offset < 0:
                 self.offsets[log] = max(0, self._size(log) + offset)

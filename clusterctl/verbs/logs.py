@@ -27,6 +27,9 @@ from clusterctl.verbs.shape import NOT_OURS, wrong_tail
 from clusterctl.wire import Message
 
 TICK = 0.5
+LEAST_TAIL = 64 * 1024
+LONG_LINE = 4096
+"""Bytes to read of a log for each of the last lines that are wanted."""
 UNTIL_ALL_HAVE_SPOKEN = float("inf")
 _OF_A_RUN = re.compile(r"events\.jsonl|launcher\.log|ranks/\d+\.log")
 """The files that `tail` sends."""
@@ -40,8 +43,9 @@ def read(
     wanted: Filter | None = None,
     shower: Shower | None = None,
     only: frozenset[str] | None = None,
+    tail: int = 0,
 ) -> Generator[Event, None, dict[str, Trouble]]:
-    """Read what there is and yield it in order of time.
+    """Read what there is and yield it in order of time; with `tail` about so many bytes a log.
 
     Yields:
         `LogLines`, `Said`.
@@ -54,7 +58,8 @@ def read(
     shows, filters = shower or Folder(), wanted or Filter()
     troubles: dict[str, Trouble] = {}
     last: dict[str, tuple[Message, ...]] = {}
-    with nodes.following({name: log.read_request(name) for name in names}, tick=TICK) as stream:
+    requests = {name: log.read_request(name, last=tail) for name in names}
+    with nodes.following(requests, tick=TICK) as stream:
         for item in stream:
             now = time.monotonic()
             if item is not None:
@@ -78,6 +83,12 @@ def read(
         shows.add(entry, now=time.monotonic())
     yield from batch(shows.flush(finished=log.finished))
     return troubles
+
+
+def bytes_of(lines: int, wanted: Filter) -> int:
+    """Return how many bytes of each log have its last lines; 0: all of it must be read."""
+    picks = wanted.pattern is not None or wanted.since is not None
+    return 0 if picks else max(LEAST_TAIL, lines * LONG_LINE)
 
 
 def parse_filter(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster
@@ -48,6 +49,10 @@ class RunLog:
         self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
         self._events_read: dict[str, int] = {}
+        self.goes_on = False
+        """Reading on comes next: a line without its end is kept until then."""
+        self._cut = False
+        """Logs are read from somewhere within."""
         self._clocks: dict[str, float] = {}
         """Seconds that each node's clock is ahead of the master's."""
 
@@ -55,9 +60,16 @@ class RunLog:
         """Return the request that reads on from here until the node's part is over."""
         return self._request(node, follow=True)
 
-    def read_request(self, node: str) -> Request:
-        """Return the request that reads what there is."""
-        return self._request(node, follow=False)
+    def read_request(self, node: str, *, last: int = 0) -> Request:
+        """Return the request that reads what there is; with `last` about so many bytes a log."""
+        request = self._request(node, follow=False)
+        self._cut = bool(last)
+        return replace(request, args={**request.args, "last": last}) if last else request
+
+    def go_on(self) -> None:
+        """Forget that what there is was read to its end: reading on comes next."""
+        self.parts.clear()
+        self.goes_on = self._cut = False
 
     def end_request(self, node: str, part: Mapping[str, Any]) -> Request:
         """Return the request for the events and the end of each log of a node's part."""
@@ -140,6 +152,7 @@ class RunLog:
         if log is None:
             source = Source(node=node, rank=message.head.get("rank"))
             log = self._logs[node][file] = _LogFile(source, offset)
+            log.begins_within = self._cut and offset > 0
         body = message.body
         received = log.splitter.received
         if offset > received:
@@ -153,6 +166,8 @@ class RunLog:
         yield log.entries(log.splitter.feed(body), time)
 
     def _finish(self, node: str, now: float) -> Iterator[list[Entry]]:
+        if self.goes_on and not self.parts[node].get("end"):
+            return
         for log in self._logs[node].values():
             if rest := log.splitter.finish():
                 yield log.entries(rest, now)
@@ -161,13 +176,15 @@ class RunLog:
 class _LogFile:
     """One log of a node, as far as it was read."""
 
-    __slots__ = ("_last", "_size", "source", "splitter")
+    __slots__ = ("_last", "_size", "begins_within", "source", "splitter")
 
     def __init__(self, source: Source, offset: int) -> None:
         self.source = source
         self.splitter = LineSplitter(offset)
         self._last: deque[bytes] = deque()
         self._size = 0
+        self.begins_within = False
+        """The first bytes are of a line that began before, and are left out."""
 
     @property
     def last_lines(self) -> tuple[str, ...]:
@@ -176,6 +193,8 @@ class _LogFile:
 
     def entries(self, lines: list[Line], time: float) -> list[Entry]:
         """Return these lines as entries, and keep the last of them."""
+        if self.begins_within and lines:
+            lines, self.begins_within = lines[1:], False
         source, last = self.source, self._last
         for line in lines[-KEPT_LINES:]:
             if line.ending == "\r" or not line.data.strip():

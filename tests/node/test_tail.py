@@ -141,7 +141,7 @@ def test_a_dead_supervisors_run_is_told_to_its_end(make_run: MakeRun) -> None:
     run.wait_for_log(0, b"here")
     os.kill(run.pid_of_supervisor(), signal.SIGKILL)
     messages = run.tail(follow=True)
-    assert messages[-1].head["node"]["state"] == "lost"
+    assert messages[-1].head["node"]["end"]["by"] == "supervisor"
     assert data_of(messages, "ranks/0.log") == [(0, b"here\n")]
     wait_until(lambda: not run.left())
 
@@ -155,3 +155,14 @@ def test_a_cut_event_line_waits_for_its_rest(make_run: MakeRun) -> None:
     heads = [m.head for m in run.tail() if "event" in m.head]
     assert heads[-1]["event"]["kind"] == "end"
     assert heads[-1]["next"] == len(whole)
+
+
+def test_the_last_bytes_of_every_log_are_sent_when_only_those_are_wanted(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(CHATTER, procs=2).start()
+    run.ended()
+    messages = run.call(0, "tail", {**run.where(0), "from": {"ranks/1.log": 7}, "last": 5000})
+    size = len(run.log(0))
+    assert data_of(messages, "ranks/0.log")[0][0] == size - 5000
+    assert data_of(messages, "ranks/1.log")[0][0] == 7

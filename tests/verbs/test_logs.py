@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.logs.filter import Filter
+from clusterctl.logs.fold import Folder, LastLines
 from clusterctl.transport.fake import FakePool
-from clusterctl.transport.interface import Reply
+from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.events import Event
-from clusterctl.verbs.follow import LogLines
+from clusterctl.verbs.events import Event, drive
+from clusterctl.verbs.follow import LogLines, follow
+from clusterctl.verbs.logs import bytes_of, read
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import NodeAnswer, RunView
 from clusterctl.wire import Message
@@ -141,3 +145,40 @@ def test_ranks_that_the_run_does_not_have_are_refused() -> None:
         logs.require_ranks(wanted, RunView(run=RUN, cluster="lab", nodes=nodes))
     silent = (NodeAnswer(node=CLUSTER.node("a"), failure="timeout"),)
     logs.require_ranks(wanted, RunView(run=RUN, cluster="lab", nodes=silent))
+
+
+def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None:
+    whole = b"".join(b"line %d\n" % number for number in range(5))
+    asked: list[Any] = []
+
+    def answer(request: Request) -> list[Message]:
+        asked.append(dict(request.args))
+        if len(asked) == 1:  # it begins and ends within a line
+            return [data(0, 10, whole[10:] + b"hal"), ended("a", "running")]
+        begin = request.args["from"]
+        assert isinstance(begin, dict)
+        return [data(0, begin["ranks/0.log"], b"half\n"), ended("a")]
+
+    pool = FakePool(CLUSTER, {"a": {"tail": answer}, "b": {"tail": [ended("b")]}})
+    log = RunLog(RUN, CLUSTER)
+    log.goes_on = True
+    seen: list[str] = []
+
+    def show(event: object) -> None:
+        if isinstance(event, LogLines):
+            seen.extend(line.line.text for line in event.lines)
+
+    drive(read(pool, log, shower=LastLines(Folder(), 2), tail=65536), show)
+    assert seen == ["line 3", "line 4"]
+    assert asked[0]["last"] == 65536
+    log.go_on()
+    drive(follow(pool, log), show)
+    assert seen == ["line 3", "line 4", "half"]
+    assert asked[1]["from"]["ranks/0.log"] == len(whole)
+
+
+def test_a_search_of_the_last_lines_reads_all_of_the_log() -> None:
+    assert bytes_of(20, Filter()) == 20 * 4096
+    assert bytes_of(1, Filter(ranks=frozenset({0}))) == 64 * 1024
+    assert bytes_of(20, Filter(since=1.0)) == 0
+    assert bytes_of(20, Filter(pattern=re.compile("x"))) == 0
