@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import FOLDER, Manifest
-from clusterctl.node.trees import Listing, decode, text, tree_hash
+from clusterctl.node.trees import Entry, Listing, decode, text, tree_hash
 from clusterctl.wire import Message
 
 SHOWN = 20
@@ -38,10 +38,12 @@ def tree(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     root = folder(args)
     with told_by_name(root):
         manifest = Manifest(root)
-        listing = decode(body) if body else _placed(manifest, args["tree"])
         if args.get("fresh"):
             manifest.records = {}
-        different = None if listing is None else differences(manifest, listing)
+        if body:
+            different: Optional[List[bytes]] = differences(manifest, decode(body))
+        else:
+            different = _since_placed(manifest, args["tree"])
         if different == []:
             return Message({"equal": True})
         head: Dict[str, Any] = {"equal": False}
@@ -136,12 +138,16 @@ def make_folder(root: bytes) -> None:
         raise OperationError("workdir", message) from error
 
 
-def _placed(manifest: Manifest, tree: str) -> Optional[Listing]:
-    """Return what was placed last, as far as names and kinds go; None: it is another tree."""
+def _since_placed(manifest: Manifest, tree: str) -> Optional[List[bytes]]:
+    """Return the paths that differ from what was placed last; None: that is another tree."""
     if manifest.tree != tree:
         return None
-    try:
-        listing = manifest.listing()
-    except OSError:
-        return None
-    return listing if tree_hash(listing) == tree else None
+    placed: Listing = {}
+    different = []
+    for path, record in sorted(manifest.records.items()):
+        current = manifest.current(path)
+        # Only the hash of the whole tree knows the kinds: those of now must make it up.
+        placed[path] = Entry(current.kind if current else "", record.digests[-1])
+        if current != placed[path]:
+            different.append(path)
+    return different if different or tree_hash(placed) == tree else None

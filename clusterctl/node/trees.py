@@ -14,6 +14,8 @@ import zlib
 from typing import Dict, NamedTuple, Optional
 
 CHUNK = 1 << 20
+FIRST = 1 << 16
+"""Most files are small, and room for a large piece costs more than reading a small one."""
 
 FILE, EXECUTABLE, LINK = "f", "x", "l"
 
@@ -50,11 +52,13 @@ def digest_of(path: bytes, kind: str) -> str:
         return hashlib.sha256(os.readlink(path)).hexdigest()
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
+        count = FIRST
         while True:
-            data = file.read(CHUNK)
+            data = file.read(count)
             if not data:
                 return digest.hexdigest()
             digest.update(data)
+            count = CHUNK if len(data) == count else FIRST
 
 
 def tree_hash(listing: Listing) -> str:

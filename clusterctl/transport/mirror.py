@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class Placement:
     """Its wanted hash."""
     listing: bytes
     """Its wanted listing, encoded."""
+    paths: Collection[bytes] = ()
+    """Its paths; empty: as the listing has them."""
     lock: str
     """The node's lock: its holder, a run, keeps the folder as it is."""
     holder: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +109,7 @@ def needed(plan: Message, placement: Placement) -> list[bytes]:
     """
     count = plan.head.get("need")
     paths = _paths(plan)[:count] if isinstance(count, int) else []
-    foreign = sorted(set(paths) - set(decode(placement.listing)))
+    foreign = sorted(set(paths).difference(placement.paths or decode(placement.listing)))
     if foreign:
         shown = ", ".join(repr(text(path)) for path in foreign[:3])
         words = f"asked for {len(foreign)} files that are not part of the sync: {shown}"

@@ -76,15 +76,16 @@ def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> Source:
         if path.split(b"/", 1)[0] == OWN_FOLDER or ignored.covers(path) or apart.covers(path):
             continue
         _refuse_secret(folder, path)
-        with _named(path):
-            try:
-                status = os.lstat(root + path)
-                kind = kind_of(status)
-                if kind is not None:
-                    listing[path] = Entry(kind, digest_of(root + path, kind))
-                    size += status.st_size
-            except (FileNotFoundError, NotADirectoryError):
-                continue  # deleted in the work tree
+        try:
+            status = os.lstat(root + path)
+            kind = kind_of(status)
+            if kind is not None:
+                listing[path] = Entry(kind, digest_of(root + path, kind))
+                size += status.st_size
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # deleted in the work tree
+        except OSError as error:
+            raise _unreadable(path, error) from error
     if not listing:
         raise _nothing(folder, worktree)
     return Source(
@@ -193,8 +194,12 @@ def _named(path: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = f"make it readable, or name it in {IGNORE_FILE}"
-        raise ClusterError(f"{text(path) or '.'}: {error.strerror}", hint=hint) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: bytes, error: OSError) -> ClusterError:
+    hint = f"make it readable, or name it in {IGNORE_FILE}"
+    return ClusterError(f"{text(path) or '.'}: {error.strerror}", hint=hint)
 
 
 _PRIVATE = re.compile(

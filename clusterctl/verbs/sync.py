@@ -263,6 +263,7 @@ class _Sync:
                 workdir=str(node.workdir),
                 tree=self.source.tree,
                 listing=listing,
+                paths=self.source.listing.keys(),
                 lock=lock_name(self.cluster, node),
                 holder=holder,
                 together=together,
