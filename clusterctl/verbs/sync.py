@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
 import secrets
-import socket
 import time
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterctl.errors import SyncRefused, UsageError
+from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.mirror import Placement
-from clusterctl.transport.source import Source, changed_since, read_source, token_in
+from clusterctl.transport.source import Source, read_source, token_in
 from clusterctl.transport.together import Together
 from clusterctl.verbs.answers import trouble
-from clusterctl.verbs.deletions import Origin, leftovers_of, refusal
 from clusterctl.verbs.events import Event, Progress, Said
+from clusterctl.verbs.placing import Placing, why_different
+from clusterctl.verbs.shape import NOT_OURS
 from clusterctl.verbs.sharing import Sight, busy, folders
 from clusterctl.verbs.synced import NodeSync, State, SyncOptions, SyncResult
-from clusterctl.wire import Message
 
 __all__ = ["NodeSync", "SyncOptions", "SyncResult", "sync"]
 
@@ -232,68 +230,29 @@ class _Sync:
         """
         if not firsts:
             return
-        refused: list[SyncRefused] = []
-        order = sorted(node.name for node in firsts)
-        together = Together(order, lambda plans: self._agree(plans, refused))
+        placing = Placing(self.cluster, self.source, self.options)
+        together = Together(sorted(node.name for node in firsts), placing.agree)
         try:
-            for reply in self.pool.mirror(self._placements(firsts, together)):
+            for reply in self.pool.mirror(placing.placements(firsts, together)):
                 head = self._head(reply)
                 if head is not None:
-                    self._judge(reply.node, head)
+                    try:
+                        self._judge(reply.node, head)
+                    except (KeyError, TypeError, ValueError):
+                        self._fail(reply.node, NOT_OURS, "")
                 elif _kind(reply) == "locked":
                     together.abort()
                 together.withdraw(reply.node)
                 yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
         finally:
             together.abort()
-        if refused:
-            raise refused[0]
-
-    def _placements(self, firsts: list[Node], together: Together) -> dict[str, Placement]:
-        listing, here = self.source.encoded, self._here()
-        holder = {
-            "sync": secrets.token_hex(8),
-            "user": getpass.getuser(),
-            "host": here.host,
-            "folder": here.folder,
-        }
-        return {
-            node.name: Placement(
-                source=self.source.folder,
-                workdir=str(node.workdir),
-                tree=self.source.tree,
-                listing=listing,
-                paths=self.source.listing.keys(),
-                lock=lock_name(self.cluster, node),
-                holder=holder,
-                together=together,
-            )
-            for node in firsts
-        }
-
-    def _here(self) -> Origin:
-        return Origin(host=socket.gethostname(), folder=str(self.source.folder))
-
-    def _agree(self, plans: Mapping[str, Message], refused: list[SyncRefused]) -> bool:
-        """Judge what all nodes would do; keep why not."""
-        if self.options.deletes:
-            return True
-        why = refusal(
-            [leftovers_of(name, plan) for name, plan in sorted(plans.items())],
-            here=self._here(),
-            command=self.options.command,
-            workdirs={node.name: str(node.workdir) for node in self.cluster.nodes},
-            launching=self.options.launching,
-        )
-        if why is not None:
-            refused.append(why)
-        return why is None
+        if placing.refused is not None:
+            raise placing.refused
 
     def _judge(self, name: str, head: Mapping[str, Any]) -> None:
         if "aborted" in head:
             self._fail(name, "left as it is, as not all nodes could be changed", "")
             return
-        sent = head["sent"]
         changed = head["need"] or head["deleted"] or head["set_aside"]
         if changed or not self._is_ok(name):
             self._note(name, "updated")
@@ -305,21 +264,9 @@ class _Sync:
             set_aside=tuple(head["set_aside"]),
         )
         if not head["equal"]:
-            self._fail(name, *self._why_different(name, sent, head["different"]))
-
-    def _why_different(
-        self, name: str, sent: Mapping[str, Any], different: list[str]
-    ) -> tuple[str, str]:
-        """Say why a node did not get the tree, and what to do."""
-        listed = ", ".join(different)
-        if changed := changed_since(self.source, different):
-            words = f"changed here while it was sent: {', '.join(changed)}"
-            return words, "sync again when nothing writes to this folder"
-        if not sent["code"]:
-            return f"not as sent: {listed}", "it changed there meanwhile; sync again"
-        words = f"not all files could be written ({sent['code']}): {sent['words'] or listed}"
-        workdir = self.cluster.node(name).workdir
-        return words, f"try there: df -h {workdir}; df -i {workdir}; ls -ld {workdir}"
+            workdir = self.done[name].workdir
+            words, hint = why_different(self.source, workdir, head["sent"], head["different"])
+            self._fail(name, words, hint)
 
     def _prove(self, nodes: list[Node], state: State) -> None:
         """Have nodes that were given nothing themselves read every file."""
