@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
+import shutil
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory import load
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump
 from clusterctl.inventory.words import cluster_of_words
 
@@ -28,7 +33,6 @@ _OPTIONS = """\
 # ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}
 # defaults: {gpus: 8, python: /opt/venv/bin/python}  # the job's interpreter
 # shared: [/workspace]                               # one filesystem, seen by all nodes
-# workdir: /workspace/project                        # the code is mirrored here
 # network: {subnet: 10.11.7.0/24, master_port: 29600}
 # job:
 #   command: [-m, train, --config, config.yaml]
@@ -37,6 +41,11 @@ _OPTIONS = """\
 #   checkpoints: checkpoints
 #   resume_args: [--resume-from-checkpoint, "{checkpoint}"]
 """
+
+
+_WORKDIR = "# The code is mirrored here and the job runs here, on every node.\n"
+_GPU_SIGNS = ("/dev/nvidiactl", "/dev/kfd")
+_GPU_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi")
 
 
 def draft(hosts: Sequence[str], *, name: str) -> str:
@@ -65,7 +74,39 @@ def convert(hostfile: Path) -> str:
 
 def _text(cluster: Cluster) -> str:
     schema = resources.files("clusterctl.inventory") / "hosts.schema.json"
-    return _HEAD.format(schema=schema) + dump(cluster) + _OPTIONS
+    nodes = tuple(_completed(node, cluster.name) for node in cluster.nodes)
+    text = dump(replace(cluster, nodes=nodes)).replace("\nworkdir:", f"\n{_WORKDIR}workdir:", 1)
+    return _HEAD.format(schema=schema) + text + _OPTIONS
+
+
+def _completed(node: Node, cluster: str) -> Node:
+    """Return a node with a folder for the code; this machine also with what is found on it."""
+    if not node.local:
+        user = node.ssh.user or getpass.getuser()
+        home = "/root" if user == "root" else f"/home/{user}"
+        return replace(node, workdir=node.workdir or f"{home}/clusterctl/{cluster}")
+    return replace(
+        node,
+        workdir=node.workdir or str(Path.home() / "clusterctl" / cluster),
+        gpus=node.gpus if node.gpus is not None or _has_gpus() else 0,
+        python=node.python or _with_torch(),
+    )
+
+
+def _has_gpus() -> bool:
+    """Tell whether this machine looks as if it had GPUs, without a driver's help."""
+    return any(map(os.path.exists, _GPU_SIGNS)) or any(map(shutil.which, _GPU_TOOLS))
+
+
+def _with_torch() -> str | None:
+    """Return an interpreter of this machine that has torch: the active environment's, or ours."""
+    active = os.environ.get("VIRTUAL_ENV")
+    candidates = [f"{active}/bin/python"] if active else []
+    for python in (*candidates, sys.executable):
+        found = Path(python).parent.parent.glob("lib/python3*/*-packages/torch/version.py")
+        if next(found, None) is not None:
+            return python
+    return None
 
 
 def name_for(folder: Path) -> str:

@@ -29,14 +29,21 @@ def require_job(cluster: Cluster) -> None:
 
 
 def require_script(cluster: Cluster, source: Path) -> None:
-    """Refuse to mirror a folder over the job's when it has not even the job's script.
+    """Refuse to mirror a folder without the job's script, or a script without a place for it.
 
     Raises:
-        UsageError: the command is a script that is not in the folder that is synced.
+        UsageError: the command is a script that is not in the folder that is synced, or that no
+            `workdir` takes to the nodes.
     """
     script = next(iter(cluster.job.command), "")
     looked_for = script.endswith(".py") and not Path(script).is_absolute()
     syncs = any(node.workdir for node in cluster.nodes)
+    if looked_for and not syncs and (source / script).exists():
+        raise UsageError(
+            "workdir: expected the folder on the nodes that the code is mirrored to, found none",
+            hint="add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR;"
+            " --no-sync if the code is on the nodes",
+        )
     if syncs and looked_for and not (source / script).exists():
         raise UsageError(
             f"command: wanted the script {script} in {source}, found no such file",

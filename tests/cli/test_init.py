@@ -37,6 +37,30 @@ def test_hosts_are_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == "wrote hosts.yaml\nhint: clusterctl check\n"
 
 
+def test_every_node_has_a_folder_for_the_code() -> None:
+    assert main(["init", "--name", "lab", "ada@gpu[01-02]", "root@gpu03"]) == 0
+    assert [node.workdir for node in load(Path("hosts.yaml")).nodes] == [
+        "/home/ada/clusterctl/lab", "/home/ada/clusterctl/lab", "/root/clusterctl/lab",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tools", "gpus"), [(("sh",), None), ((), 0)])
+def test_this_machine_is_written_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tools: tuple[str, ...], gpus: int | None
+) -> None:
+    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "torch"
+    site.mkdir(parents=True)
+    (site / "version.py").touch()
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    monkeypatch.setattr("clusterctl.verbs.init._GPU_TOOLS", tools)
+    monkeypatch.setattr("clusterctl.verbs.init._GPU_SIGNS", ())
+    assert main(["init", "--name", "here", "localhost", "gpu01"]) == 0
+    here, other = load(Path("hosts.yaml")).nodes
+    assert (here.gpus, here.python) == (gpus, f"{tmp_path}/venv/bin/python")
+    assert here.workdir == str(Path.home() / "clusterctl" / "here")
+    assert (other.gpus, other.python) == (None, None)
+
+
 def test_without_hosts_it_is_this_machine() -> None:
     assert main(["init", "--name", "here"]) == 0
     cluster = load(Path("hosts.yaml"))

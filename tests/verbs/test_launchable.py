@@ -52,6 +52,16 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
     launchable.require_script(given, tmp_path)
 
 
+def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path) -> None:
+    given = cluster(command=("job.py",))
+    nodes = tuple(replace(node, workdir=None) for node in given.nodes)
+    launchable.require_script(replace(given, nodes=nodes), tmp_path)  # the nodes may have it
+    (tmp_path / "job.py").touch()
+    with pytest.raises(UsageError, match="workdir: expected the folder on the nodes") as caught:
+        launchable.require_script(replace(given, nodes=nodes), tmp_path)
+    assert "--workdir DIR" in str(caught.value.hint)
+
+
 NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_node=1 train.py\n"
 
 
