@@ -122,13 +122,14 @@ def read_json(path: str) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def files_of(path: str) -> Iterator[Tuple[str, os.stat_result]]:
+def files_of(path: str, beat: Beat = no_beat) -> Iterator[Tuple[str, os.stat_result]]:
     """Yield a checkpoint's regular files, by their paths within it; links are followed.
 
     Links to nothing, pipes and the like are left out: whoever needs one finds it missing.
     """
     paths = [path] if not os.path.isdir(path) else _walk(path)
     for file in paths:
+        beat(0)
         try:
             found = os.stat(file)
         except OSError:
@@ -144,12 +145,13 @@ def _walk(path: str) -> List[str]:
     ]
 
 
-def elsewhere(path: str) -> List[str]:
+def elsewhere(path: str, beat: Beat = no_beat) -> List[str]:
     """Return where the path and its files really are, if links lead out of it."""
     real = os.path.realpath(path)
     found = {real}
     for file in [] if not os.path.isdir(path) else _walk(path):
-        target = os.path.realpath(file)
-        if os.path.islink(file) and not target.startswith(real + os.sep):
+        beat(0)
+        target = os.path.realpath(file) if os.path.islink(file) else real + os.sep
+        if not target.startswith(real + os.sep):
             found.add(target)
     return sorted(found)

@@ -205,7 +205,7 @@ def _file(path: str, look: Look, found: Found) -> None:
 def _sum_up(path: str, look: Look, found: Found) -> None:
     """Sum up names, sizes and content, so that the same checkpoint elsewhere can be told."""
     summed = hashlib.sha256()
-    for name, status in sorted(files_of(path)):
+    for name, status in sorted(files_of(path, look.beat)):
         if _OWN.fullmatch(name):
             continue
         told = "size %d" % status.st_size

@@ -5,6 +5,7 @@ Runs on nodes: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -16,12 +17,12 @@ from clusterctl.node.checkpoint_files import TENSOR_SUFFIXES, Look, elsewhere, f
 from clusterctl.node.checkpoint_origin import Origin
 from clusterctl.node.keep_moving import Crashed, Stuck, Tell, told_by
 from clusterctl.node.link import Link, OperationError
-from clusterctl.node.torch_zip import Broken
+from clusterctl.node.torch_zip import Beat, Broken
 from clusterctl.wire import Message
 
 SILENCE = 15.0
 """Seconds in which a folder that works shows something of itself."""
-_TELL_SECONDS = 0.5
+TELL_SECONDS = 0.5
 _MOST_CRASHES = 20
 
 
@@ -40,20 +41,24 @@ def checkpoints(args: Dict[str, Any], _body: bytes, link: Link) -> Message:
     """
     seen: Dict[str, Dict[str, Any]] = {}
     head: Dict[str, Any] = {}
+    begun: Dict[str, Dict[str, Any]] = {}
     silence = float(args.get("silence") or SILENCE)
     for _ in range(_MOST_CRASHES):
         now = ""
         done = list(seen)
         try:
-            for told in told_by(lambda tell: _work(args, done, tell), link, silence=silence):  # noqa: B023
-                if "error" in told:
-                    raise OperationError(*told["error"])
-                if "candidate" in told:
-                    seen[told["candidate"]["path"]] = told["candidate"]
-                head.update(told.get("head", {}))
-                now = told.get("looking", now)
-                if "read" in told:
-                    link.send(Message({"read": told["read"]}))
+            work = told_by(lambda tell: _work(args, done, tell), link, silence=silence)  # noqa: B023
+            with contextlib.closing(work) as telling:
+                for told in telling:
+                    if "error" in told:
+                        raise OperationError(*told["error"])
+                    if "candidate" in told:
+                        seen[told["candidate"]["path"]] = told["candidate"]
+                    head.update(told.get("head", {}))
+                    now = told.get("looking", now)
+                    begun.update({now: told["begun"]} if "begun" in told else {})
+                    if "read" in told:
+                        link.send(Message({"read": told["read"]}))
         except Stuck:
             place = now or _folder(args)
             message = "%s does not answer: nothing came from it for %.0f s" % (place, silence)
@@ -61,7 +66,8 @@ def checkpoints(args: Dict[str, Any], _body: bytes, link: Link) -> Message:
         except Crashed as crash:
             if not now:
                 raise OperationError("crashed", "cannot look: %s" % crash) from crash
-            seen[now] = {**_blank(now), "why": "it cannot be read: its reader ended (%s)" % crash}
+            why = "it cannot be read: its reader ended (%s)" % crash
+            seen[now] = {**begun.get(now, _blank(now)), "why": why}
             continue
         break
     candidates = sorted(seen.values(), key=lambda one: one["time"], reverse=True)
@@ -75,11 +81,12 @@ def _folder(args: Dict[str, Any]) -> str:
 
 def _work(args: Dict[str, Any], done: List[str], tell: Tell) -> None:
     """Judge what is asked for, in a child: each look may hang or crash."""
+    pulse = _Pulse(tell)
     folder = _folder(args)
     which = args.get("which") or "latest"
     try:
         if which == "latest":
-            paths = _found_in(folder)
+            paths = _found_in(folder, pulse)
         else:
             paths = [_resolve(which, os.path.expanduser(args.get("workdir") or "."), folder)]
             folder = os.path.dirname(paths[0])
@@ -88,7 +95,7 @@ def _work(args: Dict[str, Any], done: List[str], tell: Tell) -> None:
         return
     origin = Origin(args, folder)
     tell({"head": {"folder": folder, "knows": origin.knows}})
-    judge = _Judge(args, origin, tell)
+    judge = _Judge(args, origin, tell, pulse)
     for path in paths:
         if path not in done:
             tell({"looking": path})
@@ -104,7 +111,7 @@ def _resolve(which: str, workdir: str, folder: str) -> str:
     raise OperationError("missing", "there is no %s" % " nor ".join(dict.fromkeys(places)))
 
 
-def _found_in(folder: str) -> List[str]:
+def _found_in(folder: str, pulse: Beat) -> List[str]:
     """List what in a folder is a checkpoint or is named as one; the folder itself if it is one.
 
     What is named so and cannot be used is listed too: nobody is to take an older one unawares.
@@ -113,7 +120,10 @@ def _found_in(folder: str) -> List[str]:
         inside = sorted(name for name in os.listdir(folder) if not names.is_set_aside(name))
     except OSError as error:
         raise OperationError("missing", "cannot list %s: %s" % (folder, error.strerror)) from error
-    kinds = {name: formats.kind_of(os.path.join(folder, name)) for name in inside}
+    kinds: Dict[str, Optional[str]] = {}
+    for name in inside:
+        kinds[name] = formats.kind_of(os.path.join(folder, name))
+        pulse(0)
     folders = [name for name in inside if kinds[name] not in (None, "file")]
     if formats.kind_of(folder) and not folders:
         return [os.path.normpath(folder)]
@@ -164,25 +174,41 @@ def _blank(path: str) -> Dict[str, Any]:
     }
 
 
-class _Judge:
-    """Says what paths are worth; whatever is wrong with one is part of the answer."""
+class _Pulse:
+    """Tells the parent how much was read, not too often; that it lives, by the same."""
 
-    def __init__(self, args: Dict[str, Any], origin: Origin, tell: Tell) -> None:
-        self._args = args
-        self._origin = origin
+    def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._read = 0
         self._told = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self._read += count
+        now = time.monotonic()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell({"read": self._read})
+
+
+class _Judge:
+    """Says what paths are worth; whatever is wrong with one is part of the answer."""
+
+    def __init__(self, args: Dict[str, Any], origin: Origin, tell: Tell, pulse: Beat) -> None:
+        self._args = args
+        self._origin = origin
+        self._tell = tell
+        self._pulse = pulse
 
     def answer(self, path: str) -> Dict[str, Any]:
         answer = _blank(path)
         try:
             answer["time"] = os.stat(path).st_mtime
-            answer["real"] = elsewhere(path)
+            answer["real"] = elsewhere(path, self._pulse)
         except OSError:
             answer["why"] = "it was renamed or removed while we looked"
             return answer
         answer["run"], answer["older"] = self._origin.writer(answer["time"])
+        self._tell({"begun": answer})
         kind = formats.kind_of(path)
         answer["format"] = kind or "unknown"
         if names.is_unfinished(answer["name"]) and os.path.isdir(path):
@@ -204,7 +230,7 @@ class _Judge:
     def _look_into(self, path: str, kind: str, answer: Dict[str, Any]) -> None:
         step = formats.step_in(path)
         answer["step"] = answer["step"] if step is None else step
-        files = dict(files_of(path))
+        files = dict(files_of(path, self._pulse))
         if files:
             answer["time"] = max(status.st_mtime for status in files.values())
         answer["bytes"] = sum(status.st_size for status in files.values())
@@ -215,7 +241,7 @@ class _Judge:
             compare=bool(self._args.get("compare")),
             world_size=self._origin.world_size(writer.run),
             supposed=self._args.get("world_size"),
-            beat=self._beat,
+            beat=self._pulse,
         )
         answer["verified"] = look.content
         try:
@@ -225,13 +251,6 @@ class _Judge:
             answer["why"] = str(part)
         answer.update(hash=found.identity, files=found.files, part=found.part)
         answer.update(doubts=found.doubts, mixed=found.mixed)
-
-    def _beat(self, count: int) -> None:
-        self._read += count
-        now = time.monotonic()
-        if now - self._told >= _TELL_SECONDS:
-            self._told = now
-            self._tell({"read": self._read})
 
 
 def _why_none(path: str) -> str:

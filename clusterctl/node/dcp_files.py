@@ -7,13 +7,14 @@ and fit the shards, where each item is a zip of its own with checksums.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from math import prod
 from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node.pickles import DTYPES, Blank, Reader, element_size
-from clusterctl.node.torch_zip import ZIP_MAGIC, Beat, Broken, Unproven, Window, check_zip
+from clusterctl.node.torch_zip import CHUNK, ZIP_MAGIC, Beat, Broken, Unproven, Window, check_zip
 
 METADATA = ".metadata"
 _IN_METADATA = "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta "
@@ -64,11 +65,12 @@ def check_dcp(folder: str, *, content: bool, beat: Beat) -> Tuple[List[str], str
     metadata = os.path.join(folder, METADATA)
     if not os.path.isfile(metadata):
         raise Broken("%s is missing: it was not written to its end" % METADATA)
-    plan = read_metadata(metadata)
+    plan = read_metadata(metadata, beat)
     doubts, mixed = list(plan.doubts), ""
     saved = os.path.getmtime(metadata)
     unproven: Set[str] = set()
     for item in plan.items:
+        beat(0)
         shard = os.path.join(folder, item.file)
         if not os.path.isfile(shard):
             raise Broken("%s is missing" % item.file)
@@ -112,19 +114,20 @@ def _check_item(shard: str, item: Item, beat: Beat) -> bool:
     return True
 
 
-def read_metadata(path: str) -> Plan:
+def read_metadata(path: str, beat: Beat) -> Plan:
     """Read from a `.metadata` which bytes of which shard must be there.
 
     Raises:
         Broken: it is not one, or it contradicts itself.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb") as file:
+            stream = io.BufferedReader(Window(file, 0, os.path.getsize(path), beat), CHUNK)
             reader = Reader(stream)
             root = reader.load()
             _require_end(stream)
         fields = root.fields
-        chunks = _chunks(fields["state_dict_metadata"])
+        chunks = _chunks(fields["state_dict_metadata"], beat)
         items = _items(fields["storage_data"], chunks)
         _check_names(fields.get("planner_data"))
     except Broken:
@@ -171,7 +174,7 @@ _Place = Tuple[str, Optional[Tuple[int, ...]]]
 """A name, and where in the tensor a chunk begins; None: an object."""
 
 
-def _chunks(metadata: Dict[str, Any]) -> Dict[_Place, Optional[int]]:
+def _chunks(metadata: Dict[str, Any], beat: Beat) -> Dict[_Place, Optional[int]]:
     """Return every chunk that there must be, with the bytes of its tensor.
 
     Raises:
@@ -179,6 +182,7 @@ def _chunks(metadata: Dict[str, Any]) -> Dict[_Place, Optional[int]]:
     """
     found: Dict[_Place, Optional[int]] = {}
     for name, one in metadata.items():
+        beat(0)
         fields = one.fields
         if "chunks" not in fields:
             found[name, None] = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import select
 import time
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Generator, Iterator
 
 from clusterctl.node import children
 from clusterctl.node.link import Gone, Link
@@ -29,7 +29,7 @@ class Crashed(Exception):  # noqa: N818  (a state of the world, not a fault)
 
 def told_by(
     work: Callable[[Tell], None], link: Link, *, silence: float
-) -> Iterator[Dict[str, Any]]:
+) -> Generator[Dict[str, Any], None, None]:
     """Run work in a child process; yield what it tells.
 
     Args:

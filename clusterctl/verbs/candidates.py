@@ -13,8 +13,6 @@ SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long, clock skew included."""
 Seen = Mapping[str, Mapping[str, Any]]
 """Node name → what it says of one checkpoint."""
-_ORDERS = (("epoch", "step"), ("step",), ("epoch",), ("date",))
-"""What checkpoints are ordered by: the first of these that all of them have."""
 
 
 class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
@@ -24,7 +22,7 @@ class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
 def newest_first(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Seen]]:
     """Return the checkpoints by name with what each node says of it, the newest first.
 
-    Newest is the highest step, epoch or date; if not all that are whole have one, the last written.
+    Newest is the highest step. What has none comes after that, by epoch, date and time of writing.
     """
     seen: dict[str, dict[str, Mapping[str, Any]]] = {}
     for node, candidates in found.items():
@@ -32,20 +30,18 @@ def newest_first(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple
             if "name" in one:
                 seen.setdefault(one["name"], {})[node] = one
     every = [one for nodes in seen.values() for one in nodes.values()]
-    whole = [one for one in every if one.get("complete") or one.get("part")] or every
-    names = next((names for names in _ORDERS if all(_has(one, names) for one in whole)), ())
+    stepped = [one for one in every if one.get("step") is not None]
+    # Scripts that count the steps of each epoch anew say both.
+    epochs = all(one.get("epoch") is not None for one in stepped)
 
-    def age(name: str) -> tuple[Any, ...]:
-        return max(
-            (*(-1 if one.get(key) is None else one[key] for key in names), one["time"])
-            for one in seen[name].values()
+    def age(one: Mapping[str, Any]) -> tuple[Any, ...]:
+        step, epoch, date = (
+            -1 if one.get(key) is None else one[key] for key in ("step", "epoch", "date")
         )
+        return (step >= 0, epoch if epochs and step >= 0 else 0, step, epoch, date, one["time"])
 
-    return [(name, seen[name]) for name in sorted(seen, key=age, reverse=True)]
-
-
-def _has(one: Mapping[str, Any], names: Sequence[str]) -> bool:
-    return all(one.get(name) is not None for name in names)
+    ages = {name: max(map(age, nodes.values())) for name, nodes in seen.items()}
+    return [(name, seen[name]) for name in sorted(seen, key=ages.__getitem__, reverse=True)]
 
 
 def split(

@@ -8,12 +8,18 @@ import json
 import os
 import pickle
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from clusterctl.node import checkpoint_formats, checkpoints
+from clusterctl.node.link import Link, OperationError
+from clusterctl.wire import read_message
+from tests.node.conftest import wait_until
 from tests.node.test_checkpoints import (
     ask,
     flip_a_bit,
@@ -96,7 +102,7 @@ def test_no_flipped_bit_that_torch_minds_is_accepted(tmp_path: Path) -> None:
     whole = path.read_bytes()
     chosen = random.Random(7)
     directory = whole.index(b"PK\x01\x02")
-    places = [*chosen.sample(range(len(whole)), 60), *range(directory, len(whole), 6)]
+    places = [*chosen.sample(range(len(whole)), 30), *range(directory, len(whole), 9)]
     for place in places:
         path.write_bytes(whole)
         flip_a_bit(path, place)
@@ -122,7 +128,7 @@ def test_a_flipped_bit_in_metadata_is_found_or_doubted(tmp_path: Path) -> None:
     metadata = path / ".metadata"
     whole = metadata.read_bytes()
     found = []
-    for place in random.Random(7).sample(range(len(whole)), 150):
+    for place in random.Random(7).sample(range(len(whole)), 60):
         metadata.write_bytes(whole)
         flip_a_bit(metadata, place)
         one = judged(path)
@@ -256,6 +262,8 @@ def test_a_pickle_that_crashes_its_reader_hides_no_other(tmp_path: Path) -> None
     found = {one["name"]: one["why"] for one in ask(tmp_path, path="out")}
     assert found["step_5.pt"] == ""
     assert "its reader ended" in found["step_7.pt"]
+    (crashed,) = (one for one in ask(tmp_path, path="out") if one["name"] == "step_7.pt")
+    assert (crashed["step"], crashed["time"] > 0) == (7, True)
 
 
 def test_what_names_a_checkpoint_and_is_none_is_listed(tmp_path: Path) -> None:
@@ -289,3 +297,43 @@ def test_a_plain_pickle_is_read_without_running_anything(tmp_path: Path) -> None
     (tmp_path / "y.pt").write_bytes(buffer.getvalue())
     assert judged(tmp_path / "y.pt")["complete"]
     assert not (tmp_path / "harm").exists()
+
+
+def test_it_is_told_how_much_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "TELL_SECONDS", 0.0)
+    path = saved(tmp_path / "x.pt")
+    reader, writer = os.pipe()
+    args = {"workdir": str(tmp_path), "which": "x.pt", "verify": True}
+    here = {"cluster": "c", "run": "r", "node": "n", "state": str(tmp_path / "state")}
+    checkpoints.checkpoints({**args, **here}, b"", Link(io.BytesIO(), writer))
+    os.close(writer)
+    told = []
+    with os.fdopen(reader, "rb") as stream:
+        while (message := read_message(stream)) is not None:
+            told.append(message.head["read"])
+    assert told == sorted(told)
+    assert told[-1] >= path.stat().st_size
+
+
+def test_where_links_lead_is_told(tmp_path: Path) -> None:
+    path = trainer(tmp_path / "checkpoint-5")
+    assert judged(path)["real"] == [str(path)]
+    away = tmp_path / "optimizer.pt"
+    (path / "optimizer.pt").rename(away)
+    (path / "optimizer.pt").symlink_to(away)
+    assert judged(path)["real"] == sorted([str(path), str(away)])
+
+
+def test_a_reader_that_hangs_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_file(tmp_path / "x.pt")
+    monkeypatch.setattr(checkpoint_formats, "verify", lambda *_: time.sleep(600))
+    with pytest.raises(OperationError, match="does not answer: nothing came from it for 1 s"):
+        ask(tmp_path, which="x.pt", silence=1)
+    wait_until(lambda: not living_children())
+
+
+def living_children() -> list[int]:
+    """Return this process's living children."""
+    return [child.pid for child in psutil.Process().children() if child.status() != "zombie"]

@@ -256,7 +256,7 @@ def test_a_checkpoint_that_goes_away_meanwhile_is_no_error(
     ours(tmp_path / "out" / "step-000020", step=20)
     gone = str(tmp_path / "out" / "step-000040")
     there = str(tmp_path / "out" / "step-000020")
-    monkeypatch.setattr(checkpoints_module, "_found_in", lambda _folder: [there, gone])
+    monkeypatch.setattr(checkpoints_module, "_found_in", lambda _folder, _pulse: [there, gone])
     found = ask(tmp_path, path="out")
     assert {one["name"]: one["complete"] for one in found} == {
         "step-000020": True,

@@ -239,11 +239,11 @@ def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:
         ({"step": 900, "epoch": 2}, {"step": 17, "epoch": 3}),
         ({"step": None, "epoch": 2}, {"step": None, "epoch": 10}),
         ({"step": None, "date": 20241231000000}, {"step": None, "date": 20250102000000}),
-        ({"step": 100, "time": 1.0}, {"step": None, "time": 2.0}),
+        ({"step": None, "time": 2.0}, {"step": 5, "time": 1.0}),
         ({"step": None, "time": 1.0}, {"step": None, "time": 2.0}),
     ],
 )
-def test_the_newest_is_by_step_epoch_or_date_if_all_say_one_else_by_time(
+def test_the_newest_is_by_step_then_by_epoch_date_and_time(
     older: dict[str, Any], newer: dict[str, Any]
 ) -> None:
     early = {**seen(1), "time": 2.0, **older}
