@@ -20,6 +20,13 @@ Kind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supe
 
 FAILED = 1
 SIGNAL_BASE = 128
+_OUT_OF_MEMORY = (
+    "the kernel's out-of-memory killer ran on the node during the run: use less host memory"
+    " (fewer data workers, a smaller batch), or raise the memory limit of the container"
+)
+_NOT_OUT_OF_MEMORY = (
+    "someone on the node sent SIGKILL: the kernel's out-of-memory killer did not run"
+)
 _OOM = "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
@@ -152,7 +159,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         exit_code=code,
         signal=number,
         message=_message(code, number, lines),
-        remedy=_remedy(number, lines),
+        remedy=_remedy(number, lines, event.get("oom_kills")),
         lines=lines,
     )
 
@@ -176,11 +183,14 @@ def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
     return f"{how}; its last line: {last}" if last else how
 
 
-def _remedy(number: int | None, lines: Sequence[str]) -> str:
+def _remedy(number: int | None, lines: Sequence[str], oom_kills: int | None) -> str:
+    """Return what to do; `oom_kills`: how many processes the kernel ended for want of memory."""
+    if number == signal.SIGKILL and oom_kills:
+        return _OUT_OF_MEMORY
     known = known_errors.remedy_for(lines)
     if known or number != signal.SIGKILL:
         return known
-    return _OOM
+    return _OOM if oom_kills is None else _NOT_OUT_OF_MEMORY
 
 
 def signal_name(number: int) -> str:

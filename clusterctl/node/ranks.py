@@ -12,6 +12,7 @@ from clusterctl.node import joined, processes
 from clusterctl.node.audience import ask_ranks
 from clusterctl.node.deaths import Deaths, Status, code_and_signal
 from clusterctl.node.ending import Cause, signal_number
+from clusterctl.node.oom import oom_kills
 from clusterctl.node.processes import Mark
 from clusterctl.node.reactor import Reactor
 from clusterctl.node.record import Record
@@ -113,6 +114,7 @@ class Ranks:
         first = job["first_rank"]
         self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
         self._look_for_joined = JOIN_SECONDS[0]
+        self._oom_before = oom_kills()
         self._launcher: Optional[Mark] = None
         self.launcher_joined: Optional[bool] = None
         """The launcher has reached the rendezvous; None where there is none."""
@@ -219,8 +221,10 @@ class Ranks:
         """Act on an end whose code is known, or will never be."""
         if rank.exit_code and not self.ordered and not self._job["launcher_decides"]:
             self._on_failure("rank", rank.exit_code, rank.rank)
+        killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
         self._record.event(
             "rank-ended",
+            **killed,
             time=rank.ended,
             rank=rank.rank,
             pid=rank.pid,
@@ -231,6 +235,11 @@ class Ranks:
         if not self.ordered and self._all_ended and not self._job["launcher_argv"]:
             self._on_success()
         self._on_end()
+
+    def _oom_kills(self) -> Optional[int]:
+        """Return how many processes the out-of-memory killer ended since the start."""
+        now = oom_kills()
+        return None if now is None or self._oom_before is None else now - self._oom_before
 
     @property
     def _all_ended(self) -> bool:

@@ -42,6 +42,7 @@ _EVENT: Mapping[str, Kinds] = {
     "signal": _WHOLE,
     "time": _NUMBER,
     "since": _NUMBER,
+    "oom_kills": _WHOLE,
     "offset_s": _NUMBER,
     "error_s": _NUMBER,
 }

@@ -204,3 +204,12 @@ def test_a_word_within_a_word_has_no_remedy(line: str) -> None:
 )
 def test_what_only_looks_like_an_echo_may_be_the_cause(line: str) -> None:
     assert not known_errors.is_echo([line])
+
+
+@pytest.mark.parametrize(
+    ("count", "word"),
+    [(1, "use less host memory"), (0, "someone on the node sent SIGKILL"), (None, "dmesg")],
+)
+def test_a_kill_is_laid_to_the_kernel_if_its_counter_says_so(count: int | None, word: str) -> None:
+    killed = ended(1.0, 0, exit_code=137, signal=9, oom_kills=count)
+    assert word in found(NodeReport(node="a", events=[killed])).remedy
