@@ -1,9 +1,9 @@
 """What torchrun prints of itself and nobody needs to read, as one line each.
 
-Two things, of launchers' logs only: the traceback of an agent that was sent TERM, a page on every
-node whenever a run fails; and the page about the exit barrier, if the run finished all the same:
-the agent that holds the store may exit before another one has left the barrier. Until the run's
-end is known that page is held back; after a bad end it is shown in full.
+Of launchers' logs only: the traceback of an agent that was sent TERM or whose rank failed, torch's
+own frames on every node whenever a run fails; and the page about the exit barrier, if the run
+finished all the same: the agent that holds the store may exit before another one has left the
+barrier. Until the run's end is known that page is held back; after a bad end it is shown in full.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MOST_LINES = 400
 _BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
 _TRACEBACK = b"Traceback (most recent call last):"
 _TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
+_RANK_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _GOES_ON = re.compile(
     rb"\s|$|Traceback \(|During handling of|The above exception|Exception raised from|frame #"
     rb"|[A-Za-z_][\w.]*(?:Error|Exception)\b"
@@ -77,13 +78,17 @@ class TorchrunNoise:
             (held.page if held.belongs(data) else held.rest).append(entry)
             return self._release(entry.source) if len(held.rest) > MOST_LINES else []
         held.page.append(entry)
-        if data[:1].isspace() and len(held.page) < MOST_LINES:
-            return []
-        termed = _TERMED.match(data)
-        if termed is None:
-            return self._release(entry.source)
-        del self._held[entry.source]
-        return [_short(held.page, TERMED % _NAMES.get(termed[1], termed[1]))]
+        ongoing = data[:1].isspace() and len(held.page) < MOST_LINES
+        return [] if ongoing else self._end_of_traceback(entry.source, entry)
+
+    def _end_of_traceback(self, source: Source, last: Entry) -> list[Entry]:
+        """Return a traceback by its last line: in full, unless it is one of torchrun's own."""
+        page = self._release(source)
+        termed = _TERMED.match(last.line.data)
+        if termed is not None:
+            return [_short(page, TERMED % _NAMES.get(termed[1], termed[1]))]
+        # The frames are torchrun's; what follows names the rank.
+        return [last] if last.line.data.startswith(_RANK_FAILED) else page
 
     def overdue(self, *, now: float) -> list[Entry]:
         """Return what has waited long enough."""

@@ -82,6 +82,12 @@ def test_the_traceback_of_an_agent_that_was_sent_term_is_one_line() -> None:
     ]
 
 
+def test_of_an_agent_whose_rank_failed_only_torchs_own_frames_are_left_out() -> None:
+    failed = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
+    box = ["=" * 20, "train.py FAILED", "  rank      : 2 (local_rank: 0)", "=" * 20]
+    assert shown(folder([*TERMED[:-1], failed, *box]).flush()) == [TERMED[0], failed, *box]
+
+
 def test_any_other_traceback_of_a_launcher_is_shown_in_full() -> None:
     lines = [*TERMED[:-1], "ModuleNotFoundError: No module named 'torch'", "next"]
     assert shown(folder(lines).flush()) == lines
