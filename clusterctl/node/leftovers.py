@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Dict, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from clusterctl.node import processes
 from clusterctl.node.environ import parse
@@ -49,20 +49,19 @@ def must_be_empty(lock: str, run: str) -> None:
 def find(lock: str, run: str) -> Optional[Leftover]:
     """Return a process of another run under this lock; never one that this one descends from."""
     table = processes.everything()
+    stamp = STAMP_LOCK + b"="
     for pid in sorted(set(table) - processes.ancestors(table)):
         if table[pid].gone or table[pid].stuck:  # the environment of a stuck one may hang us too
             continue
-        stamps = _environment(pid)
-        name = stamps.get(STAMP_RUN, b"")
-        ours = stamps.get(STAMP_LOCK) == lock.encode() and name != run.encode()
-        if ours and _RUN.fullmatch(name):
-            return Leftover(name.decode(), pid)
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                raw = file.read()
+        except OSError:
+            continue  # it exited meanwhile, or is another user's
+        if stamp in raw:
+            stamps = parse(raw)
+            name = stamps.get(STAMP_RUN, b"")
+            ours = stamps.get(STAMP_LOCK) == lock.encode() and name != run.encode()
+            if ours and _RUN.fullmatch(name):
+                return Leftover(name.decode(), pid)
     return None
-
-
-def _environment(pid: int) -> Dict[bytes, bytes]:
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return parse(file.read())
-    except OSError:
-        return {}  # it exited meanwhile, or is another user's

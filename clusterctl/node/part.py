@@ -55,7 +55,8 @@ class Part(NamedTuple):
         """Tell the supervisor to end it; False: there is none."""
         saved = read_json(self.paths.supervisor) or {}
         if is_alive(saved):  # one that was stopped would hear nothing
-            processes.send((saved["pid"], saved["start"]), signal.SIGCONT)
+            for mark in keepers(saved):
+                processes.send(mark, signal.SIGCONT)
         if not self.holds_lock():
             return False
         wanted: Dict[str, Any] = {

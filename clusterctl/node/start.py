@@ -233,13 +233,16 @@ def leave_behind(
 
 
 def hand_over(process: "subprocess.Popen[bytes]", told: Dict[str, Any]) -> None:
-    """Write what a process is told to its stdin; one that has died hears nothing."""
+    """Write what a process is told to its stdin; one that died or hangs hears nothing."""
     assert process.stdin is not None
+    descriptor, data = process.stdin.fileno(), json.dumps(told).encode()
+    os.set_blocking(descriptor, False)
     try:
-        with process.stdin as stdin:
-            stdin.write(json.dumps(told).encode())
+        while data and select.select([], [descriptor], [], UP_SECONDS)[1]:
+            data = data[os.write(descriptor, data) :]
     except BrokenPipeError:
-        return
+        pass
+    process.stdin.close()
 
 
 def end_group(leader: int) -> None:

@@ -15,6 +15,7 @@ from clusterctl.node import processes
 from clusterctl.node.detach import own_scope
 from clusterctl.node.door import Door
 from clusterctl.node.environ import encode
+from clusterctl.node.finisher import Finisher
 from clusterctl.node.limits import raise_soft_limits
 from clusterctl.node.link import OperationError
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
@@ -72,11 +73,11 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         door = None  # another run has begun here; this one only has its end to report
     spawner = Spawner(paths, job, {})
     try:
-        supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])
+        supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
         # Another took the port: the other nodes learn the end from the silence.
         alone = {**job, "nnodes": 1}
-        supervisor = Supervisor(alone, start["secrets"], spawner, record, start["guard"])
+        supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
     if door is not None:
         answer_at(door, job, supervisor)
     supervisor.finish(read_json(paths.supervisor) or {}, known["reason"], known["time"])

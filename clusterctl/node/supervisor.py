@@ -61,8 +61,6 @@ class Supervisor:
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
         self._guard: Mark = (guard[0], guard[1])
         self._guard_died = False
-        self._finishes = False
-        """For another that died: nobody knows which of the other nodes had ended before."""
         self._ranks = Ranks(
             self.reactor,
             job,
@@ -110,31 +108,6 @@ class Supervisor:
         """Look after the part until it is over."""
         while not self.over:
             self.reactor.turn()
-
-    def finish(self, saved: Dict[str, Any], reason: str, died: float) -> None:
-        """Close the books of a supervisor that died; what it left has been killed.
-
-        Args:
-            saved: its last account.
-            reason: how it died.
-            died: when.
-        """
-        self._finishes = self._ranks.ordered = True
-        self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
-        self._began = saved.get("began", self._began)
-        self._stop_file = saved.get("stop_file", "")
-        self._ranks.take_over(saved.get("ranks", ()))
-        self.reactor.every(BEAT_SECONDS, self._beat)
-        end, node = saved.get("end"), self._job["node"]
-        if end is None:
-            self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
-            return
-        if end["state"] != "finished":  # it was ending already; the others may not have heard
-            asked = self._job["stop"] if end["by"] == "stop" else {}
-            self._peers.tell_ending(Cause.read({**asked, **end, "node": node})._asdict())
-        self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
-        phases = nobody_to_ask(FAILURE_GRACE)
-        self._ending = Ending(self.reactor, self._left, phases, self._all_gone)
 
     def account(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
@@ -282,17 +255,17 @@ class Supervisor:
     def _settle(self, until: float) -> None:
         """Stay until the others need no word of ours: all of them ended, or were told."""
         assert self._end is not None
-        finished, late = self._end["state"] == "finished", time.monotonic() > until
-        done = self._peers.all_over
-        if self._finishes:
-            done = done or (late and (self._peers.settled or not finished))
-        elif not finished:
-            done = self._peers.settled or late
-        if done:
+        if self._others_know(late=time.monotonic() > until):
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)
         else:
             self.reactor.after(SETTLE_POLL, lambda: self._settle(until))
+
+    def _others_know(self, *, late: bool) -> bool:
+        """Tell whether the other nodes need no word of ours, or had their time to hear it."""
+        if self._end is not None and self._end["state"] == "finished":
+            return self._peers.all_over
+        return self._peers.settled or late
 
     def _write_end(self, until: float) -> None:
         assert self._end is not None
