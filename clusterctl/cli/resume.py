@@ -6,19 +6,19 @@ import argparse
 from dataclasses import replace
 
 from clusterctl.cli.following import make_display
-from clusterctl.cli.inventory_option import inventory_path, load_all, load_selected
+from clusterctl.cli.inventory_option import load_selected
 from clusterctl.cli.launch import launch_or_show, refusals
 from clusterctl.cli.launch_options import add_options, launch_options
+from clusterctl.cli.recorded import to_resume
 from clusterctl.cli.run_option import known_cluster, run_name
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.select import select
 from clusterctl.plan.effective import effective
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.history import history_of
 from clusterctl.verbs.launchable import require_secrets
 from clusterctl.verbs.records import Records, RunRecord
-from clusterctl.verbs.resume import ABOUT_CHECKPOINTS, ResumeOptions, resume
+from clusterctl.verbs.resume import ResumeOptions, resume
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,18 +77,7 @@ def _before(args: argparse.Namespace, records: Records) -> RunRecord:
 
 
 def _cluster(args: argparse.Namespace, before: RunRecord) -> Cluster:
-    """Return the nodes to go on with: the run's own, unless the command line picks others.
-
-    The job is the inventory's, where the run's says too little and there is one of this cluster.
-    """
+    """Return the nodes to launch on: the run's own, unless the command line picks others."""
     if args.nodes or args.exclude:
         return load_selected(args)
-    if args.inventory:
-        names = ",".join(node.name for node in before.cluster.nodes)
-        return select(load_selected(args), names)
-    job = before.cluster.job
-    if all(getattr(job, name) for name in ABOUT_CHECKPOINTS) or not inventory_path(args).exists():
-        return before.cluster
-    now = load_all(args)
-    same = now.name == before.cluster.name
-    return replace(before.cluster, job=now.job) if same else before.cluster
+    return to_resume(args, before)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clusterctl.cli.inventory_option import VARIABLE, add_inventory, inventory_path, load_all
+from clusterctl.cli.recorded import reached
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool
@@ -64,7 +65,7 @@ def open_run(args: argparse.Namespace) -> Iterator[OpenRun]:
     records = Records()
     record = records.find(args.run) if args.run else None
     if record is not None:
-        cluster = _current(args, record)
+        cluster = reached(args, record)
         with Pool(cluster) as pool:
             yield OpenRun(run=record.run, cluster=cluster, pool=pool, record=record)
         return
@@ -75,7 +76,10 @@ def open_run(args: argparse.Namespace) -> Iterator[OpenRun]:
         else:
             run = locate.choose(found, records.all(pool.cluster.name), verb=args.verb)
         record = records.read(pool.cluster.name, run)
-        cluster = record.cluster if record else locate.nodes_of(found, run, pool.cluster)
+        if record is not None:
+            cluster = reached(args, record)
+        else:
+            cluster = locate.nodes_of(found, run, pool.cluster)
         if {node.name for node in cluster.nodes} <= {node.name for node in pool.cluster.nodes}:
             yield OpenRun(run=run, cluster=cluster, pool=pool, record=record)
             return
@@ -95,13 +99,3 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
         if newest is not None:
             return newest.cluster
     return load_all(args)
-
-
-def _current(args: argparse.Namespace, record: RunRecord) -> Cluster:
-    """Return the run's nodes as the inventory given has them now, else as they were recorded."""
-    if not args.inventory:
-        return record.cluster
-    now = {node.name: node for node in load_all(args).nodes}
-    return record.cluster.with_nodes(
-        tuple(now.get(node.name, node) for node in record.cluster.nodes)
-    )

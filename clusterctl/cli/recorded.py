@@ -1,0 +1,102 @@
+"""The nodes of a recorded run as the inventory in force has them now, and what differs.
+
+The inventory counts if it is of the run's cluster and has all of its nodes: given by `-i`, by the
+variable, or found in the current folder. Otherwise the record counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from dataclasses import replace
+
+from clusterctl.cli.inventory_option import VARIABLE, inventory_path, load_all
+from clusterctl.errors import InventoryError
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.select import select
+from clusterctl.verbs.records import RunRecord
+
+logger = logging.getLogger("clusterctl")
+
+_REACH = ("host", "ssh", "local")
+"""What of a node says how it is reached; the rest is as its run was launched."""
+_COMPARED = (*_REACH, "gpus", "procs", "python", "address", "state")
+
+
+def reached(args: argparse.Namespace, record: RunRecord) -> Cluster:
+    """Return the run's cluster, its nodes reached as the inventory in force has it.
+
+    Raises:
+        InventoryError: the file of `-i` has problems.
+    """
+    now = in_force(args, record)
+    if now is None:
+        return record.cluster
+    _report(args, record, now, _REACH)
+    nodes = (_reached(node, now.node(node.name)) for node in record.cluster.nodes)
+    return record.cluster.with_nodes(tuple(nodes))
+
+
+def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
+    """Return the run's nodes to launch on again, as the inventory in force describes them.
+
+    Raises:
+        InventoryError: the file of `-i` has problems.
+        UsageError: the file of `-i` lacks a node of the run.
+    """
+    names = ",".join(node.name for node in record.cluster.nodes)
+    if args.inventory:
+        return select(load_all(args), names)
+    now = in_force(args, record)
+    if now is None:
+        return record.cluster
+    _report(args, record, now, _COMPARED)
+    return select(now, names)
+
+
+def in_force(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
+    """Return the inventory in force if it is one of this run; None: the record counts.
+
+    Raises:
+        InventoryError: the file of `-i` has problems.
+    """
+    path = inventory_path(args)
+    if not args.inventory and not os.environ.get(VARIABLE) and not path.exists():
+        return None
+    try:
+        now = load_all(args)
+    except InventoryError:
+        if args.inventory:
+            raise
+        logger.warning("%s has problems: using the nodes as %s was launched", path, record.run)
+        return None
+    names = {node.name for node in now.nodes}
+    missing = [node.name for node in record.cluster.nodes if node.name not in names]
+    if now.name == record.cluster.name and not missing:
+        return now
+    why = f"it lacks {', '.join(missing)}" if missing else f"it is of cluster {now.name}"
+    if args.inventory or now.name == record.cluster.name:
+        logger.warning("%s: %s; using the nodes as %s was launched", path, why, record.run)
+    return None
+
+
+def _reached(node: Node, now: Node) -> Node:
+    return replace(node, host=now.host, ssh=now.ssh, local=now.local)
+
+
+def _report(
+    args: argparse.Namespace, record: RunRecord, now: Cluster, compared: tuple[str, ...]
+) -> None:
+    """Warn of what the inventory has changed since the launch; the inventory counts."""
+    for node in record.cluster.nodes:
+        other = now.node(node.name)
+        changed = [name for name in compared if getattr(node, name) != getattr(other, name)]
+        if changed:
+            logger.warning(
+                "%s: %s of %s changed since %s was launched; using the inventory's",
+                inventory_path(args),
+                ", ".join(changed),
+                node.name,
+                record.run,
+            )

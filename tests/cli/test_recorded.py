@@ -1,0 +1,103 @@
+"""Which inventory counts for a recorded run, and what is reported of a difference."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli import recorded
+from clusterctl.errors import InventoryError, UsageError
+from clusterctl.inventory import load
+from clusterctl.verbs.records import RunRecord
+
+WRITTEN = "cluster: lab\nssh: {{port: {port}}}\ndefaults: {{python: {python}}}\nnodes: [{nodes}]\n"
+
+
+def write(path: Path, *, port: int = 22, python: str = "/a/python", nodes: str = "a, b, c") -> Path:
+    path.write_text(WRITTEN.format(port=port, python=python, nodes=nodes))
+    return path
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    lab = load(write(tmp_path / "then.yaml"))
+    return RunRecord(run="lab-1", began=1.0, cluster=lab.with_nodes(lab.nodes[:2]))
+
+
+def given(path: Path | None = None) -> argparse.Namespace:
+    return argparse.Namespace(inventory=path)
+
+
+def test_without_an_inventory_the_record_counts(record: RunRecord) -> None:
+    assert recorded.reached(given(), record) == record.cluster
+    assert recorded.to_resume(given(), record) == record.cluster
+
+
+@pytest.mark.parametrize("by", ["flag", "variable", "folder"])
+def test_an_inventory_of_the_cluster_says_how_its_nodes_are_reached(
+    record: RunRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    by: str,
+) -> None:
+    path = write(tmp_path / ("hosts.yaml" if by == "folder" else "x.yaml"), port=2222, python="/b")
+    if by == "variable":
+        monkeypatch.setenv("CLUSTERCTL_INVENTORY", str(path))
+    args = given(path if by == "flag" else None)
+    with caplog.at_level(logging.WARNING):
+        now = recorded.reached(args, record)
+    assert [node.ssh.port for node in now.nodes] == [2222, 2222]
+    assert [node.python for node in now.nodes] == ["/a/python", "/a/python"]
+    assert "ssh of a changed since lab-1 was launched; using the inventory's" in caplog.text
+    again = recorded.to_resume(args, record)
+    assert [(node.name, node.ssh.port, node.python) for node in again.nodes] == [
+        ("a", 2222, "/b"), ("b", 2222, "/b"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("nodes: [a, c]", "it lacks b"),
+        ("cluster: other\nnodes: [a, b]", ""),
+        ("nodes: 5", "problems"),
+    ],
+)
+def test_another_inventory_in_the_folder_does_not_count(
+    record: RunRecord, caplog: pytest.LogCaptureFixture, change: str, told: str
+) -> None:
+    text = change if "cluster" in change else "cluster: lab\n" + change
+    Path("hosts.yaml").write_text(text + "\n")
+    with caplog.at_level(logging.WARNING):
+        assert recorded.reached(given(), record) == record.cluster
+        assert recorded.to_resume(given(), record) == record.cluster
+    assert (told in caplog.text) if told else not caplog.text
+
+
+def test_a_file_that_is_named_must_be_right(record: RunRecord, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("nodes: 5\n")
+    with pytest.raises(InventoryError):
+        recorded.reached(given(bad), record)
+    fewer = write(tmp_path / "fewer.yaml", nodes="a")
+    with pytest.raises(UsageError):
+        recorded.to_resume(given(fewer), record)
+
+
+def test_what_a_flag_set_at_the_launch_is_no_difference(
+    record: RunRecord, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = tuple(replace(n, gpus_limit=2, workdir="/x") for n in record.cluster.nodes)
+    launched = replace(record, cluster=record.cluster.with_nodes(nodes))
+    write(tmp_path / "hosts.yaml")
+    with caplog.at_level(logging.WARNING):
+        recorded.to_resume(given(), launched)
+        assert recorded.reached(given(), launched).nodes == nodes
+    assert not caplog.text
