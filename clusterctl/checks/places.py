@@ -8,7 +8,10 @@ from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
 
-Role = Literal["shared", "workdir", "checkpoints", "needs"]
+Role = Literal["shared", "workdir", "checkpoints", "needs", "state"]
+
+DEFAULT_STATE = "/var/tmp"  # noqa: S108  (looked at, not written to)
+"""What holds the folders of runs, and so their logs, where the inventory sets no `state:`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ def places(cluster: Cluster, node: Node) -> tuple[Place, ...]:
         found.append(Place(path=node.workdir, role="workdir"))
     if job.checkpoints:
         found.append(Place(path=inside(node, job.checkpoints), role="checkpoints"))
+    found.append(Place(path=node.state or DEFAULT_STATE, role="state"))
     found.extend(Place(path=inside(node, need), role="needs") for need in job.needs)
     return tuple(found)
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding
-from clusterctl.checks.places import places
+from clusterctl.checks.places import DEFAULT_STATE, places
 from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.shares import Missing, broken_shares, explained, tokens_of
 from clusterctl.checks.wording import counted
@@ -153,14 +153,18 @@ def _make_writable(path: PathFacts, user: str) -> str:
 
 @check(
     "storage.room",
-    title="workdir and checkpoints have room",
-    why="A disk that is full stops a run in the middle of a checkpoint.",
-    applies=_has_place,
+    title="workdir, checkpoints and the runs' logs have room",
+    why="A disk that is full stops a run in the middle of a checkpoint, or at its next print.",
 )
 def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Look at what an unprivileged user may still use."""
     missing = Missing.of(facts, cluster)
-    for node, _known, path in _looked_at(facts, cluster, "workdir", "checkpoints"):
+    seen: set[tuple[str, str]] = set()
+    for node, _known, path in _looked_at(facts, cluster, "workdir", "checkpoints", "state"):
+        again = (node.name, path.mount or path.path) in seen
+        seen.add((node.name, path.mount or path.path))
+        if path.path == (node.state or DEFAULT_STATE) and (again or path.exists is None):
+            continue  # reported for workdir already, or a hung root that all else shows
         if missing.explains(node.name, path.path):
             yield explained("storage.room", node.name, path.path)
         elif path.exists is None or not path.total_bytes:

@@ -8,7 +8,7 @@
         end.json          how it ended; written once, whole
         launcher.log      what the launcher and the supervisor wrote
         ranks/N.log       what global rank N wrote to stdout and stderr
-        processes, beat, *.times    for `stop`, `status` and `logs`
+        processes, beat, *.times, *.dropped    for `stop`, `status` and `logs`
         barred            alone in the folder: nothing was started here, and nothing will be
         nccl/             NCCL's own logs, with `launch --debug`
 
@@ -141,7 +141,7 @@ class NodePaths(NamedTuple):
                 os.makedirs(parent, mode=0o700, exist_ok=True)
                 problem = _not_ours(parent)
                 if problem:
-                    raise OperationError("state-folder", problem, folder=parent, hint=_MOVE)
+                    raise OperationError("state-folder", problem, folder=parent, hint=_HINT)
             os.mkdir(self.folder, 0o700)
             os.mkdir(os.path.join(self.folder, "ranks"), 0o700)
         except OSError as error:
@@ -165,6 +165,11 @@ def rank_log_name(rank: int) -> str:
 def times_of(log: str) -> str:
     """Return the file that says when a log had grown how far."""
     return log[: -len(".log")] + ".times"
+
+
+def dropped_of(log: str) -> str:
+    """Return the file that says how far a log's oldest bytes were dropped."""
+    return log[: -len(".log")] + ".dropped"
 
 
 def rank_of(log: str) -> Optional[int]:
@@ -202,4 +207,4 @@ def _not_ours(folder: str) -> str:
     return "%s is not a folder of this user alone (%s)" % (folder, found)
 
 
-_MOVE = "move it away, or set `state:` of this node to another folder"
+_HINT = "set `state:` of this node to another folder, on a local disk"

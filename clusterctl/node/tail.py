@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from clusterctl.node.handover import to_runs_own
 from clusterctl.node.link import Link
-from clusterctl.node.paths import EVENTS, NodePaths, rank_of, times_of
+from clusterctl.node.paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
 from clusterctl.node.record import read_json
 from clusterctl.node.status import find, is_alive, node_run
 from clusterctl.wire import Message
@@ -32,7 +32,8 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
             name; `follow`; `files`: only these logs.
         body: unused.
         link: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset", "next",
-            "time"}`, and `{"event": {…}, "file", "offset", "next"}`; `next` is for `from`.
+            "time", "dropped"}` (the last: bytes before these that are lost), and
+            `{"event": {…}, "file", "offset", "next"}`; `next` is for `from`.
     """
     del body
     paths = find(args)
@@ -64,6 +65,8 @@ class Reader:
         self, paths: NodePaths, link: Link, offsets: Dict[str, int], only: Optional[List[str]]
     ) -> None:
         self.paths, self.link, self.offsets, self.only = paths, link, offsets, only
+        self._skipped: Dict[str, int] = {}
+        """Bytes of a log that were dropped before they could be sent."""
 
     def logs(self) -> List[str]:
         """Return the logs that are there and wanted."""
@@ -128,14 +131,32 @@ class Reader:
                 yield max(latest, self._modified(log)), log, start, size
 
     def _send(self, log: str, start: int, end: int, written: float) -> None:
+        start = self._skip(log, start, end)
         while start < end:
             data = self._read(log, start, min(CHUNK, end - start))
             if not data:
                 break
             after = start + len(data)
-            head = {"data": log, "rank": rank_of(log), "offset": start, "next": after}
-            self.link.send(Message({**head, "time": round(written, 3)}, data))
-            self.offsets[log] = start = after
+            # Again, after the read: what was dropped meanwhile was read as zeros.
+            begin = self._skip(log, start, after)
+            if begin < after:
+                head = {"data": log, "rank": rank_of(log), "offset": begin, "next": after}
+                if log in self._skipped:
+                    head["dropped"] = self._skipped.pop(log)
+                self.link.send(Message({**head, "time": round(written, 3)}, data[begin - start :]))
+            start = after
+        self.offsets[log] = start
+
+    def _skip(self, log: str, start: int, end: int) -> int:
+        """Return where the first byte from here on is that was not dropped to make room."""
+        try:
+            until = int(self._read(dropped_of(log), 0, 32) or 0)
+        except ValueError:
+            until = 0  # a power failure leaves zeros
+        begin = max(start, min(end, until))
+        if begin > start:
+            self._skipped[log] = self._skipped.get(log, 0) + begin - start
+        return begin
 
     def _read(self, name: str, offset: int, count: Optional[int]) -> bytes:
         try:

@@ -155,9 +155,14 @@ class RunLog:
             log.begins_within = self._cut and offset > 0
         body = message.body
         received = log.splitter.received
+        dropped = message.head.get("dropped") or 0
+        if dropped > 0:
+            text = f"{dropped} bytes of {file} were dropped: its disk was nearly full"
+            yield Said(node=node, level="warning", text=text)
         if offset > received:
             text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
-            yield Said(node=node, level="warning", text=text)
+            if dropped <= 0:
+                yield Said(node=node, level="warning", text=text)
             yield log.entries(log.splitter.finish(), now)
             log.splitter = LineSplitter(offset)
         elif offset < received:

@@ -47,7 +47,13 @@ _EVENT: Mapping[str, Kinds] = {
     "error_s": _NUMBER,
 }
 _STOPPED: Mapping[str, Kinds] = {"port_holder": (dict, _NONE)}
-_DATA: Mapping[str, Kinds] = {"data": (str,), "offset": (int,), "rank": _WHOLE, "time": _NUMBER}
+_DATA: Mapping[str, Kinds] = {
+    "data": (str,),
+    "offset": (int,),
+    "rank": _WHOLE,
+    "time": _NUMBER,
+    "dropped": _WHOLE,
+}
 
 
 def wrong_part(part: object) -> str:

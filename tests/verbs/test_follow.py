@@ -121,6 +121,16 @@ def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> Non
     assert "92 bytes of ranks/0.log are missing" in warning.text
 
 
+def test_bytes_that_were_dropped_to_make_room_are_reported_once() -> None:
+    late = data(0, 4096, b"later\n")
+    late.head["dropped"] = 4092
+    pool = tails(a=[data(0, 0, b"one\n"), late, ended("a")], b=[ended("b")])
+    seen, _ = collect(follow(pool, RunLog(RUN, CLUSTER)))
+    assert lines(seen) == ["[a:0] one", "[a:0] later"]
+    (warning,) = [event for event in seen if isinstance(event, Said)]
+    assert warning.text == "4092 bytes of ranks/0.log were dropped: its disk was nearly full"
+
+
 def test_a_node_that_stays_lost_is_given_up_after_the_others_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
