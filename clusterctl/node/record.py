@@ -9,14 +9,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from clusterctl.node.paths import NodePaths, times_of
-from clusterctl.node.processes import Mark
+from clusterctl.node.processes import Mark, alive
 
 RESERVE = 65536
 MOST_WAITING = 10000
 """Events that are kept for a disk that has no room."""
+MOST_MARKS, FIRST_MARKS = 4096, 512
+"""Processes to remember, and how many of the first: the ranks, whose GPU memory is looked for."""
+MOST_TIMES = 4096
+"""Lines of a log's times, after which the older ones are thinned."""
+TIMES_PRECISION = 200
+"""Times are kept to this part of their age: of a week about 2,000 lines are left."""
 
 
 def boot_time() -> float:
@@ -39,12 +45,37 @@ def write_whole(path: str, value: Dict[str, Any]) -> None:
     Raises:
         OSError: it could not be written; nothing has changed.
     """
+    replace_file(path, json.dumps(value, indent=1).encode() + b"\n")
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Write a file so that it is there whole or as before.
+
+    Raises:
+        OSError: it could not be written; nothing has changed.
+    """
     new = path + ".new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
     os.replace(new, path)
+
+
+def thinned(lines: List[bytes], now: float) -> List[bytes]:
+    """Return the lines of a log's times that matter: the older, the fewer; never the last out."""
+    kept: List[bytes] = []
+    latest = 0.0
+    for line in lines:
+        try:
+            written = float(line.split()[0])
+        except (ValueError, IndexError):
+            continue  # a power failure leaves zeros
+        if written < latest or written - latest >= (now - written) / TIMES_PRECISION:
+            latest = written
+            kept.append(line)
+    if lines and kept[-1:] != lines[-1:]:
+        kept.append(lines[-1])
+    return kept
 
 
 def read_json(path: str) -> Optional[Dict[str, Any]]:
@@ -67,6 +98,8 @@ class Record:
         self._marks: List[Mark] = []
         self._known: Dict[Mark, bool] = {}
         self._sizes: Dict[str, int] = {}
+        self._times: Dict[str, int] = {}
+        """Lines of each log's times."""
 
     def reserve(self) -> None:
         """Set room aside for the end.
@@ -94,6 +127,17 @@ class Record:
         self._known.update(dict.fromkeys(new, True))
         self._marks += new
         self.flush()
+        if len(self._known) > MOST_MARKS:
+            self._forget_ended(set(marks))
+
+    def _forget_ended(self, living: Set[Mark]) -> None:
+        """Forget most of those that have ended: a job may start a process a second for weeks."""
+        kept = [m for n, m in enumerate(self._known) if n < FIRST_MARKS or m in living or alive(m)]
+        try:
+            replace_file(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in kept))
+        except OSError:
+            return  # with the next scan
+        self._known, self._marks = dict.fromkeys(kept, True), []
 
     def flush(self) -> None:
         """Write what waits; what cannot be written goes on waiting."""
@@ -132,6 +176,9 @@ class Record:
                 if size != self._sizes.get(log, 0):
                     _append(times_of(path), b"%.3f %d\n" % (now, size))
                     self._sizes[log] = size
+                    self._times[log] = self._times.get(log, 0) + 1
+                    if self._times[log] > MOST_TIMES:
+                        self._times[log] = _thin(times_of(path), now)
             except OSError:
                 continue
 
@@ -166,6 +213,14 @@ def _append(path: str, data: bytes) -> None:
             raise OSError("no room")
     finally:
         os.close(descriptor)
+
+
+def _thin(path: str, now: float) -> int:
+    """Thin a file of times; return how many lines are left."""
+    with open(path, "rb") as file:
+        lines = thinned(file.read().splitlines(keepends=True), now)
+    replace_file(path, b"".join(lines))
+    return len(lines)
 
 
 def _remove(path: str) -> None:

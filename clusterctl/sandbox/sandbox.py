@@ -300,8 +300,11 @@ def remove(name: str) -> None:
     """End a sandbox, whole, half started or half removed, and remove all of it.
 
     Raises:
+        UsageError: its files are not this user's alone: what they name is not ended.
         ClusterError: some of its processes could not be ended; its files stay.
     """
+    if base().exists():
+        _must_be_ours(base())
     layout = Layout.of(name)
     left = set().union(*(backend(layout).end() for backend in BACKENDS.values()))
     if left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.paths import NodePaths
+from clusterctl.node import record as record_module
+from clusterctl.node.paths import NodePaths, times_of
+from clusterctl.node.processes import mark_of
 from clusterctl.node.record import Record, read_json, write_whole
 
 from .conftest import Run
@@ -134,3 +137,48 @@ def test_a_run_on_a_full_disk_ends_and_says_so(
     assert node["state"] == "failed"
     assert node["end"]["reason"] == "rank 0 ended with exit code 28"
     assert run.stop()["gone"]
+
+
+def test_a_log_that_grows_for_a_week_has_few_times_and_its_latest_are_exact(
+    paths: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_700_000_000.0]
+    monkeypatch.setattr("clusterctl.node.record.time.time", lambda: clock[0])
+    record, log = Record(paths), Path(paths.rank_log(0))
+    log.touch()
+    size = 0
+    for _ in range(12_000):  # every 50 s, for a week
+        size += 1
+        os.truncate(log, size)
+        record.log_times()
+        clock[0] += 50
+    noted = Path(paths.folder, times_of("ranks/0.log"))
+    entries = [tuple(map(float, line.split())) for line in noted.read_text().splitlines()]
+    assert len(entries) <= record_module.MOST_TIMES
+    assert [entry[1] for entry in entries[-10:]] == [size - n for n in range(9, -1, -1)]
+    assert [entry[1] for entry in entries] == sorted(entry[1] for entry in entries)
+    now = clock[0]
+    for (earlier, _), (later, _) in itertools.pairwise(entries):
+        assert later - earlier <= max(50, 0.05 * (now - earlier))
+
+
+def test_thinning_keeps_the_last_time_and_no_line_that_was_cut() -> None:
+    lines = [b"%d %d\n" % (1000 + n, n) for n in range(100)] + [b"\0\0\0\n", b"1100 100\n"]
+    kept = record_module.thinned(lines, 1_000_000.0)
+    assert kept[-1] == b"1100 100\n"
+    assert len(kept) < 10
+    assert record_module.thinned([], 1.0) == []
+    assert record_module.thinned([b"\0\n"], 1.0) == [b"\0\n"]
+
+
+def test_processes_that_have_ended_are_forgotten_in_the_end(paths: NodePaths) -> None:
+    record = Record(paths)
+    here = mark_of(os.getpid())
+    first = [(4_000_000 + n, 1) for n in range(10)]
+    record.processes(first)
+    for n in range(0, 20_000, 100):
+        record.processes([here, *((5_000_000 + n + each, 1) for each in range(100))])
+    lines = Path(paths.processes).read_text().splitlines()
+    assert len(lines) <= record_module.MOST_MARKS + 101
+    assert {f"{pid} {start}" for pid, start in (here, *first)} <= set(lines)
+    assert len(lines) == len(set(lines))

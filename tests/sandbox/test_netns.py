@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -150,3 +151,31 @@ def test_what_comes_while_a_sandbox_goes_down_is_not_taken_for_its_own(
     monkeypatch.setattr(processes, "end", slowly)
     assert netns.Netns(box.layout).end() == set()
     assert reused == []
+
+
+NESTED = """
+import ctypes, os, sys
+from pathlib import Path
+from clusterctl.sandbox.host import bind, mount
+outer, shown = Path(sys.argv[1], "outer"), Path(sys.argv[1], "shown")
+shown.mkdir(); (outer / "inner").mkdir(parents=True)
+mount("tmpfs", outer / "inner", "tmpfs")
+bind(outer, shown, read_only=True)
+for folder in (shown, shown / "inner"):
+    try:
+        (folder / "file").touch()
+    except OSError as error:
+        print(error.errno)
+(outer / "inner" / "file").touch()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_what_is_shown_read_only_is_so_on_the_mounts_below_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", NESTED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.split() == [str(errno.EROFS).encode()] * 2

@@ -40,7 +40,7 @@ def test_a_folder_that_others_may_write_to_holds_no_sandbox(
     (tmp_path / "open" / "lab").mkdir(parents=True)
     (tmp_path / "open" / "lab" / "sandbox.json").write_text("{}")
     (tmp_path / "open").chmod(mode)
-    for use in (sandbox.up, sandbox.find):
+    for use in (sandbox.up, sandbox.find, sandbox.remove):
         with pytest.raises(UsageError, match=f"mode {mode:o}") as refused:
             use("lab")
         assert refused.value.hint == f"chmod 700 {tmp_path}/open"
