@@ -52,8 +52,7 @@ def test_the_script_is_one_that_the_shell_reads(
 ) -> None:
     text = script(shell, capsys)
     if shutil.which(shell) is None:
-        assert "clusterctl" in text
-        return
+        pytest.skip(f"{shell} is not installed")
     path = tmp_path / "completion"
     path.write_text(text)
     check = [shell, "-f", "-n"] if shell != "bash" else [shell, "-n"]

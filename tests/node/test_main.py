@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusterctl.node import loader, main
@@ -21,6 +21,8 @@ from clusterctl.transport import agent
 from clusterctl.wire import Message, read_message
 
 MARKER = b"the-marker\n"
+DONE = 30
+"""Seconds that an agent may take to end on a busy machine."""
 
 
 class Agent:
@@ -51,7 +53,7 @@ class Agent:
             assert stream is not None
             stream.close()
         try:
-            self.process.wait(5)
+            self.process.wait(DONE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -75,7 +77,7 @@ def test_a_dialogue(echo: Agent) -> None:
     assert echo.receive() == Message({"last": True})
     assert echo.receive() == Message({"count": 4, "end": True})
     assert echo.receive() is None
-    assert echo.process.wait(5) == 0
+    assert echo.process.wait(DONE) == 0
 
 
 def test_a_heartbeat_while_nothing_else_is_said(echo: Agent) -> None:
@@ -89,7 +91,7 @@ def test_it_ends_when_the_controller_has_gone(echo: Agent) -> None:
     echo.receive()
     echo.stdin.close()
     echo.stdout.close()
-    assert echo.process.wait(5) is not None
+    assert echo.process.wait(DONE) is not None
 
 
 def test_children_inherit_no_descriptor_of_the_channel(echo: Agent) -> None:
@@ -196,15 +198,12 @@ def test_an_interpreter_that_is_too_old_hands_over(python: str, tmp_path: Path) 
         assert done.stdout.startswith(MARKER) == (status == 0)
 
 
-def test_a_killed_shell_leaves_nothing(echo: Agent) -> None:
+def test_a_killed_agent_leaves_no_process_behind(echo: Agent) -> None:
     echo.receive()
+    group = {process.pid for process in psutil.Process(echo.process.pid).children(recursive=True)}
     os.kill(echo.process.pid, signal.SIGTERM)
-    assert echo.process.wait(5) == -signal.SIGTERM
-
-
-def test_json_takes_any_bytes_there_and_back() -> None:
-    value = os.fsdecode(bytes(range(1, 256)))
-    assert os.fsencode(json.loads(json.dumps(value))) == bytes(range(1, 256))
+    assert echo.process.wait(DONE) == -signal.SIGTERM
+    assert not any(map(psutil.pid_exists, group))
 
 
 def test_what_every_check_runs_imports_nothing_slow(tmp_path: Path) -> None:

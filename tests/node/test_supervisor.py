@@ -135,7 +135,7 @@ else:
 def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(
     make_run: MakeRun,
 ) -> None:
-    run = make_run(SLEEP, nodes=2, procs=2, lost_after=1.5).start()
+    run = make_run(SLEEP, nodes=2, procs=2, lost_after=3.0).start()
     for rank in (2, 3):
         run.wait_for_log(rank, b"here", n=1)
     ranks = [rank["pid"] for rank in run.status(1)["ranks"]]
@@ -146,7 +146,7 @@ def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(
     master = run.ended(0)
     assert master["state"] == "lost"
     assert master["end"]["by"] == "lost"
-    assert f"node {run.names[1]} has been silent for 1.5 s" in master["end"]["reason"]
+    assert f"node {run.names[1]} has been silent for 3 s" in master["end"]["reason"]
     assert not run.left()
     stopped = run.stop(1)
     assert stopped["gone"]
@@ -167,7 +167,7 @@ def test_a_number_that_is_used_again_is_no_rank_of_a_lost_run(make_run: MakeRun)
 
 
 def test_the_masters_death_ends_the_workers(make_run: MakeRun) -> None:
-    run = make_run(SLEEP, nodes=2, lost_after=1.5).start()
+    run = make_run(SLEEP, nodes=2, lost_after=3.0).start()
     run.wait_for_log(1, b"here", n=1)
     run.kill_supervisor_and_guard(0)
     worker = run.ended(1)
@@ -180,14 +180,14 @@ def test_the_masters_death_ends_the_workers(make_run: MakeRun) -> None:
 def test_a_short_silence_costs_nothing_and_a_long_one_ends_the_run(
     make_run: MakeRun, frozen: int
 ) -> None:
-    run = make_run(SLEEP, nodes=2, lost_after=2).start()
+    run = make_run(SLEEP, nodes=2, lost_after=4).start()
     run.wait_for_log(1, b"here", n=1)
     wait_until(lambda: times(run, 0, "peer-joined") != [])
     supervisor = run.pid_of_supervisor(frozen)
     os.kill(supervisor, signal.SIGSTOP)
     time.sleep(1.2)
     os.kill(supervisor, signal.SIGCONT)
-    time.sleep(1.5)
+    time.sleep(3)  # longer than is left of the limit: the silence ended, and is not counted on
     assert [run.status(n)["state"] for n in (0, 1)] == ["running", "running"]
     os.kill(supervisor, signal.SIGSTOP)
     assert run.ended(1 - frozen)["end"]["by"] == "lost"

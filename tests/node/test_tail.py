@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,9 +112,8 @@ def test_a_line_is_there_soon_and_history_knows_when_it_was_written(make_run: Ma
             delays += [arrived - float(line.split()[1]) for line in message.body.splitlines()]
     call.close()
     assert len(delays) == 60
-    assert (
-        sorted(delays[10:])[len(delays[10:]) // 2] < 1.0
-    )  # 0.05 s on a machine with nothing else to do
+    # 0.05 s on a machine with nothing else to do; a heartbeat alone would bring it after 2 s.
+    assert statistics.median(delays[10:]) < 1.5
     for message in run.tail():
         if message.head.get("data") == "ranks/0.log":
             first = float(message.body.split()[1])
@@ -136,10 +135,10 @@ for n in range(3):
     assert order in ([0, 1] * 3, [1, 0] * 3)
 
 
-def test_a_dead_supervisors_run_is_told_to_its_end(make_run: MakeRun) -> None:
+def test_a_run_whose_supervisor_and_guard_are_dead_is_told_to_its_end(make_run: MakeRun) -> None:
     run = make_run("import time; print('here'); time.sleep(300)").start()
     run.wait_for_log(0, b"here")
-    os.kill(run.pid_of_supervisor(), signal.SIGKILL)
+    run.kill_supervisor_and_guard()
     messages = run.tail(follow=True)
     assert messages[-1].head["node"]["end"]["by"] == "supervisor"
     assert data_of(messages, "ranks/0.log") == [(0, b"here\n")]
