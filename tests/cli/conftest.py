@@ -28,7 +28,7 @@ def make_project(tmp_path: Path) -> Iterator[MakeProject]:
 
     yield make
     for project in made:
-        project.run("stop", "--all", "--grace", "0")
+        project.close()
 
 
 @pytest.fixture

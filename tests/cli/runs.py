@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class Project:
     sandbox: Sandbox
     folder: Path
     state: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def settings(self, env: Mapping[str, str] | None) -> dict[str, str]:
         """Return the environment of a command."""
@@ -76,7 +77,7 @@ class Project:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `clusterctl` on the controller's side; its stdout is a pipe."""
         argv = [sys.executable, "-u", "-m", "clusterctl", *words]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.sandbox.command(argv, cwd=self.folder),
             env=self.sandbox.environment() | self.settings(None),
             stdin=subprocess.DEVNULL,
@@ -84,6 +85,16 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Stop every run, and leave no command behind, also after a test that failed."""
+        self.run("stop", "--all", "--grace", "0")
+        for process in self.started:
+            process.kill()
+            with process:
+                pass
 
     def launch(
         self, *words: str, env: Mapping[str, str] | None = None

@@ -207,8 +207,9 @@ def test_a_rank_ended_by_a_signal_gives_128_and_its_number(project: Project) -> 
 def until_step(controller: subprocess.Popen[str], step: int) -> None:
     """Read a follower's lines until a step is shown."""
     assert controller.stdout is not None
+    assert controller.stderr is not None
     while f"step {step}" not in controller.stdout.readline():
-        assert controller.poll() is None
+        assert controller.poll() is None, controller.stderr.read()
 
 
 def signal_all(controller: subprocess.Popen[str], number: int) -> None:
@@ -281,8 +282,9 @@ def test_an_interrupt_while_it_starts_ends_it_and_says_so(
     inventory.write_text(project.sandbox.inventory.read_text() + slow)
     words = ("launch", "--no-check", "-i", str(inventory), "--launcher", "direct", "--", "job.py")
     launch = project.start(*words)
+    assert launch.stderr is not None
     while not (project.sandbox.shared / asked).exists():
-        assert launch.poll() is None
+        assert launch.poll() is None, launch.stderr.read()
         time.sleep(0.02)
     (record,) = project.state.glob("*/*/record.json")
     run = record.parent.name
