@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import posixpath
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,16 +45,12 @@ def leftovers_of(node: str, plan: Message) -> Leftovers:
     """Read a node's plan; what makes no sense in it is taken as nothing known."""
     head = plan.head
     numbers = {name: _whole(head.get(name)) for name in ("moved", "placed")}
-    known = head.get("from")
-    origin = None
-    if isinstance(known, dict) and known.get("host") and known.get("folder"):
-        origin = Origin(host=str(known["host"]), folder=str(known["folder"]))
     return Leftovers(
         node=node,
         paths=leftovers(plan),
         moved=numbers["moved"],
         placed=numbers["placed"],
-        origin=origin,
+        origin=_origin(head.get("from")),
     )
 
 
@@ -103,7 +101,7 @@ def _refused(
     ways = []
     if one.origin is not None and one.origin != here:
         there = "" if one.origin.host == here.host else f" on {one.origin.host}"
-        ways.append(f"cd {one.origin.folder}{there}")
+        ways.append(f"cd {shlex.quote(one.origin.folder)}{there}")
     elif one.origin is None:
         ways.append("cd to the folder of the code")
     if launching:
@@ -123,6 +121,15 @@ def _named(command: Iterable[str], workdir: str) -> Iterator[str]:
             if name:
                 path = posixpath.normpath(posixpath.join(workdir, name))
                 yield posixpath.relpath(path, posixpath.normpath(workdir))
+
+
+def _origin(known: object) -> Origin | None:
+    """Read where files came from; a host may say anything, and this becomes a command to type."""
+    if not isinstance(known, dict):
+        return None
+    host, folder = str(known.get("host")), str(known.get("folder"))
+    plain = re.fullmatch(r"[\w.-]+", host) and folder.startswith("/") and folder.isprintable()
+    return Origin(host=host, folder=folder) if plain else None
 
 
 def _whole(value: object) -> int:

@@ -175,3 +175,17 @@ def test_a_link_between_the_plan_and_the_deletion_is_not_followed(tmp_path: Path
     (work / "cfg").symlink_to(master)
     change.begin()
     assert (master / "x").read_text() == "x"
+
+
+def test_files_that_are_set_aside_within_one_second_are_all_kept(
+    tmp_path: Path, wanted: Listing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    monkeypatch.setattr(time, "strftime", lambda *_: "20270115T080000")
+    placed(work, wanted, lambda: (work / "a.py").write_text("A = 1\n"))
+    for number in range(3):
+        (work / "a.py").write_text(f"edit {number}\n")
+        change = Change(os.fsencode(work), Manifest(os.fsencode(work)), wanted)
+        change.begin()
+    kept = sorted(path.read_text() for path in (work / ".clusterctl").rglob("a.py"))
+    assert kept == ["edit 0\n", "edit 1\n", "edit 2\n"]

@@ -563,16 +563,6 @@ def test_a_link_of_the_users_keeps_what_it_leads_to(source: Path, tmp_path: Path
     assert (master / "a.py").read_text() == "edited\n"
 
 
-def test_every_file_that_is_set_aside_is_kept(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    mirrored(source, work)
-    for number in range(4):
-        (work / "train.py").write_text(f"edit {number}\n")
-        assert mirrored(source, work).nodes[0].set_aside == ("train.py",)
-    kept = sorted(path.read_text() for path in (work / ".clusterctl").rglob("train.py"))
-    assert kept == [f"edit {number}\n" for number in range(4)]
-
-
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
     """A folder as on another laptop: it has an inventory and no code."""
