@@ -36,19 +36,25 @@ _REMEDY = {
     why="Everything is done over SSH: facts, code, the start of the ranks, logs and stop.",
 )
 def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Say how each silent node failed, in the server's own words."""
+    """Report how silent nodes failed, in their servers' words; one finding for those alike."""
+    alike: dict[tuple[str, str], dict[str, str]] = {}
     for node in cluster.nodes:
         reach = facts[node.name].reach if node.name in facts else Reach(state="unreachable")
         if reach.state != "ok":
-            yield Finding(
-                check=SSH,
-                status="fail",
-                nodes=(node.name,),
-                message=_SAYS.get(reach.state, reach.state) + _ping_says(reach),
-                wanted="an answer over SSH",
-                found=f"{reach.phase}: {reach.words}" if reach.phase else reach.words,
-                remedy=reach.hint or _REMEDY.get(reach.state, "").format(host=node.host),
-            )
+            message = _SAYS.get(reach.state, reach.state) + _ping_says(reach)
+            remedy = reach.hint or _REMEDY.get(reach.state, "").format(host=node.host)
+            phase = "" if reach.phase in {"", reach.state} else f"{reach.phase}: "
+            alike.setdefault((message, remedy), {})[node.name] = phase + reach.words
+    for (message, remedy), found in alike.items():
+        yield Finding(
+            check=SSH,
+            status="fail",
+            nodes=tuple(found),
+            message=message,
+            wanted="an answer over SSH",
+            found="\n".join(dict.fromkeys(found.values())),
+            remedy=remedy,
+        )
 
 
 def _ping_says(reach: Reach) -> str:

@@ -225,6 +225,7 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
 def _print_indented(console: Console, label: str, text: str) -> None:
     """Print text below its finding, its further lines below the first."""
     room = max(console.width - _INDENT - len(label), 1)
-    for number, line in enumerate(words(text).wrap(console, room)):
+    wrapped = [line for part in text.split("\n") for line in words(part).wrap(console, room)]
+    for number, line in enumerate(wrapped):
         line.rstrip()
         console.print(Text(" " * _INDENT + (label if not number else " " * len(label))) + line)

@@ -5,14 +5,18 @@ One ControlMaster a node; every call is a session through it.
 
 from __future__ import annotations
 
+import re
+
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import agent
 from clusterctl.transport.calls import AgentCall
 from clusterctl.transport.control_master import ControlMaster, Folder, Policy
 from clusterctl.transport.failure import Failed, safe, translated
 from clusterctl.transport.interface import Call, Connection, Request, Timeouts
+from clusterctl.transport.known_hosts import KnownHosts, fingerprint
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import Ending, ProcessStream
+from clusterctl.transport.trust import tell_accepted
 
 SSH_FAILED = 255
 """ssh's own exit status for anything that went wrong with the connection."""
@@ -79,4 +83,14 @@ def connect(
     except Failed:
         master.close()
         raise
+    if policy.accept_new:
+        _tell_accepted(master, policy)
     return OpensshConnection(node, master, timeouts)
+
+
+def _tell_accepted(master: ControlMaster, policy: Policy) -> None:
+    """Print the fingerprint of a key that OpenSSH recorded, for it names only the host."""
+    for name in re.findall(r"Permanently added '([^']+)'", master.said()):
+        for line in KnownHosts.load([policy.own_file]).lines(name.partition(",")[0]):
+            shown = f"{line.key_type} {fingerprint(line.blob)}"
+            tell_accepted(name, shown, policy.own_file)

@@ -1,7 +1,8 @@
 """Whether a host's key is the right one: strict, with records of the cluster's own.
 
 The person's known_hosts is read and never written. What `--accept-new` accepts goes into a file
-that belongs to the cluster, and `clusterctl forget HOST` takes it out again.
+that belongs to the cluster, and `clusterctl forget HOST` takes it out again. A key that another
+cluster accepted for the same host name and port is taken over: clusters are renamed and split.
 """
 
 from __future__ import annotations
@@ -43,20 +44,39 @@ def own_file(cluster: str) -> Path:
     return state_folder() / cluster / "known_hosts"
 
 
+def other_files(cluster: str) -> tuple[Path, ...]:
+    """Return the known_hosts files of this user's other clusters."""
+    own = own_file(cluster)
+    return tuple(path for path in sorted(own.parent.parent.glob("*/known_hosts")) if path != own)
+
+
+def tell_accepted(name: str, shown: str, file: Path) -> None:
+    """Print on stderr which key was accepted unseen, so that it can still be compared."""
+    logger.warning(
+        "%s: accepted a new host key without a comparison: %s (recorded in %s)", name, shown, file
+    )
+
+
 class Trust:
     """Judges host keys for one command; files are read once; safe from several threads."""
 
     def __init__(self, cluster: str, *, accept_new: bool) -> None:
         """Use the cluster's own file beside each endpoint's."""
         self.own_file = own_file(cluster)
+        self._cluster = cluster
         self._accept_new = accept_new
         self._lock = threading.Lock()
         self._known: dict[tuple[Path, ...], KnownHosts] = {}
+        self._elsewhere: KnownHosts | None = None
 
     def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         """Return the key types the host is known by, to ask the server for those first."""
         known = self._files(endpoint)
-        types = (kind for name in names_of(endpoint) for kind in known.key_types(name))
+        names = names_of(endpoint)
+        types = [kind for name in names for kind in known.key_types(name)]
+        if not types:
+            with self._lock:
+                types += self._load_elsewhere().key_types(names[0])
         return tuple(dict.fromkeys(types))
 
     def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
@@ -66,20 +86,27 @@ class Trust:
             Failed: it is unknown, changed or revoked.
         """
         name = name_of(endpoint.key_name, endpoint.port)
+        shown = f"{key_type} {fingerprint(blob)}"
         with self._lock:
             known = self._load(endpoint)
             judgements = [known.judge(own, blob) for own in names_of(endpoint)]
             judged = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
-            if judged.verdict == "unknown" and self._accept_new:
-                self._accept(name, key_type, blob)
-                return
-        shown = f"{key_type} {fingerprint(blob)}"
+            if judged.verdict == "unknown":
+                # Another key there proves nothing: two networks may use one private address.
+                accepted = self._load_elsewhere().judge(name, blob)
+                if accepted.verdict == "known" or self._accept_new:
+                    self._accept(name, key_type, blob)
+                    if accepted.verdict == "known":
+                        logger.info("%s: host key taken over from %s", name, accepted.where)
+                    else:
+                        tell_accepted(name, shown, self.own_file)
+                    return
         if judged.verdict == "unknown":
             words = f"the host key of {name} is not known: {shown}"
             hint = "compare it with the host's own, then: clusterctl check --accept-new"
             if known.has_authority(name):
                 words += "; a @cert-authority line is for this host, but only OpenSSH can use it"
-                hint += " (or say `via: openssh`)"
+                hint += " (or set `via: openssh`)"
             raise Failed("hostkey", "hostkey", words, hint)
         if judged.verdict == "changed":
             words = f"the host key of {name} is not the recorded one ({judged.where}): now {shown}"
@@ -98,14 +125,13 @@ class Trust:
         line = Line(hosts=name, key_type=key_type, blob=blob, where=str(self.own_file))
         for known in self._known.values():
             known.add(line)
-        logger.info("%s: host key accepted and recorded: %s", name, fingerprint(blob))
 
     def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
         if where.startswith(str(self.own_file)):
             command = f"clusterctl forget {endpoint.host}"
         else:
             command = f"ssh-keygen -R '{name}' -f {where.rpartition(':')[0]}"
-        return f"someone may be in between; if the host was installed anew: {command}"
+        return f"someone may be in between; if the host was reinstalled: {command}"
 
     def _files(self, endpoint: Endpoint) -> KnownHosts:
         with self._lock:
@@ -116,3 +142,8 @@ class Trust:
         if paths not in self._known:
             self._known[paths] = KnownHosts.load(paths)
         return self._known[paths]
+
+    def _load_elsewhere(self) -> KnownHosts:
+        if self._elsewhere is None:
+            self._elsewhere = KnownHosts.load(other_files(self._cluster))
+        return self._elsewhere

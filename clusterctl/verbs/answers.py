@@ -28,7 +28,7 @@ class Trouble:
 def trouble(reply: Reply) -> Trouble | None:
     """Return what went wrong; None: the operation came to its end."""
     if not reply.ok:
-        where = f" ({reply.phase})" if reply.phase else ""
+        where = f" ({reply.phase})" if reply.phase not in {"", reply.state} else ""
         words = f": {reply.words}" if reply.words else ""
         return Trouble(
             node=reply.node,

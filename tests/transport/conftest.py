@@ -45,6 +45,16 @@ class Sshd:
         return f"{kind} {key}"
 
     @property
+    def fingerprint(self) -> str:
+        shown = subprocess.run(
+            ["ssh-keygen", "-l", "-f", str(self.folder / "host_key.pub")],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        return shown.split()[1]
+
+    @property
     def known_line(self) -> str:
         return f"{name_of('127.0.0.1', self.port)} {self.public_key}\n"
 

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import CouldNotTell
-from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.transport import ssh
 from clusterctl.transport.channel import ChannelStream
 from clusterctl.transport.failure import WORDS_LIMIT, Failed, safe
@@ -29,6 +29,7 @@ from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
 from clusterctl.transport.started import StartedCall
+from clusterctl.transport.trust import own_file
 
 from .conftest import Sshd, cluster_of, free_port, make_key
 
@@ -278,11 +279,51 @@ def test_an_unknown_host_key_shows_its_fingerprint(make_sshd: Callable[..., Sshd
     assert "--accept-new" in reply.hint
 
 
-def test_accept_new_records_the_key_once_for_all(make_sshd: Callable[..., Sshd]) -> None:
+@pytest.mark.parametrize("via", ["paramiko", "openssh"])
+def test_accept_new_records_the_key_once_for_all_and_tells_its_fingerprint(
+    make_sshd: Callable[..., Sshd], own_state: Path, caplog: pytest.LogCaptureFixture, via: str
+) -> None:
     server = make_sshd(known=False)
+    node = server.node("n", via=via)
+    with Pool(cluster_of(node), accept_new=True) as pool:
+        assert [reply.state for reply in pool.open()] == ["ok"]
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    told = record.getMessage()
+    assert f"[127.0.0.1]:{server.port}: accepted a new host key" in told
+    assert f"ssh-ed25519 {server.fingerprint}" in told
+    assert str(own_state / "clusterctl" / "t" / "known_hosts") in told
+    caplog.clear()
+    with Pool(cluster_of(node), accept_new=True) as pool:
+        assert [reply.state for reply in pool.open()] == ["ok"]
+    assert not caplog.records
+    assert hello(node).ok
+
+
+def test_host_keys_survive_renaming_the_cluster(make_sshd: Callable[..., Sshd]) -> None:
+    server, other = make_sshd(known=False), make_sshd(known=False)
     with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
         assert [reply.state for reply in pool.open()] == ["ok"]
-    assert hello(server.node("n")).ok
+
+    renamed = Cluster(name="renamed", nodes=(server.node("n"), other.node("other")))
+    with Pool(renamed) as pool:
+        replies = {reply.node: reply for reply in pool.open()}
+    assert replies["n"].ok
+    assert "is not known" in replies["other"].words
+    assert own_file("renamed").read_text() == server.known_line
+
+
+def test_another_clusters_key_for_a_name_is_no_proof_against_a_host(
+    make_sshd: Callable[..., Sshd], own_state: Path
+) -> None:
+    """Two networks may use one private address: unknown, not changed."""
+    server, other = make_sshd(known=False), make_sshd(known=False)
+    known = own_state / "clusterctl" / "elsewhere" / "known_hosts"
+    known.parent.mkdir(parents=True)
+    known.write_text(f"[127.0.0.1]:{server.port} {other.public_key}\n")
+    reply = hello(server.node("n"))
+    assert (reply.state, "is not known" in reply.words) == ("hostkey", True)
+    with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
+        assert [reply.state for reply in pool.open()] == ["ok"]
 
 
 def test_a_changed_host_key_is_refused_even_with_accept_new(
