@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.transport.failure import Failed
+from clusterctl.transport.failure import Failed, translated
 from clusterctl.transport.interface import State, Timeouts
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
 
+PREFIX = "cctl-"
+"""Of the folders with sockets in /tmp, before the number of the process that made them."""
 POLL_SECONDS = 0.01
 CLOSING_SECONDS = 5.0
 
@@ -78,26 +80,64 @@ class Folder:
         self._path: Path | None = None
         self._lock = threading.Lock()
         self._numbers = itertools.count()
+        self._masters: list[ControlMaster] = []
+        self._closed = False
 
-    def fresh(self) -> Path:
-        """Return a path in it that nobody has had; short, for hosts' names may be long."""
-        return self.path / f"m{next(self._numbers)}"
+    def master(self, destination: Sequence[str]) -> ControlMaster:
+        """Return a master whose socket will be in the folder; it ends with the folder.
+
+        Raises:
+            Failed: the folder is closed.
+        """
+        # The name is short and nobody else has had it, for hosts' names may be long.
+        master = ControlMaster(self.path / f"m{next(self._numbers)}", destination)
+        with self._lock:
+            self._masters.append(master)
+        return master
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder.
+
+        Raises:
+            Failed: it is closed; its verb was interrupted meanwhile.
+        """
         with self._lock:
+            if self._closed:
+                raise Failed("lost", "connect", "the connections of this command are closed")
             if self._path is None:
                 # TMPDIR may be long (macOS); a socket's path may have about a hundred characters.
-                parent = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108  (mkdtemp's is private)
-                self._path = Path(tempfile.mkdtemp(prefix="cctl-", dir=parent))
+                parent = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()  # noqa: S108  (mkdtemp's is private)
+                _sweep(Path(parent))
+                self._path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
             return self._path
 
     def close(self) -> None:
-        """Remove it."""
+        """End every master, also one that is just connecting, and remove the folder."""
         with self._lock:
-            if self._path is not None:
-                shutil.rmtree(self._path, ignore_errors=True)
+            self._closed = True
+            masters = tuple(self._masters)
+        for master in masters:
+            master.end()
+        for master in masters:
+            master.close()
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove empty folders of commands that were killed: their masters end, and remove sockets."""
+    for path in parent.glob(f"{PREFIX}*-*"):
+        pid = path.name.removeprefix(PREFIX).partition("-")[0]
+        if not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # one that is not empty, or another person's, stays
+        except OSError:
+            continue
 
 
 class ControlMaster:
@@ -115,6 +155,8 @@ class ControlMaster:
         self._destination = tuple(destination)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the master)
         self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._lock = threading.Lock()
 
     def open(self, options: Sequence[str], *, timeouts: Timeouts) -> None:
         """Connect and log in.
@@ -137,13 +179,16 @@ class ControlMaster:
         if shutil.which("ssh") is None:
             hint = "install OpenSSH's client (openssh-client)"
             raise Failed("unreachable", "config", "there is no ssh on this machine", hint)
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        with self._lock, translated("connect", self.target):
+            if self._ended:
+                raise Failed("lost", "connect", "given up")
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,
+            )
         limit = timeouts.connect + timeouts.handshake + timeouts.auth
         deadline = time.monotonic() + limit
         while not self.control.exists():
@@ -169,7 +214,11 @@ class ControlMaster:
 
     def said(self) -> str:
         """Return what ssh has written to stderr."""
-        return os.pread(self._errors.fileno(), 1 << 16, 0).decode("utf-8", "backslashreplace")
+        with self._lock:
+            if self._errors.closed:
+                return ""
+            said = os.pread(self._errors.fileno(), 1 << 16, 0)
+        return said.decode("utf-8", "backslashreplace")
 
     def failure(self, words: str, *, phase: str = "connect") -> Failed:
         """Return the failure that ssh's words mean."""
@@ -180,14 +229,22 @@ class ControlMaster:
                 return Failed(state, named, _short(words), hint.format(target=self.target))
         return Failed("lost", phase, _short(words), f"try: ssh {self.target} true")
 
+    def end(self) -> None:
+        """Let it end; does not wait for that."""
+        with self._lock:
+            self._ended = True
+            if self._process is not None:
+                assert self._process.stdin is not None
+                self._process.stdin.close()
+
     def close(self) -> None:
         """End it, and with it every way through it."""
+        self.end()
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(CLOSING_SECONDS)
-        self._errors.close()
+        with self._lock:
+            self._errors.close()
 
 
 def _short(words: str) -> str:

@@ -71,7 +71,10 @@ class ProcessSocket(QuickSocket):
 
 
 class Jumps:
-    """The jump hosts of one command, each logged in to once; safe from several threads."""
+    """The jump hosts of one command, each logged in to once; safe from several threads.
+
+    They end with the folder that holds their sockets.
+    """
 
     def __init__(self, folder: Folder, policy: Policy, *, timeouts: Timeouts) -> None:
         """Prepare; a jump host is reached when the first node behind it is."""
@@ -81,7 +84,6 @@ class Jumps:
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._masters: dict[str, ControlMaster | Failed] = {}
-        self._closed = False
 
     def dial(self, endpoint: Endpoint) -> ProcessSocket:
         """Open a way to a node through its jump host.
@@ -111,35 +113,19 @@ class Jumps:
         argv = master.argv("-W", f"{host}:{endpoint.port}")
         return ProcessSocket.start(argv, explain)
 
-    def close(self) -> None:
-        """Log out of every jump host, also of those that are being logged in to now."""
-        with self._lock:
-            self._closed = True
-            masters = tuple(self._masters.values())
-        for master in masters:
-            if isinstance(master, ControlMaster):
-                master.close()
-
     def _master(self, endpoint: Endpoint) -> ControlMaster | Failed:
         jump = str(endpoint.jump)
         with self._lock:
             opening = self._opening.setdefault(jump, threading.Lock())
         with opening:
-            known = self._masters.get(jump)
-            if known is not None:
-                return known
-            master = self._log_in(endpoint, jump)
-            with self._lock:
-                self._masters[jump] = master
-                closed = self._closed
-            if closed and isinstance(master, ControlMaster):
-                master.close()  # its verb was interrupted meanwhile
-            return master
+            if jump not in self._masters:
+                self._masters[jump] = self._log_in(endpoint, jump)
+            return self._masters[jump]
 
     def _log_in(self, endpoint: Endpoint, jump: str) -> ControlMaster | Failed:
         *before, last = jump.split(",")
         destination = ["--", last if last.startswith("ssh://") else f"ssh://{last}"]
-        master = ControlMaster(self._folder.fresh(), destination)
+        master = self._folder.master(destination)
         options = self._policy.options(endpoint.known_hosts)
         if before:
             options += ["-J", ",".join(before)]

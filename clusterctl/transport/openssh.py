@@ -77,7 +77,7 @@ def connect(
     for flag, value in settings:
         if value is not None:
             options += [flag, str(value)]
-    master = ControlMaster(folder.fresh(), ["--", node.host])
+    master = folder.master(["--", node.host])
     try:
         master.open(options, timeouts=timeouts)
     except Failed:

@@ -177,10 +177,12 @@ class Pool:
     def close(self) -> None:
         """Close every connection; what runs detached on the nodes lives on."""
         self._closed = True
-        for opened in (*self._opened.copy().values(), *self._retired.copy().values()):
-            if isinstance(opened, Connection):
-                opened.close()
-        self._ways.close()
+        try:
+            for opened in (*self._opened.copy().values(), *self._retired.copy().values()):
+                if isinstance(opened, Connection):
+                    opened.close()
+        finally:
+            self._ways.close()
 
     def _each(self, work: Mapping[str, Callable[[Connection], Reply]]) -> Iterator[Reply]:
         """Do something with each node's connection, all at once."""

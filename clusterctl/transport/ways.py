@@ -55,7 +55,6 @@ class Ways:
         """Let go of what the ways share."""
         if self._paramiko is not None:
             self._paramiko.close()
-        self._jumps.close()
         self.folder.close()
 
     def _dial(self, endpoint: Endpoint) -> QuickSocket:

@@ -19,7 +19,7 @@ import pytest
 from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport import ssh_config
-from clusterctl.transport.control_master import ControlMaster
+from clusterctl.transport.control_master import ControlMaster, Folder
 from clusterctl.transport.failure import Failed
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
@@ -87,6 +87,54 @@ def test_what_is_logged_in_to_while_all_is_closed_is_closed_too(sshd: Sshd) -> N
         time.sleep(0.02)
     assert sshd.sessions() == []
     assert ways.folder._path is None or not ways.folder._path.exists()
+
+
+def test_an_empty_folder_of_a_command_that_was_killed_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (
+        f"cctl-{ended.pid}-a",
+        f"cctl-{ended.pid}-full",
+        f"cctl-{os.getpid()}-b",
+        "cctl-c",
+    ):
+        (tmp_path / name).mkdir()
+    (tmp_path / f"cctl-{ended.pid}-full" / "m0").touch()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "/tmp" and real(path, mode))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+
+    folder = Folder()
+    mine = folder.path
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"cctl-{ended.pid}-full", f"cctl-{os.getpid()}-b", "cctl-c", mine.name}
+
+    folder.close()
+    assert not mine.exists()
+    with pytest.raises(Failed, match="closed"):
+        folder.master(["--", "n"])
+
+
+@pytest.mark.parametrize("via", ["openssh", "jump"])
+def test_a_command_that_is_interrupted_at_any_moment_leaves_no_folder(
+    make_sshd: Callable[..., Sshd], via: str
+) -> None:
+    """Masters that are just connecting would put their sockets where the folder was removed."""
+    sshd, port = make_sshd("MaxStartups 30"), free_port()
+    jump = f"root@127.0.0.1:{sshd.port}"
+    ssh = {"via": "openssh"} if via == "openssh" else {"jump": jump}
+    nodes = [sshd.node("good", **ssh), sshd.node("refused", **{**ssh, "port": port})]
+    for moment in range(12):
+        pool = Pool(cluster_of(*nodes), timeouts=QUICK)
+        pool.begin()
+        time.sleep(moment * 0.015)
+        pool.close()
+        folder = pool._ways.folder
+        assert folder._path is None or not folder._path.exists(), moment
+    time.sleep(0.2)
+    assert not list(Path("/tmp").glob(f"cctl-{os.getpid()}-*"))
 
 
 def connect_quietly(ways: Ways, node: Node) -> None:
