@@ -24,6 +24,11 @@ class Trouble:
     """The node answered: it is the operation that refused."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def advice(self) -> str:
+        """The message, and what to do about it."""
+        return f"{self.message}; hint: {self.hint}" if self.hint else self.message
+
 
 def trouble(reply: Reply) -> Trouble | None:
     """Return what went wrong; None: the operation came to its end."""

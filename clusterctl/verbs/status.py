@@ -63,7 +63,7 @@ def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, 
         elif wrong is None:
             parts[reply.node] = part or {}
         elif not (wrong.answered and wrong.kind == "no-run"):
-            failures[reply.node] = wrong.message
+            failures[reply.node] = wrong.advice
     return view_of(run, cluster, parts, failures)
 
 

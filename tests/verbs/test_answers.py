@@ -1,0 +1,21 @@
+"""What a node's reply means."""
+
+from __future__ import annotations
+
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.answers import trouble
+
+
+def test_an_unknown_host_key_is_named_once_and_tells_what_to_do() -> None:
+    hint = "clusterctl check --accept-new"
+    reply = Reply(node="a", state="hostkey", phase="hostkey", words="it is not known", hint=hint)
+    found = trouble(reply)
+    assert found is not None
+    assert found.message == "hostkey: it is not known"
+    assert found.advice == "hostkey: it is not known; hint: clusterctl check --accept-new"
+
+
+def test_a_phase_that_says_more_than_the_state_is_kept() -> None:
+    found = trouble(Reply(node="a", state="lost", phase="banner"))
+    assert found is not None
+    assert found.advice == found.message == "lost (banner)"
