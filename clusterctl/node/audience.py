@@ -26,6 +26,9 @@ SHELLS = frozenset(
 QUIET_ROUNDS = 2
 """Rounds without a listener before the rest is asked: a shell may be about to exit by itself."""
 
+MOST_SIGNALS = 32
+"""Of 64: nobody catches so many on purpose."""
+
 ASK_SECONDS = 0.25
 """How often to look for processes that were not asked yet."""
 
@@ -57,7 +60,13 @@ class Signals(NamedTuple):
         return cls(blocked, ignored, caught)
 
     def handles(self, number: int) -> bool:
-        """Tell whether it has a handler, or a thread that waits for it."""
+        """Tell whether it has a handler, or a thread that waits for it.
+
+        What catches nearly every signal does not count: so does the Go runtime in every program,
+        such as the service that wandb starts below a trainer.
+        """
+        if bin(self.caught).count("1") > MOST_SIGNALS:
+            return False
         return bool((self.caught | self.blocked) >> number - 1 & 1)
 
     def ignores(self, number: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,44 @@ def test_a_program_that_does_not_listen_is_ended_behind_a_script_too(
     run = script(make_run, text, DEAF)
     run.wait_for_log(0, b"here")
     stop_seconds(run)
+
+
+CATCHES_ALL = """
+import signal, time
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, 32, 33}:
+    signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else lambda *_: None)
+open("ready", "w")
+while not __import__("os").path.exists("trainer-ended"): time.sleep(0.02)
+"""
+
+HAS_A_SERVICE = f"""
+import atexit, os, signal, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {CATCHES_ALL!r}])
+while not os.path.exists("ready"): time.sleep(0.02)
+print("here", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_service_that_catches_every_signal_does_not_keep_a_trainer_from_hearing(
+    make_run: MakeRun,
+) -> None:
+    run = script(make_run, SCRIPTS["foreground"], HAS_A_SERVICE)
+    run.wait_for_log(0, b"here")
+    trainer = next(
+        process.mark
+        for process in processes.everything().values()
+        if processes.command_of(process.pid).endswith("-u job.py")
+        and run.workdir == Path(f"/proc/{process.pid}/cwd").readlink()
+    )
+    stopping = threading.Thread(target=run.stop, kwargs={"grace": GRACE})
+    stopping.start()
+    try:
+        wait_until(lambda: not processes.alive(trainer), seconds=30)
+    finally:
+        (run.workdir / "trainer-ended").touch()
+        stopping.join()
+    assert not run.left()
 
 
 def test_what_a_script_starts_after_the_training_saved_is_ended_too(make_run: MakeRun) -> None:
