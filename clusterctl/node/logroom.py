@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, NamedTuple
+from typing import Dict, NamedTuple
 
 from clusterctl.node.paths import dropped_of
 from clusterctl.node.record import Record
@@ -49,9 +49,9 @@ class Disk(NamedTuple):
 class LogRoom:
     """Looks after the logs of one run on this node."""
 
-    def __init__(self, record: Record, job: Dict[str, Any]) -> None:
+    def __init__(self, record: Record, limit: int = LOG_LIMIT) -> None:
         self._record, self._folder = record, record.paths.folder
-        self._limit = int(job.get("log_limit", LOG_LIMIT))
+        self._limit = limit
         self._dropped: Dict[str, int] = {}
         self._warned = False
 

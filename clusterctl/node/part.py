@@ -13,7 +13,7 @@ from clusterctl.node.paths import NOWHERE, NodePaths
 from clusterctl.node.processes import Process
 from clusterctl.node.record import read_json, write_whole
 from clusterctl.node.spawn import stamps
-from clusterctl.node.status import is_alive, keepers, recorded
+from clusterctl.node.status import Recorded, is_alive, keepers
 from clusterctl.node.stopfile import remove_left_by
 
 POLL_SECONDS = 0.05
@@ -30,6 +30,7 @@ class Part(NamedTuple):
     lock: str
     job: Dict[str, Any]
     """What was started; empty where the folder is gone or not this user's."""
+    recorded: Recorded
 
     @classmethod
     def find(cls, args: Dict[str, Any]) -> Part:
@@ -39,7 +40,7 @@ class Part(NamedTuple):
             paths = NOWHERE
         job = read_json(paths.job) or {}
         name = job.get("lock") or args.get("lock") or lock.NAME
-        return cls(paths, args["run"], args["node"], name, job)
+        return cls(paths, args["run"], args["node"], name, job, Recorded(paths))
 
     def holds_lock(self) -> bool:
         """Tell whether this part's supervisor holds the machine, be it slow to answer."""
@@ -72,11 +73,11 @@ class Part(NamedTuple):
     def find_all(self) -> List[Process]:
         """Return everything of the run that lives here, its supervisor too."""
         saved = read_json(self.paths.supervisor) or {}
-        marks = recorded(self.paths)
-        if is_alive(saved):
-            marks += keepers(saved)
+        keeping = keepers(saved) if is_alive(saved) else []
         return processes.of_run(
-            stamps=stamps(self.run, self.node), recorded=marks, cgroup=saved.get("cgroup", "")
+            stamps=stamps(self.run, self.node),
+            recorded=[*self.recorded.read(), *keeping],
+            cgroup=saved.get("cgroup", ""),
         )
 
     def kill(self) -> List[Process]:

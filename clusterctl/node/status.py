@@ -77,6 +77,7 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
         "launcher": job.get("launcher"),
         "launcher_joined": account.get("launcher_joined"),
         "world_size": job.get("world_size"),
+        "resumed": job.get("resumed"),
         "state": state,
         "ranks": ranks,
         "supervisor": {
@@ -125,16 +126,34 @@ def beat_age(paths: NodePaths) -> Optional[float]:
 
 
 def recorded(paths: NodePaths) -> List[processes.Mark]:
-    """Return the processes that the supervisor saw to be the run's; of this boot, or none.
+    """Return the processes that the supervisor recorded as the run's; none of an earlier boot."""
+    return Recorded(paths).read()
 
-    After a reboot the same numbers, start times too, are other people's processes.
+
+class Recorded:
+    """The processes that the supervisor recorded as the run's, reread only after a change.
+
+    After a reboot the same pids and start times are other processes: none is returned then.
     """
-    if (read_json(paths.job) or {}).get("boot_id") != boot_id():
-        return []
-    try:
-        with open(paths.processes) as file:
-            words = file.read().split()
-    except OSError:
-        return []
-    numbers = [int(word) for word in words]
-    return list(zip(numbers[::2], numbers[1::2]))
+
+    def __init__(self, paths: NodePaths) -> None:
+        self._path = paths.processes
+        self._this_boot = (read_json(paths.job) or {}).get("boot_id") == boot_id()
+        self._version = (0, 0, 0)
+        self._marks: List[processes.Mark] = []
+
+    def read(self) -> List[processes.Mark]:
+        """Return them; none if the file cannot be read."""
+        if not self._this_boot:
+            return []
+        try:
+            with open(self._path) as file:
+                seen = os.fstat(file.fileno())
+                version = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+                if version != self._version:
+                    numbers = [int(word) for word in file.read().split()]
+                    self._marks = list(zip(numbers[::2], numbers[1::2]))
+                    self._version = version
+        except OSError:
+            return []
+        return self._marks

@@ -12,7 +12,6 @@ from clusterctl.node.link import Gone, Link, OperationError
 from clusterctl.node.part import Part
 from clusterctl.node.paths import NodePaths
 from clusterctl.node.processes import Process
-from clusterctl.node.status import recorded
 from clusterctl.wire import Message
 
 PATIENCE = 8.0
@@ -45,7 +44,7 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     there = part.find_all()
     say(link, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
     left = [why_left(process) for process in part.kill()]
-    gpu_free, ghosts = proof.memory(part.job, {pid for pid, _ in recorded(part.paths)})
+    gpu_free, ghosts = proof.memory(part.job, {pid for pid, _ in part.recorded.read()})
     port_free, port_holder = proof.port(part.job)
     if not left:
         part.close_the_books(str(args.get("reason") or "stopped"))

@@ -101,7 +101,7 @@ class Supervisor:
             self.reactor.on_signal(number, partial(self._told_to_end, number))
         self.reactor.every(BEAT_SECONDS, self._beat)
         self.reactor.every(TIMES_SECONDS, self._record.log_times)
-        self.reactor.every(TIMES_SECONDS, LogRoom(self._record, self._job).look)
+        self.reactor.every(TIMES_SECONDS, LogRoom(self._record).look)
         self.reactor.every(SCAN_SECONDS, self._remember_processes)
         if self._job.get("start_timeout"):
             self.reactor.after(self._job["start_timeout"], self._judge_start)

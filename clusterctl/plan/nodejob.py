@@ -12,7 +12,13 @@ from clusterctl.wire import SCHEMA, plain
 
 
 def node_job(
-    plan: Plan, node: NodePlan, identity: Identity, *, state: str | None, link_port: int = 0
+    plan: Plan,
+    node: NodePlan,
+    identity: Identity,
+    *,
+    state: str | None,
+    link_port: int = 0,
+    resumed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the argument `job` of `start`; it is kept on the node, so it holds no secret.
 
@@ -22,6 +28,7 @@ def node_job(
         identity: of the run; its certificate goes to every node.
         state: the inventory's `state` of the node.
         link_port: what the master's `start` answered; 0 for the master itself.
+        resumed: of a resume, the run and the checkpoint that it resumes from.
     """
     return {
         "schema": SCHEMA,
@@ -29,6 +36,7 @@ def node_job(
         "cluster": plan.cluster,
         "name": plan.name,
         "controller": plan.controller,
+        "resumed": plain(resumed),
         "node": node.node,
         "state": state,
         "node_rank": node.node_rank,

@@ -155,7 +155,8 @@ def _print_checked(console: Console, verdict: CheckResult) -> None:
 def _chosen(chosen: Chosen) -> str:
     step = "" if chosen.step is None else f", step {chosen.step}"
     read = ", ".join(chosen.verified_on)
-    return f"checkpoint {chosen.path} ({chosen.format}{step}): complete, read by {read}"
+    fit = "complete" if not chosen.doubts else "structure complete, content not fully verified"
+    return f"checkpoint {chosen.path} ({chosen.format}{step}): {fit}; read by {read}"
 
 
 def _print_synced(console: Console, synced: SyncResult) -> None:

@@ -69,18 +69,21 @@ def _listed(found: Discovered, cluster: Cluster, records: Records) -> RunList:
 
 
 def _record(cluster: Cluster, view: RunView) -> RunRecord:
-    """Make what can be made of a run's record: its code and options are not known any more."""
+    """Rebuild a run's record from what its nodes keep; its code and options are not known."""
     parts = {answer.node.name: answer.part for answer in view.nodes if answer.part}
     took_part = sorted(
         (node for node in cluster.nodes if node.name in parts),
         key=lambda node: int(parts[node.name].get("rank0") or 0),
     )
     job = replace(cluster.job, command=view.command)
+    first = parts[took_part[0].name]
     return RunRecord(
         run=view.run,
         began=view.began or 0.0,
         cluster=replace(cluster, nodes=tuple(took_part), job=job),
+        plan={"world_size": first.get("world_size")},
         options={"name": view.name},
+        resumed=first.get("resumed"),
         discovered=True,
     )
 

@@ -30,11 +30,20 @@ _PART: Mapping[str, Kinds] = {
     "workdir": _TEXT,
     "supervisor": (dict, _NONE),
     "end": (dict, _NONE),
+    "resumed": (dict, _NONE),
     "last": (dict, _NONE),
 }
 _RANK: Mapping[str, Kinds] = {"rank": (int,), "exit_code": _WHOLE, "signal": _WHOLE}
 _END: Mapping[str, Kinds] = {"state": _TEXT, "by": _TEXT, "reason": _TEXT, "time": _NUMBER}
 _LAST: Mapping[str, Kinds] = {"rank": _WHOLE, "line": (str,), "age_s": (int, float)}
+_RESUMED: Mapping[str, Kinds] = {
+    "run": (str,),
+    "checkpoint": (str,),
+    "step": _WHOLE,
+    "command": (list,),
+    "tree": _TEXT,
+    "commit": _TEXT,
+}
 _EVENT: Mapping[str, Kinds] = {
     "kind": (str,),
     "rank": _WHOLE,
@@ -64,7 +73,8 @@ def wrong_part(part: object) -> str:
     ranks = (_wrong("a rank", rank, _RANK) for rank in part["ranks"])
     end = _wrong("its end", part["end"], _END) if part.get("end") else ""
     last = _wrong("its last line", part["last"], _LAST) if part.get("last") else ""
-    return end or last or next(filter(None, ranks), "")
+    resumed = _wrong("its resume", part["resumed"], _RESUMED) if part.get("resumed") else ""
+    return end or last or resumed or next(filter(None, ranks), "")
 
 
 def wrong_tail(head: Mapping[str, Any]) -> str:

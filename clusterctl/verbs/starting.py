@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clusterctl.errors import Interrupted, LaunchRefused
 from clusterctl.inventory.cluster import Cluster
@@ -32,7 +33,11 @@ class Started(Event):
 
 
 def start(
-    nodes: Nodes, cluster: Cluster, plan: Plan, environment: Mapping[str, str]
+    nodes: Nodes,
+    cluster: Cluster,
+    plan: Plan,
+    environment: Mapping[str, str],
+    resumed: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, None]:
     """Start every node's part.
 
@@ -41,6 +46,7 @@ def start(
         cluster: the nodes of the plan.
         plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
+        resumed: of a resume, the run and the checkpoint that it resumes from.
 
     Yields:
         `Started`.
@@ -49,7 +55,7 @@ def start(
         LaunchRefused: a node did not start its part; the others' were ended again.
         Interrupted: the person ended it.
     """
-    starter = _Starter(cluster, plan, make_identity(plan.run), environment)
+    starter = _Starter(cluster, plan, make_identity(plan.run), environment, resumed)
     begun: list[str] = []
     try:
         port = 0
@@ -92,10 +98,18 @@ class _Starter:
     plan: Plan
     identity: Identity
     environment: Mapping[str, str]
+    resumed: Mapping[str, Any] | None
 
     def request(self, node: NodePlan, link_port: int) -> Request:
         state = self.cluster.node(node.node).state
-        job = node_job(self.plan, node, self.identity, state=state, link_port=link_port)
+        job = node_job(
+            self.plan,
+            node,
+            self.identity,
+            state=state,
+            link_port=link_port,
+            resumed=self.resumed,
+        )
         secrets = node_secrets(self.plan, node, self.identity, self.environment)
         return Request(op="start", args={"job": job}, body=secrets)
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,22 @@ def test_resume_from_the_latest_says_what_it_took_and_that_the_code_changed(
     newest = json.loads(trained.run("runs", "--json").stdout)["runs"][0]
     assert newest["checkpoint"] == "/shared/code/out/step-000020"
     assert newest["nodes"] == ["node1", "node2"]
+
+
+def test_another_controller_knows_the_ancestors_of_a_run_from_its_nodes(
+    trained: Project, tmp_path: Path
+) -> None:
+    code, _, stderr = resume(trained, "latest")
+    assert code == 0, stderr
+    other = replace(trained, state=tmp_path / "another-laptop")
+    found = other.run("runs", "-i", "hosts.yaml", "--discover", "--json")
+    assert found.returncode == 0, found.stderr
+    newest = json.loads(found.stdout)["runs"][0]
+    assert newest["checkpoint"] == "/shared/code/out/step-000020"
+    code, stdout, stderr = resume(other, "latest")
+    assert code == 0, stderr
+    assert "checkpoint /shared/code/out/step-000020 (clusterctl, step 20)" in stderr
+    assert '["base", "--from", "/shared/code/out/step-000020"]' in stdout
 
 
 def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project: Project) -> None:

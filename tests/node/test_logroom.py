@@ -73,7 +73,7 @@ def test_a_log_beyond_its_limit_keeps_its_newest_half(disk: Path) -> None:
     (disk / "ranks").mkdir()
     paths = NodePaths(str(disk))
     log = Path(paths.rank_log(0))
-    room = LogRoom(Record(paths), {"log_limit": 1 << 20})
+    room = LogRoom(Record(paths), limit=1 << 20)
     log.write_bytes(b"a" * (1 << 20))
     room.look()
     assert log.stat().st_blocks * 512 == 1 << 20
@@ -98,4 +98,4 @@ def test_a_filesystem_without_holes_is_reported(
 
 
 def test_a_folder_that_was_deleted_disturbs_nothing(tmp_path: Path) -> None:
-    LogRoom(Record(NodePaths(str(tmp_path / "gone"))), {}).look()
+    LogRoom(Record(NodePaths(str(tmp_path / "gone")))).look()

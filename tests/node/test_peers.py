@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from clusterctl.node.channel import client_context
+from clusterctl.node.link import OperationError
 from clusterctl.node.master import Master
 from clusterctl.node.peers import Alone, connect
 from clusterctl.node.peertalk import Said
@@ -367,3 +369,19 @@ def test_a_run_on_one_node_has_nobody_to_hear() -> None:
     alone = connect(Reactor(), {"nnodes": 1}, {}, Heard().said())
     assert alone.all_over
     assert not alone.missing
+
+
+def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("channel", "master", "worker"):
+        monkeypatch.delitem(sys.modules, f"clusterctl.node.{name}")
+    monkeypatch.setitem(sys.modules, "ssl", None)  # importing it fails, as without _ssl
+    reactor, said = Reactor(), Heard().said()
+    assert isinstance(connect(reactor, {"nnodes": 1}, {}, said), Alone)
+    with pytest.raises(OperationError, match="cannot encrypt the supervisors' link") as refused:
+        connect(reactor, {"nnodes": 2, "node_rank": 0}, {}, said)
+    error = refused.value.head()["error"]
+    assert error["kind"] == "python"
+    assert error["message"].startswith(sys.executable)
+    assert "with the ssl module" in error["hint"]

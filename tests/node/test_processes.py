@@ -42,7 +42,10 @@ def test_this_process_is_known() -> None:
     assert process is not None
     assert (process.pid, process.parent, process.gone) == (os.getpid(), os.getppid(), False)
     assert processes.alive(process.mark)
-    assert processes.command_of(os.getpid()) == " ".join(sys.orig_argv)
+
+
+def test_the_command_of_a_process_is_what_was_typed(child: subprocess.Popen[bytes]) -> None:
+    assert processes.command_of(child.pid) == " ".join(SLEEP)
 
 
 def test_a_pid_that_was_used_before_is_another_process(child: subprocess.Popen[bytes]) -> None:

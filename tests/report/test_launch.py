@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,8 +14,10 @@ from clusterctl.report.console import Screen
 from clusterctl.report.launch import Person
 from clusterctl.report.launch_json import Program
 from clusterctl.report.lines import Prefixed
+from clusterctl.verbs.asking_checkpoints import Chosen
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.runview import NodeAnswer, RunView
 from clusterctl.verbs.stop import Stopped, StoppedNode, StopResult
 from tests.verbs.runs import CLUSTER, RUN, part
@@ -52,3 +55,23 @@ def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str])
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == second
     assert (first["kind"], first["run"], first["nodes"][0]["node"]) == ("stopped", RUN, "a")
+
+
+def test_a_checkpoint_with_doubts_is_not_called_complete() -> None:
+    chosen = Chosen(path="/w/step-20", step=20, format="dcp", verified_on=("a",))
+    assert shown(CheckpointChosen(chosen=chosen)) == (
+        "checkpoint /w/step-20 (dcp, step 20): complete; read by a\n"
+    )
+    doubtful = replace(chosen, doubts=("structure read, content not checksummed: .metadata",))
+    assert shown(CheckpointChosen(chosen=doubtful)).split("): ")[1] == (
+        "structure complete, content not fully verified; read by a\n"
+    )
+
+
+def shown(event: Event) -> str:
+    def events() -> Generator[Event, None, None]:
+        yield event
+
+    console = Console(file=(stream := io.StringIO()), width=200)
+    Person(screen=Screen(console, console), lines=Prefixed(stream)).watch(events())
+    return stream.getvalue()

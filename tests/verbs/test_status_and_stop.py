@@ -307,6 +307,18 @@ def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     assert runs.rebuild(pool, records).rebuilt == ()
 
 
+def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> None:
+    resumed = {"run": ID.format("old1"), "checkpoint": "/w/out/step-30", "step": 30, "command": []}
+    theirs = named("a", "new1", "finished") | {"resumed": resumed, "world_size": 2}
+    runs.rebuild(cluster_runs(a=[theirs], b=[]), Records(tmp_path))
+    record = Records(tmp_path).find(ID.format("new1"))
+    assert record is not None
+    assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
+    odd = theirs | {"resumed": {**resumed, "checkpoint": ["/w"]}}
+    found = locate.discover(cluster_runs(a=[odd], b=[]))
+    assert "checkpoint of its resume is ['/w']" in found.troubles[0].message
+
+
 def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path: Path) -> None:
     records = Records(tmp_path)
     run = ID.format("old1")
