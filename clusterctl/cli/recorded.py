@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from clusterctl.cli.inventory_option import VARIABLE, inventory_path, load_all
 from clusterctl.errors import InventoryError
@@ -41,6 +42,8 @@ def reached(args: argparse.Namespace, record: RunRecord) -> Cluster:
 def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
     """Return the run's nodes to launch on again, as the inventory in force describes them.
 
+    Its job is the inventory's if there is one of the cluster, also if that lacks one of the nodes.
+
     Raises:
         InventoryError: the file of `-i` has problems.
         UsageError: the file of `-i` lacks a node of the run.
@@ -48,9 +51,11 @@ def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
     names = ",".join(node.name for node in record.cluster.nodes)
     if args.inventory:
         return select(load_all(args), names)
-    now = in_force(args, record)
+    now = _of_cluster(args, record)
     if now is None:
         return record.cluster
+    if _lacks(args, record, now):
+        return replace(record.cluster, job=now.job)
     _report(args, record, now, _COMPARED)
     return select(now, names)
 
@@ -61,24 +66,45 @@ def in_force(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
     Raises:
         InventoryError: the file of `-i` has problems.
     """
+    now = _of_cluster(args, record)
+    return None if now is None or _lacks(args, record, now) else now
+
+
+def _of_cluster(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
+    """Return the inventory in force if it is of the run's cluster, whatever nodes it has."""
     path = inventory_path(args)
     if not args.inventory and not os.environ.get(VARIABLE) and not path.exists():
         return None
     try:
         now = load_all(args)
-    except InventoryError:
+    except InventoryError as error:
         if args.inventory:
             raise
-        logger.warning("%s has problems: using the nodes as %s was launched", path, record.run)
+        logger.warning(
+            "%s\n%s has problems: using the nodes and the job as %s was launched",
+            error,
+            path,
+            record.run,
+        )
         return None
+    if now.name == record.cluster.name:
+        return now
+    if args.inventory:
+        _ignore(path, record, f"it is of cluster {now.name}")
+    return None
+
+
+def _lacks(args: argparse.Namespace, record: RunRecord, now: Cluster) -> bool:
+    """Tell whether the inventory lacks nodes of the run, and warn of it."""
     names = {node.name for node in now.nodes}
     missing = [node.name for node in record.cluster.nodes if node.name not in names]
-    if now.name == record.cluster.name and not missing:
-        return now
-    why = f"it lacks {', '.join(missing)}" if missing else f"it is of cluster {now.name}"
-    if args.inventory or now.name == record.cluster.name:
-        logger.warning("%s: %s; using the nodes as %s was launched", path, why, record.run)
-    return None
+    if missing:
+        _ignore(inventory_path(args), record, f"it lacks {', '.join(missing)}")
+    return bool(missing)
+
+
+def _ignore(path: Path, record: RunRecord, why: str) -> None:
+    logger.warning("%s: %s; using the nodes as %s was launched", path, why, record.run)
 
 
 def _reached(node: Node, now: Node) -> Node:

@@ -6,10 +6,11 @@ import argparse
 from dataclasses import replace
 
 from clusterctl.cli.following import make_display
-from clusterctl.cli.inventory_option import load_selected
+from clusterctl.cli.inventory_option import inventory_path, load_selected
 from clusterctl.cli.launch import launch_or_show, refusals
 from clusterctl.cli.launch_options import add_options, launch_options
 from clusterctl.cli.recorded import to_resume
+from clusterctl.cli.recorded_job import report_job
 from clusterctl.cli.run_option import known_cluster, run_name
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
@@ -48,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
         records = Records()
         before = _before(args, records)
         options = replace(options, history=history_of(before, records.find))
-        with Pool(_cluster(args, before), accept_new=args.accept_new) as pool:
+        nodes = _cluster(args, before)
+        if nodes.name == before.cluster.name and nodes.job != before.cluster.job:
+            report_job(inventory_path(args), before, nodes.job, launch.plan, records.find)
+        with Pool(nodes, accept_new=args.accept_new) as pool:
             if not args.dry_run:
                 cluster = replace(pool.cluster, job=before.cluster.job)
                 require_secrets(effective(cluster, launch.plan))

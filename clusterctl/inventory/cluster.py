@@ -83,6 +83,9 @@ class Job:
 
     launcher: LauncherName = "torchrun"
     launcher_args: tuple[str, ...] = ()
+    """Arguments of the launcher named by `args_for`; `args` are those in use."""
+    args_for: LauncherName | None = None
+    """The launcher that `launcher_args` were written for; None: `launcher`."""
     procs_per_node: int | None = None
     """Ranks of every node, whatever its GPUs; None: one a GPU, or the node's `procs`."""
     command: tuple[str, ...] = ()
@@ -102,6 +105,11 @@ class Job:
     """Seconds of silence after which a node is lost."""
     debug: bool = False
     """Let NCCL and torch log what they can."""
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """Arguments of the launcher in use: those written for another one do not count."""
+        return self.launcher_args if self.args_for in {None, self.launcher} else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

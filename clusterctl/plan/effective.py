@@ -54,9 +54,7 @@ def _node(node: Node, options: Options) -> Node:
 def _job(job: Job, options: Options) -> Job:
     env = dict(options.env)
     return replace(
-        job,
-        launcher=options.launcher or job.launcher,
-        launcher_args=_launcher_args(job, options),
+        _relaunched(job, options),
         procs_per_node=options.procs_per_node or job.procs_per_node,
         command=options.command or job.command,
         env=tuple({**dict(job.env), **env}.items()),
@@ -67,22 +65,27 @@ def _job(job: Job, options: Options) -> Job:
     )
 
 
-def _launcher_args(job: Job, options: Options) -> tuple[str, ...]:
-    """Return the arguments of the launcher; the inventory's are for its own launcher only."""
+def _relaunched(job: Job, options: Options) -> Job:
+    """Return the job under the launcher asked for; arguments for another one are kept, unused.
+
+    A later resume may ask for that other one again.
+    """
     name = options.launcher or job.launcher
-    launcher = launchers.find(name)
-    args = job.launcher_args if name == job.launcher else ()
+    job = replace(job, launcher=name, args_for=job.args_for or job.launcher)
+    job = replace(job, args_for=None) if job.args_for == name else job
     if options.max_restarts is None:
-        return args
-    if launcher.limit_restarts is not None:
-        limit = launcher.limit_restarts(options.max_restarts)
-        return args if args[-len(limit) :] == limit else args + limit
+        return job
+    limit_restarts = launchers.find(name).limit_restarts
+    if limit_restarts is not None:
+        limit = limit_restarts(options.max_restarts)
+        args = job.args if job.args[-len(limit) :] == limit else job.args + limit
+        return replace(job, launcher_args=args, args_for=None)
     if options.max_restarts:
         raise UsageError(
             f"--max-restarts: launcher {name} does not restart ranks by itself",
             hint="clusterctl launch --launcher torchrun --max-restarts N",
         )
-    return args
+    return job
 
 
 def _origins(options: Options) -> dict[str, str]:

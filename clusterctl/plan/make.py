@@ -66,7 +66,7 @@ def make_plan(
                 address=_address(network, node),
                 master_address=network.master_address,
                 master_port=network.master_port,
-                args=job.launcher_args,
+                args=job.args,
             ),
         )
         for node_rank, (node, count, first) in enumerate(
@@ -86,7 +86,7 @@ def make_plan(
         stop=job.stop,
         start_timeout=job.start_timeout,
         lost_after=job.lost_after,
-        launcher_decides=launcher.restarts(job.launcher_args),
+        launcher_decides=launcher.restarts(job.args),
         name=name,
         controller=controller,
         gathers=job.procs_per_node != 1 or bool(nodes[0].launcher_argv),

@@ -67,7 +67,7 @@ def test_an_inventory_of_the_cluster_says_how_its_nodes_are_reached(
     [
         ("nodes: [a, c]", "it lacks b"),
         ("cluster: other\nnodes: [a, b]", ""),
-        ("nodes: 5", "problems"),
+        ("nodes: 5", "hosts.yaml:2: nodes: wanted a list of hosts"),
     ],
 )
 def test_another_inventory_in_the_folder_does_not_count(
@@ -77,7 +77,7 @@ def test_another_inventory_in_the_folder_does_not_count(
     Path("hosts.yaml").write_text(text + "\n")
     with caplog.at_level(logging.WARNING):
         assert recorded.reached(given(), record) == record.cluster
-        assert recorded.to_resume(given(), record) == record.cluster
+        assert recorded.to_resume(given(), record).nodes == record.cluster.nodes
     assert (told in caplog.text) if told else not caplog.text
 
 
@@ -101,3 +101,12 @@ def test_what_a_flag_set_at_the_launch_is_no_difference(
         recorded.to_resume(given(), launched)
         assert recorded.reached(given(), launched).nodes == nodes
     assert not caplog.text
+
+
+def test_an_inventory_that_lacks_a_node_still_has_the_job(
+    record: RunRecord, tmp_path: Path
+) -> None:
+    hosts = write(tmp_path / "hosts.yaml", nodes="a")
+    hosts.write_text(hosts.read_text() + "job: {checkpoints: out}\n")
+    again = recorded.to_resume(given(), record)
+    assert (again.nodes, again.job.checkpoints) == (record.cluster.nodes, "out")

@@ -131,12 +131,22 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     shutil.rmtree(project.sandbox.shared / "code" / "later", ignore_errors=True)
     run = json.loads(project.run("status", "--json", env=here).stdout)["run"]
     checkpoint(project.sandbox.shared / "code" / "later", 30, run)
-    job += '  checkpoints: later\n  resume_args: [--from, "{checkpoint}"]\n'
+    job += '  checkpoints: later\n  resume_args: [--from, "{checkpoint}"]\n  env: {LR: "2"}\n'
     hosts.write_text(project.sandbox.inventory.read_text() + job)
     answer = project.run("resume", "--checkpoint", "latest", env=here)
     assert answer.returncode == 0, answer.stderr
     assert '["base", "--from", "/shared/code/later/step-000030"]' in answer.stdout
     assert "job.checkpoints and job.resume_args: the inventory's" in answer.stderr
+    assert answer.stderr.count("changed since") == 1
+    assert f"warning: hosts.yaml: job.env.LR changed since {run} was launched" in answer.stderr
+    assert "(to use the new: --env NAME=VALUE)" in answer.stderr
+    hosts.write_text(hosts.read_text().replace("- host: node3\n", ""))
+    named = ("resume", run, "--checkpoint", "latest")
+    answer = project.run(*named, "--env", "LR=2", env=here)
+    assert answer.returncode == 0, answer.stderr
+    assert "it lacks node3; using the nodes as" in answer.stderr
+    assert "changed since" not in answer.stderr
+    assert '["base", "--from", "/shared/code/later/step-000030"]' in answer.stdout
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,15 @@ def test_every_option_is_laid_over_the_inventory() -> None:
     assert effective(wanted, options) == wanted
 
 
-def test_arguments_of_a_launcher_are_not_anothers() -> None:
-    assert effective(LAB, Options(launcher="direct")).job.launcher_args == ()
+def test_arguments_of_a_launcher_are_not_anothers_and_come_back_with_it() -> None:
+    direct = effective(LAB, Options(launcher="direct"))
+    assert direct.job.args == ()
+    kept = clusterdoc.from_document(clusterdoc.to_document(direct))
+    assert effective(kept, Options()).job.args == ()
+    again = effective(kept, Options(launcher="torchrun"))
+    assert again.job == LAB.job
+    limited = effective(kept, Options(launcher="torchrun", max_restarts=1))
+    assert limited.job.args == ("--tee", "3", "--max-restarts=1")
 
 
 def test_no_gpus_can_be_asked_for_and_more_again_later() -> None:

@@ -1,0 +1,114 @@
+"""Warns before a resume if the inventory's job has changed since the run: the run's job counts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.inventory.cluster import Job
+from clusterctl.plan.options import Options
+from clusterctl.verbs.records import RunRecord
+
+logger = logging.getLogger("clusterctl")
+
+_FLAGS = {
+    "launcher": "--launcher NAME",
+    "procs_per_node": "--procs-per-node N",
+    "command": "-- COMMAND",
+    "env": "--env NAME=VALUE",
+}
+"""How the command line of `resume` sets a key of `job:`; the other keys have no flag."""
+_COMPARED = (
+    "launcher", "launcher_args", "procs_per_node", "command", "env_from", "env_init", "needs",
+    "check", "stop", "checkpoints", "resume_args",
+)  # fmt: skip
+"""Keys of `job:` beside `env`."""
+
+Find = Callable[[str], RunRecord | None]
+
+
+def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Find) -> None:
+    """Warn of keys of `job:` that the inventory has changed since a run was launched.
+
+    What a flag set, then or now, is no change.
+
+    Args:
+        path: of the inventory.
+        record: of the run.
+        now: the inventory's job.
+        given: the options of the resume.
+        find: returns the record of a run by its id.
+    """
+    if record.discovered:
+        return  # rebuilt from the nodes: most of its job is not known
+    keys = changed(record, now, given, find)
+    ways = dict.fromkeys(_way(key) for key in keys)
+    if keys:
+        logger.warning(
+            "%s: %s changed since %s was launched; using the run's (to use the new: %s)",
+            path,
+            ", ".join(f"job.{key}" for key in keys),
+            record.run,
+            ", ".join(ways),
+        )
+
+
+def _way(key: str) -> str:
+    """Return how to use a key's new value: a flag of `resume`, else a new launch."""
+    return _FLAGS.get(key.partition(".")[0], f"clusterctl launch for job.{key}")
+
+
+def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str]:
+    """Return the keys of `job:`, variables as `env.NAME`, that differ and that no flag sets."""
+    then = _as_written(record, now, find)
+    keys = [
+        key
+        for key in _COMPARED
+        if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
+    ]
+    variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
+    return [*keys, *(f"env.{name}" for name in sorted(variables))]
+
+
+def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
+    """Return the job of a run as its inventory had it; of what a flag set, the value of now."""
+    old, then = record.options, record.cluster.job
+    flagged = set(dict(old.get("env") or ()))
+    env = {name: value for name, value in then.env if name not in flagged}
+    env |= {name: value for name, value in now.env if name in flagged}
+    same_names = set(then.env_from) == set(now.env_from) - flagged
+    restarts = _set(old, "max_restarts")  # its words are among the launcher's arguments
+    return replace(
+        then,
+        launcher=now.launcher if restarts else then.args_for or then.launcher,
+        launcher_args=now.launcher_args if restarts else then.launcher_args,
+        procs_per_node=now.procs_per_node if _set(old, "procs_per_node") else then.procs_per_node,
+        command=_written_command(record, find) or now.command,
+        env=tuple(env.items()),
+        env_from=now.env_from if same_names else then.env_from,
+        checkpoints=then.checkpoints or now.checkpoints,
+        resume_args=then.resume_args or now.resume_args,
+    )
+
+
+def _set(options: Mapping[str, Any], name: str) -> bool:
+    return options.get(name) is not None
+
+
+def _written_command(record: RunRecord, find: Find) -> tuple[str, ...]:
+    """Return the command as the inventory had it; empty: it was typed, or is not known.
+
+    The command of a resumed run is the one of the run before, with the checkpoint in it.
+    """
+    known: RunRecord | None = record
+    while known is not None and known.resumed:
+        before = str(known.resumed.get("run"))
+        if known.cluster.origin("command", "") != f"run {before}":
+            return ()
+        known = find(before)
+    if known is None or known.options.get("command"):
+        return ()
+    return known.cluster.job.command

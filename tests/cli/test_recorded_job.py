@@ -1,0 +1,115 @@
+"""Which changes of the inventory's job a resume reports, and how it names the way to use them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.recorded_job import changed, report_job
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
+from clusterctl.verbs.records import RunRecord
+from clusterctl.wire import plain
+from tests.verbs.runs import CLUSTER
+
+HOSTS = Path("hosts.yaml")
+JOB = Job(
+    command=("train.py",),
+    env=(("LR", "1"), ("SEED", "7")),
+    env_from=("HF_TOKEN",),
+    launcher_args=("--tee", "3"),
+    needs=("data",),
+)
+LAB = replace(CLUSTER, job=JOB)
+
+
+def launched(options: Options, lab: Cluster = LAB, **more: object) -> RunRecord:
+    """Return the record of a run that was launched with options on an inventory."""
+    made = RunRecord(
+        run="lab-1", began=1.0, cluster=effective(lab, options), options=plain(options)
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def none(_run: str) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(),
+        Options(launcher="direct", procs_per_node=2, command=("other.py",)),
+        Options(env=(("LR", "2"), ("NEW", "1"), ("HF_TOKEN", "x"))),
+        Options(max_restarts=3, start_timeout=5.0, debug=True),
+    ],
+)
+def test_what_a_flag_set_at_the_launch_is_no_change(options: Options) -> None:
+    assert changed(launched(options), JOB, Options(), none) == []
+    # Nor when the record was written and read.
+    read = RunRecord.from_document(launched(options).document())
+    assert changed(read, JOB, Options(), none) == []
+
+
+@pytest.mark.parametrize("options", [Options(), Options(launcher="direct", env=(("X", "1"),))])
+def test_each_changed_key_is_named(options: Options) -> None:
+    now = replace(
+        JOB, command=("new.py",), env=(("LR", "2"),), launcher_args=(), needs=(), env_from=("A",)
+    )
+    assert changed(launched(options), now, Options(), none) == [
+        "launcher_args", "command", "env_from", "needs", "env.LR", "env.SEED",
+    ]  # fmt: skip
+    given = Options(command=("z.py",), env=(("LR", "3"), ("SEED", "3")))
+    assert changed(launched(options), now, given, none) == ["launcher_args", "env_from", "needs"]
+
+
+def test_checkpoints_that_the_run_was_launched_without_are_taken_and_no_change() -> None:
+    now = replace(JOB, checkpoints="out", resume_args=("--from", "{checkpoint}"))
+    assert changed(launched(Options()), now, Options(), none) == []
+    then = replace(LAB, job=replace(JOB, checkpoints="old"))
+    assert changed(launched(Options(), then), now, Options(), none) == ["checkpoints"]
+
+
+def resumed(run: str, origin: str) -> RunRecord:
+    """Return the record of a run that resumed `run`, its command with the checkpoint in it."""
+    plan = Options(command=("train.py", "--from", "/out/7"), origins={"command": origin})
+    return replace(launched(plan), run="lab-2", resumed={"run": run, "command": ["train.py"]})
+
+
+def test_the_command_of_a_resumed_run_is_that_of_the_first_run() -> None:
+    again = resumed("lab-1", "run lab-1")
+    now = replace(JOB, command=("new.py",))
+    cases: list[tuple[RunRecord | None, Job, list[str]]] = [
+        (launched(Options()), JOB, []),
+        (launched(Options()), now, ["command"]),
+        (launched(Options(command=("typed.py",))), now, []),
+        (None, now, []),
+    ]
+    for first, job, expected in cases:
+        find: Callable[[str], RunRecord | None] = {"lab-1": first}.get
+        assert changed(again, job, Options(), find) == expected
+    typed = resumed("lab-1", "after `--`")
+    assert changed(typed, now, Options(), {"lab-1": launched(Options())}.get) == []
+
+
+def test_one_warning_names_the_keys_and_how_to_use_the_new_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = replace(JOB, env=(("LR", "2"),), needs=())
+    with caplog.at_level(logging.WARNING):
+        report_job(HOSTS, launched(Options()), now, Options(), none)
+    (told,) = caplog.messages
+    assert told == (
+        "hosts.yaml: job.needs, job.env.LR, job.env.SEED changed since lab-1 was launched; using"
+        " the run's (to use the new: clusterctl launch for job.needs, --env NAME=VALUE)"
+    )
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        report_job(HOSTS, launched(Options()), JOB, Options(), none)
+        report_job(HOSTS, launched(Options(), discovered=True), now, Options(), none)
+    assert caplog.messages == []
