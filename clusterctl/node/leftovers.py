@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from typing import NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Set
 
 from clusterctl.node import processes
 from clusterctl.node.environ import parse
 from clusterctl.node.link import OperationError
+from clusterctl.node.paths import default_root, runs
+from clusterctl.node.record import read_json
 from clusterctl.node.spawn import STAMP_LOCK, STAMP_RUN
 
 LEAVING_SECONDS = 3.0
@@ -25,15 +28,15 @@ class Leftover(NamedTuple):
     pid: int
 
 
-def must_be_empty(lock: str, run: str) -> None:
-    """Refuse to start over processes of an older run, which may hold the GPUs.
+def must_be_empty(job: Dict[str, Any]) -> None:
+    """Refuse to start a job over processes of an older run, which may hold the GPUs.
 
     Raises:
         OperationError: `busy`.
     """
     until = time.monotonic() + LEAVING_SECONDS
     while True:
-        found = find(lock, run)
+        found = find(job)
         if found is None:
             return
         if time.monotonic() > until:
@@ -46,12 +49,16 @@ def must_be_empty(lock: str, run: str) -> None:
     raise OperationError("busy", message, holder=holder, hint=hint)
 
 
-def find(lock: str, run: str) -> Optional[Leftover]:
-    """Return a process of another run under this lock; never one that this one descends from."""
+def find(job: Dict[str, Any]) -> Optional[Leftover]:
+    """Return a process of another run under this job's lock; never an ancestor of this one."""
     table = processes.everything()
     stamp = STAMP_LOCK + b"="
+    stuck = set()
     for pid in sorted(set(table) - processes.ancestors(table)):
-        if table[pid].gone or table[pid].stuck:  # the environment of a stuck one may hang us too
+        if table[pid].gone:
+            continue
+        if table[pid].stuck:
+            stuck.add(table[pid].mark)
             continue
         try:
             with open("/proc/%d/environ" % pid, "rb") as file:
@@ -61,7 +68,28 @@ def find(lock: str, run: str) -> Optional[Leftover]:
         if stamp in raw:
             stamps = parse(raw)
             name = stamps.get(STAMP_RUN, b"")
-            ours = stamps.get(STAMP_LOCK) == lock.encode() and name != run.encode()
-            if ours and _RUN.fullmatch(name):
+            older = stamps.get(STAMP_LOCK) == job["lock"].encode() and name != job["run"].encode()
+            if older and _RUN.fullmatch(name) and under_same_lock(pid):
                 return Leftover(name.decode(), pid)
+    return recorded_among(stuck, job) if stuck else None
+
+
+def under_same_lock(pid: int) -> bool:
+    """Tell whether a process is in our network namespace: each one has locks of its own."""
+    try:
+        return os.readlink("/proc/%d/ns/net" % pid) == os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False  # it exited meanwhile, or is another user's
+
+
+def recorded_among(stuck: Set[processes.Mark], job: Dict[str, Any]) -> Optional[Leftover]:
+    """Return one that an older run recorded: the environment of a stuck process may hang us too."""
+    from clusterctl.node.status import recorded  # noqa: PLC0415  (mostly nothing is stuck)
+
+    for paths in runs(job.get("state") or default_root(), job["cluster"]):
+        for mark in sorted(stuck.intersection(recorded(paths))):
+            older = read_json(paths.job) or {}
+            ours = older.get("lock") == job["lock"] and older.get("run") != job["run"]
+            if ours and under_same_lock(mark[0]):
+                return Leftover(str(older["run"]), mark[0])
     return None

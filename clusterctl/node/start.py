@@ -49,7 +49,7 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     holder = lock.ask(job["lock"], {"ask": "who"})
     if holder is not None:
         raise lock.busy(holder)
-    must_be_empty(job["lock"], job["run"])
+    must_be_empty(job)
     answered(job["workdir"], lambda: must_be_enterable(job["workdir"]))
     environment = compose(job, secrets.pop("env", {}))
     words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node import gpus
+from clusterctl.node import gpus, processes
 from clusterctl.node.children import within
 from clusterctl.sandbox.faults import hang
 
@@ -90,6 +90,25 @@ def test_a_stop_file_in_a_hung_share_does_not_keep_a_run_from_its_end(
     assert not run.left()
     stopped = next(event for event in run.events() if event["kind"] == "stop-ordered")
     assert "no answer within 1 s" in stopped["problem"]
+
+
+def test_no_run_starts_over_an_older_ones_process_that_is_stuck_in_the_kernel(
+    make_run: MakeRun, make_hang: Hang, tmp_path: Path
+) -> None:
+    (share := tmp_path / "share").mkdir()
+    stuck = "import os, sys, time; time.sleep(1); print('here'); os.stat(sys.argv[1] + '/x')"
+    older = make_run(stuck, str(share)).start()
+    make_hang(share, stuck=True)
+    older.wait_for_log(0, b"here")
+    rank = older.status()["ranks"][0]["pid"]
+    time.sleep(0.5)  # until the question is taken, it can be taken back
+    older.kill_supervisor_and_guard()
+    wait_until(lambda: processes.everything()[rank].stuck)
+    run = make_run("pass", state=older.folder / "state")
+    run.change = {"lock": older.plan.master.lock}
+    error = run.start_node(0)["error"]
+    assert error["kind"] == "busy"
+    assert f"processes of run {older.plan.run} are left: pid {rank} (" in error["message"]
 
 
 def test_a_tool_of_the_driver_that_no_signal_ends_is_left_behind(
