@@ -100,6 +100,33 @@ def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
 
 
 @check(
+    "node.python",
+    title="clusterctl's Python on the node has the modules that a run needs",
+    why="Some builds of Python lack ctypes, which every supervisor needs, or ssl, which encrypts"
+    " the link between the supervisors of several nodes.",
+    applies=lambda node, _cluster: node.agent is not None,
+)
+def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Name the modules that are missing; one node needs no ssl."""
+    needed = {"ctypes", "ssl"} if len(cluster.nodes) > 1 else {"ctypes"}
+    for node in facts.values():
+        missing = sorted(needed.intersection(node.agent.lacks if node.agent else ()))
+        if node.agent is None or not missing:
+            continue
+        path = node.agent.executable or "python3"
+        yield Finding(
+            check="node.python",
+            status="fail",
+            nodes=(node.node,),
+            message=f"the Python that runs clusterctl there lacks {' and '.join(missing)}",
+            wanted=f"a python3 with {' and '.join(sorted(needed))}",
+            found=f"{path} without {' and '.join(missing)}",
+            remedy="sudo apt-get install python3 (there), and put /usr/bin before the folder of"
+            f" {path} on the PATH of SSH sessions",
+        )
+
+
+@check(
     "node.busy",
     title="no other run holds a node",
     why="Two runs on one node fight for its GPUs, memory and ports.",

@@ -85,7 +85,7 @@ def _read(
     """Show what there is, with `--tail` the last of it."""
     shower, last = _shower(args), 0
     if args.tail is not None:
-        shower, last = LastLines(shower, args.tail), logs.bytes_of(args.tail, wanted)
+        shower, last = LastLines(shower, args.tail), logs.lines_of(args.tail, wanted)
     reading = logs.read(pool, log, wanted=wanted, shower=shower, only=only, tail=last)
     return drive(reading, shown.show)
 

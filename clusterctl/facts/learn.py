@@ -11,7 +11,7 @@ from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import NOT_ASKED, Answers
 from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
 from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
-from clusterctl.facts.nodefacts import Clock, Gap, Gpus, NodeFacts, PathFacts, RunLock
+from clusterctl.facts.nodefacts import AgentPython, Clock, Gap, Gpus, NodeFacts, PathFacts, RunLock
 from clusterctl.facts.python import parse_python
 from clusterctl.facts.request import Wanted
 from clusterctl.facts.routes import parse_routes
@@ -67,6 +67,7 @@ def learn(node: str, answers: Answers, wanted: Wanted, *, clock: Clock | None) -
         rdma=parse_rdma(answers),
         gpus=gpus,
         python=parse_python(answers, asked=wanted.interpreter),
+        agent=_agent(own.get("agent")),
         rsync=_string(_object(own.get("programs")).get("rsync")),
         paths=tuple(_path(answers, place.path, mounts) for place in wanted.places),
         lock=_lock(answers),
@@ -99,6 +100,14 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[Gap]]:
     if gaps:
         return None, gaps
     return (Gpus() if asked else None), [] if asked else [Gap(what="gpus", why="not asked")]
+
+
+def _agent(told: object) -> AgentPython | None:
+    lacks = _object(told).get("lacks")
+    if not isinstance(lacks, list):
+        return None
+    names = tuple(str(name).lstrip("_") for name in lacks)
+    return AgentPython(executable=str(_object(told).get("executable", "")), lacks=names)
 
 
 def _lock(answers: Answers) -> RunLock | None:

@@ -185,6 +185,15 @@ class Python:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPython:
+    """The Python that runs clusterctl's own code on the node."""
+
+    executable: str
+    lacks: tuple[str, ...] = ()
+    """Modules of the standard library that a run may need and this build does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PathFacts:
     """One path that the run depends on."""
 
@@ -339,6 +348,7 @@ class NodeFacts:
     rdma: tuple[RdmaPort, ...] | None = None
     gpus: Gpus | None = None
     python: Python | None = None
+    agent: AgentPython | None = None
     rsync: str | None = None
     """Where it is; empty where it is not installed."""
     paths: tuple[PathFacts, ...] = ()

@@ -14,6 +14,7 @@ import _thread
 import io
 import os
 import pwd
+import sys
 import time
 import zlib
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     Write = Callable[[bytes], None]
 
+MODULES = ("_ctypes", "_ssl")
+"""Parts of the standard library that a run needs and some builds of Python lack."""
 FILE_LIMIT = 1024 * 1024
 _CHUNK = 1 << 16
 FILES_SECONDS = 5.0
@@ -240,8 +243,15 @@ def _self(args: Dict[str, Any]) -> Dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "linger": os.path.exists("/var/lib/systemd/linger/" + user),
         "variables": {k: v for k, v in os.environ.items() if k.startswith(prefixes)},
+        "agent": {"executable": sys.executable, "lacks": [m for m in MODULES if not has_module(m)]},
         "programs": {name: _which(name) for name in args.get("programs", [])},
     }
+
+
+def has_module(name: str) -> bool:
+    """Tell whether this Python has a module, without the cost of its import."""
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    return any(find is not None and find(name, None) is not None for find in finders)
 
 
 def _which(name: str) -> str:

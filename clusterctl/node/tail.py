@@ -15,6 +15,8 @@ from clusterctl.node.status import find, is_alive, node_run
 from clusterctl.wire import Message
 
 CHUNK = 256 * 1024
+LEAST = 64 * 1024
+"""Bytes at the end of a log that are sent at least."""
 POLL_SECONDS = 0.03
 MOST_PIECES = 20000
 """Pieces that the history is cut into, for its order in time; more would cost too much."""
@@ -28,8 +30,8 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `from`: file → offset, where a negative
-            one counts from the log's end; `last`: so many bytes of each log that `from` does not
-            name; `follow`; `files`: only these logs.
+            one counts from the log's end; `lines`: at least so many of the last lines of each log
+            that `from` does not name; `follow`; `files`: only these logs.
         body: unused.
         link: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset", "next",
             "time", "dropped"}` (the last: bytes before these that are lost), and
@@ -39,7 +41,7 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     paths = find(args)
     to_runs_own("tail", args, link, paths)
     reader = Reader(paths, link, dict(args.get("from", {})), args.get("files"))
-    reader.resolve_offsets(int(args.get("last") or 0))
+    reader.resolve_offsets(int(args.get("lines") or 0))
     link.send(Message({"here": True}))  # a run may have nothing to say for hours
     reader.events()
     reader.history()
@@ -72,10 +74,14 @@ class Reader:
         """Return the logs that are there and wanted."""
         return [log for log in self.paths.logs() if self.only is None or log in self.only]
 
-    def resolve_offsets(self, last: int = 0) -> None:
-        """Count negative offsets back from the logs' ends; other logs begin `last` bytes before."""
-        for log in self.logs() if last else ():
-            self.offsets.setdefault(log, -last)
+    def resolve_offsets(self, lines: int = 0) -> None:
+        """Count negative offsets back from the logs' ends; other logs begin `lines` lines before.
+
+        They begin `LEAST` bytes before if that is more: the controller folds and filters lines.
+        """
+        for log in self.logs() if lines else ():
+            if log not in self.offsets:
+                self.offsets[log] = self._line_from_end(log, lines)
         for log, offset in self.offsets.items():
             if offset < 0:
                 self.offsets[log] = max(0, self._size(log) + offset)
@@ -157,6 +163,15 @@ class Reader:
         if begin > start:
             self._skipped[log] = self._skipped.get(log, 0) + begin - start
         return begin
+
+    def _line_from_end(self, log: str, lines: int) -> int:
+        """Return an offset within the line before the last `lines` lines, or before that."""
+        size = offset = self._size(log)
+        while offset > 0 and (lines >= 0 or size - offset < LEAST):
+            # `lines + 1` line ends: the last line has one too, and the first may be cut.
+            offset = max(0, offset - LEAST)
+            lines -= self._read(log, offset, min(LEAST, size - offset)).count(b"\n")
+        return offset
 
     def _read(self, name: str, offset: int, count: Optional[int]) -> bytes:
         try:

@@ -27,9 +27,6 @@ from clusterctl.verbs.shape import NOT_OURS, wrong_tail
 from clusterctl.wire import Message
 
 TICK = 0.5
-LEAST_TAIL = 64 * 1024
-LONG_LINE = 4096
-"""Bytes to read of a log for each of the last lines that are wanted."""
 UNTIL_ALL_HAVE_SPOKEN = float("inf")
 _OF_A_RUN = re.compile(r"events\.jsonl|launcher\.log|ranks/\d+\.log")
 """The files that `tail` sends."""
@@ -45,7 +42,7 @@ def read(
     only: frozenset[str] | None = None,
     tail: int = 0,
 ) -> Generator[Event, None, dict[str, Trouble]]:
-    """Read what there is and yield it in order of time; with `tail` about so many bytes a log.
+    """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
 
     Yields:
         `LogLines`, `Said`.
@@ -58,7 +55,7 @@ def read(
     shows, filters = shower or Folder(), wanted or Filter()
     troubles: dict[str, Trouble] = {}
     last: dict[str, tuple[Message, ...]] = {}
-    requests = {name: log.read_request(name, last=tail) for name in names}
+    requests = {name: log.read_request(name, lines=tail) for name in names}
     with nodes.following(requests, tick=TICK) as stream:
         for item in stream:
             now = time.monotonic()
@@ -85,10 +82,10 @@ def read(
     return troubles
 
 
-def bytes_of(lines: int, wanted: Filter) -> int:
-    """Return how many bytes of each log have its last lines; 0: all of it must be read."""
+def lines_of(lines: int, wanted: Filter) -> int:
+    """Return how many lines of each log have the last ones wanted; 0: all of it must be read."""
     picks = wanted.pattern is not None or wanted.since is not None
-    return 0 if picks else max(LEAST_TAIL, lines * LONG_LINE)
+    return 0 if picks else max(1, lines)
 
 
 def parse_filter(

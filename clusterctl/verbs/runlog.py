@@ -60,11 +60,11 @@ class RunLog:
         """Return the request that reads on from here until the node's part is over."""
         return self._request(node, follow=True)
 
-    def read_request(self, node: str, *, last: int = 0) -> Request:
-        """Return the request that reads what there is; with `last` about so many bytes a log."""
+    def read_request(self, node: str, *, lines: int = 0) -> Request:
+        """Return the request that reads what there is; with `lines` at least the last so many."""
         request = self._request(node, follow=False)
-        self._cut = bool(last)
-        return replace(request, args={**request.args, "last": last}) if last else request
+        self._cut = bool(lines)
+        return replace(request, args={**request.args, "lines": lines}) if lines else request
 
     def go_on(self) -> None:
         """Forget that what there is was read to its end: reading on comes next."""

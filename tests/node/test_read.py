@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -19,9 +21,10 @@ from clusterctl.facts.learn import learn
 from clusterctl.facts.request import Place, Wanted, read_arguments
 from clusterctl.node import look
 from clusterctl.node.look import look_at
-from clusterctl.node.read import matching, read
+from clusterctl.node.read import has_module, matching, read
 from clusterctl.wire import Message
 
+ROOT = str(Path(__file__).parents[2])
 ECHO = {"key": "echo", "argv": ["echo", "hi"], "limit_s": 5}
 
 
@@ -202,3 +205,15 @@ def test_this_machine_becomes_facts() -> None:
     assert facts.limits is not None
     assert facts.python is not None
     assert facts.python.problem == ""
+
+
+def test_modules_that_this_python_lacks_are_found_without_their_import() -> None:
+    told = answers({}).json("self")
+    assert isinstance(told, dict)
+    assert told["agent"] == {"executable": sys.executable, "lacks": []}
+    assert has_module("_ctypes")
+    assert not has_module("_no_such_module")
+    code = "import sys; from clusterctl.node.read import has_module; has_module('_ssl');"
+    code += "print(*{'_ssl', '_ctypes', 'importlib.util'} & set(sys.modules))"
+    argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {ROOT!r}); {code}"]
+    assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == "\n"

@@ -140,7 +140,7 @@ def test_a_run_whose_supervisor_and_guard_are_dead_is_told_to_its_end(make_run: 
     run.wait_for_log(0, b"here")
     run.kill_supervisor_and_guard()
     messages = run.tail(follow=True)
-    assert messages[-1].head["node"]["end"]["by"] == "supervisor"
+    assert messages[-1].head["node"]["state"] == "lost"
     assert data_of(messages, "ranks/0.log") == [(0, b"here\n")]
     wait_until(lambda: not run.left())
 
@@ -156,12 +156,14 @@ def test_a_cut_event_line_waits_for_its_rest(make_run: MakeRun) -> None:
     assert heads[-1]["next"] == len(whole)
 
 
-def test_the_last_bytes_of_every_log_are_sent_when_only_those_are_wanted(
-    make_run: MakeRun,
-) -> None:
+def test_the_last_lines_of_every_log_are_sent_however_long_they_are(make_run: MakeRun) -> None:
     run = make_run(CHATTER, procs=2).start()
     run.ended()
-    messages = run.call(0, "tail", {**run.where(0), "from": {"ranks/1.log": 7}, "last": 5000})
-    size = len(run.log(0))
-    assert data_of(messages, "ranks/0.log")[0][0] == size - 5000
+    log = Path(run.paths().folder) / "ranks/0.log"
+    log.write_bytes(b"".join(b"%d" % number * 50_000 + b"\n" for number in range(1, 10)))
+    messages = run.call(0, "tail", {**run.where(0), "from": {"ranks/1.log": 7}, "lines": 3})
+    sent = b"".join(body for _, body in data_of(messages, "ranks/0.log"))
+    assert log.read_bytes().endswith(sent)
+    assert [line[:1] for line in sent.splitlines()[1:]][-3:] == [b"7", b"8", b"9"]
+    assert len(sent) < log.stat().st_size
     assert data_of(messages, "ranks/1.log")[0][0] == 7

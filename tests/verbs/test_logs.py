@@ -19,7 +19,7 @@ from clusterctl.verbs import logs
 from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import Event, drive
 from clusterctl.verbs.follow import LogLines, follow
-from clusterctl.verbs.logs import bytes_of, read
+from clusterctl.verbs.logs import lines_of, read
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import NodeAnswer, RunView
 from clusterctl.wire import Message
@@ -168,9 +168,9 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
         if isinstance(event, LogLines):
             seen.extend(line.line.text for line in event.lines)
 
-    drive(read(pool, log, shower=LastLines(Folder(), 2), tail=65536), show)
+    drive(read(pool, log, shower=LastLines(Folder(), 2), tail=2), show)
     assert seen == ["line 3", "line 4"]
-    assert asked[0]["last"] == 65536
+    assert asked[0]["lines"] == 2
     log.go_on()
     drive(follow(pool, log), show)
     assert seen == ["line 3", "line 4", "half"]
@@ -178,7 +178,7 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
 
 
 def test_a_search_of_the_last_lines_reads_all_of_the_log() -> None:
-    assert bytes_of(20, Filter()) == 20 * 4096
-    assert bytes_of(1, Filter(ranks=frozenset({0}))) == 64 * 1024
-    assert bytes_of(20, Filter(since=1.0)) == 0
-    assert bytes_of(20, Filter(pattern=re.compile("x"))) == 0
+    assert lines_of(20, Filter()) == 20
+    assert lines_of(0, Filter(ranks=frozenset({0}))) == 1
+    assert lines_of(20, Filter(since=1.0)) == 0
+    assert lines_of(20, Filter(pattern=re.compile("x"))) == 0
