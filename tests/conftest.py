@@ -144,3 +144,9 @@ def make_sandbox() -> Iterator[MakeSandbox]:
     yield make
     for box in started:
         box.down()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep no digests in the cache of the person who runs the tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

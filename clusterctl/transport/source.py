@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.node.trees import Entry, Listing, digest_of, encode, kind_of, raw, text, tree_hash
+from clusterctl.transport.digests import Digests
 from clusterctl.transport.git import Worktree
 from clusterctl.transport.ignore import IGNORE_FILE, JUNK, Ignored, ignored_in
 
@@ -25,7 +27,7 @@ MANIFEST = OWN_FOLDER + b"/manifest.json"
 """In a folder below ours it means that a sync places files there: they are no code of ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """A folder as it shall be on the nodes."""
 
@@ -39,7 +41,7 @@ class Source:
     diff: str
     """What differs from it, as a patch; new files by name only."""
 
-    @property
+    @functools.cached_property
     def encoded(self) -> bytes:
         """The listing as a node takes it."""
         return encode(self.listing)
@@ -64,23 +66,21 @@ def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> Source:
     worktree = Worktree.of(folder)
     ignored = ignored_in(folder, leave_out)
     _refuse_home(folder)
-    apart = _Apart(folder)
     if worktree is not None:
-        found = worktree.files(ignored.covers)
+        found = _tracked(folder, worktree, ignored)
     else:
         found = _walked(folder, Ignored(JUNK), ignored)
     listing: Listing = {}
     size = 0
     root = os.fsencode(folder) + b"/"
+    digests = Digests(folder)
     for path in sorted(set(found)):
-        if path.split(b"/", 1)[0] == OWN_FOLDER or ignored.covers(path) or apart.covers(path):
-            continue
         _refuse_secret(folder, path)
         try:
             status = os.lstat(root + path)
             kind = kind_of(status)
             if kind is not None:
-                listing[path] = Entry(kind, digest_of(root + path, kind))
+                listing[path] = Entry(kind, digests.of(path, kind, status))
                 size += status.st_size
         except (FileNotFoundError, NotADirectoryError):
             continue  # deleted in the work tree
@@ -88,6 +88,7 @@ def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> Source:
             raise _unreadable(path, error) from error
     if not listing:
         raise _nothing(folder, worktree)
+    digests.save()
     return Source(
         folder=folder,
         listing=listing,
@@ -157,6 +158,15 @@ def _is_separate(folder: bytes) -> bool:
     return os.path.exists(folder + b"/pyvenv.cfg") or os.path.exists(folder + b"/" + MANIFEST)
 
 
+def _tracked(folder: Path, worktree: Worktree, ignored: Ignored) -> Iterator[bytes]:
+    """Yield what git lists, but what is left out and what is not the code's."""
+    apart = _Apart(folder)
+    for path in worktree.files(ignored.covers):
+        own = path.split(b"/", 1)[0] == OWN_FOLDER
+        if not (own or ignored.covers(path) or apart.covers(path)):
+            yield path
+
+
 def _walked(folder: Path, junk: Ignored, ignored: Ignored) -> Iterator[bytes]:
     """Yield all files but junk and what is left out, whose folders are not even opened."""
 
@@ -164,24 +174,23 @@ def _walked(folder: Path, junk: Ignored, ignored: Ignored) -> Iterator[bytes]:
         name = path.rpartition(b"/")[2]
         return not (name == OWN_FOLDER or junk.covers(name) or ignored.covers(path))
 
-    yield from _below(os.fsencode(folder), b"", wanted)
+    yield from _below(os.fsencode(folder), wanted)
 
 
-def _below(root: bytes, prefix: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
-    folders = []
-    with _named(prefix), os.scandir(os.path.join(root, prefix)) as entries:
-        for entry in entries:
-            path = prefix + entry.name
-            if not wanted(path):
-                continue
-            # A link to a folder is a path of the tree, not a folder to go into.
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(path)
-            else:
-                yield path
-    for path in folders:
-        if not _is_separate(os.path.join(root, path)):
-            yield from _below(root, path + b"/", wanted)
+def _below(root: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
+    prefixes = [b""]
+    while prefixes:
+        prefix = prefixes.pop()
+        with _named(prefix), os.scandir(os.path.join(root, prefix)) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if not wanted(path):
+                    continue
+                # A link to a folder is a path of the tree, not a folder to go into.
+                if not entry.is_dir(follow_symlinks=False):
+                    yield path
+                elif not _is_separate(os.path.join(root, path)):
+                    prefixes.append(path + b"/")
 
 
 @contextlib.contextmanager
