@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.runs import ECHO, JOB, Project
@@ -23,7 +24,19 @@ def make_project(tmp_path: Path) -> Iterator[MakeProject]:
         folder.mkdir()
         (folder / "job.py").write_text(JOB)
         (folder / "echo.py").write_text(ECHO)
-        made.append(Project(sandbox=sandbox, folder=folder, state=tmp_path / "state"))
+        document = yaml.safe_load(sandbox.inventory.read_text())
+        workdir = f"{document['shared'][0]}/{tmp_path.name}"
+        inventory = tmp_path / "hosts.yaml"
+        inventory.write_text(yaml.safe_dump(document | {"workdir": workdir}, sort_keys=False))
+        made.append(
+            Project(
+                sandbox=sandbox,
+                folder=folder,
+                state=tmp_path / "state",
+                inventory=inventory,
+                workdir=workdir,
+            )
+        )
         return made[-1]
 
     yield make

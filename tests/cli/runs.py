@@ -61,11 +61,25 @@ class Project:
     sandbox: Sandbox
     folder: Path
     state: Path
+    inventory: Path
+    """The sandbox's, with a workdir of this project's own: a sync refuses another's files."""
+    workdir: str
+    """As the hosts see it; on the folder that they share."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def placed(self) -> Path:
+        """Where the workdir lies on this machine."""
+        return self.sandbox.shared / Path(self.workdir).name
 
     def settings(self, env: Mapping[str, str] | None) -> dict[str, str]:
         """Return the environment of a command."""
-        return {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(self.state), **(env or {})}
+        return {
+            "PYTHONPATH": str(ROOT),
+            "CLUSTERCTL_STATE": str(self.state),
+            "CLUSTERCTL_INVENTORY": str(self.inventory),
+            **(env or {}),
+        }
 
     def run(
         self, *words: str, env: Mapping[str, str] | None = None, seconds: float = DONE

@@ -131,7 +131,7 @@ def test_the_first_failure_decides_and_the_others_are_stopped(project: Project) 
 
 def test_the_launcher_of_the_command_line_is_the_one_that_is_judged(project: Project) -> None:
     inventory = project.folder / "ray.yaml"
-    inventory.write_text(project.sandbox.inventory.read_text() + "job: {launcher: ray}\n")
+    inventory.write_text(project.inventory.read_text() + "job: {launcher: ray}\n")
     refused = project.run("launch", "-i", str(inventory), "--", "job.py")
     assert refused.returncode == 2
     assert "launcher: wanted one of direct, torchrun, found ray" in refused.stderr
@@ -144,7 +144,7 @@ def test_the_jobs_own_check_is_said_once_and_judges_a_launch_without_sync_too(
 ) -> None:
     inventory = project.folder / "checked.yaml"
     job = {"check": ["-c", "import os, sys; sys.exit(os.environ.get('RATE') != '1')"]}
-    inventory.write_text(project.sandbox.inventory.read_text() + yaml.safe_dump({"job": job}))
+    inventory.write_text(project.inventory.read_text() + yaml.safe_dump({"job": job}))
     argv = ("-i", str(inventory), "--env", "STEPS=1", "--env")
     good = project.launch(*argv, "RATE=1", "--", "job.py")
     assert good.returncode == 0, good.stderr
@@ -171,7 +171,7 @@ print([kept.launcher, kept.command, kept.env])
 
 
 def test_a_launch_from_python_records_what_ran(project: Project) -> None:
-    (project.folder / "hosts.yaml").write_text(project.sandbox.inventory.read_text())
+    (project.folder / "hosts.yaml").write_text(project.inventory.read_text())
     argv = [sys.executable, "-c", API]
     settings = project.settings(None)
     answer = project.sandbox.run(argv, env=settings, cwd=project.folder, timeout=DONE)
@@ -183,7 +183,7 @@ def test_a_second_run_has_a_workdir_of_its_own(project: Project) -> None:
     first = project.launch("--detach", "--nodes", "node1", *LONG, "--", "job.py")
     assert first.returncode == 0, first.stderr
     (project.folder / "job.py").write_text("import os; print('in', os.getcwd(), flush=True)")
-    other = yaml.safe_load(project.sandbox.inventory.read_text())["workdir"] + "-second"
+    other = yaml.safe_load(project.inventory.read_text())["workdir"] + "-second"
     second = project.launch("--nodes", "node[2-3]", "--workdir", other, "--", "job.py")
     assert second.returncode == 0, second.stderr
     assert f"[*:0-1] in {other}" in second.stdout
@@ -279,7 +279,7 @@ def test_an_interrupt_while_it_starts_ends_it_and_says_so(
         f" until [ -e /shared/{released} ]; do sleep 0.1; done; fi"
     )
     slow = f"job:\n  env_init: {json.dumps(slow)}\n"
-    inventory.write_text(project.sandbox.inventory.read_text() + slow)
+    inventory.write_text(project.inventory.read_text() + slow)
     words = ("launch", "--no-check", "-i", str(inventory), "--launcher", "direct", "--", "job.py")
     launch = project.start(*words)
     assert launch.stderr is not None
@@ -426,7 +426,7 @@ def test_unhealthy_nodes_are_left_out_and_the_others_run(
 
 
 def test_a_missing_secret_is_an_error_before_anything(project: Project) -> None:
-    inventory = project.sandbox.inventory.read_text()
+    inventory = project.inventory.read_text()
     mine = project.folder / "mine.yaml"
     mine.write_text(inventory + "job:\n  env_from: [EVIL_SECRET]\n")
     words = ("-i", str(mine), "--", "echo.py")

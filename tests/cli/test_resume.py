@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -69,18 +68,17 @@ def flip_a_bit(path: Path) -> None:
 @pytest.fixture
 def trained(project: Project) -> Project:
     """A project whose job has run once, with two checkpoints on the shared folder."""
-    inventory = project.sandbox.inventory.read_text()
+    inventory = project.inventory.read_text()
     (project.folder / "hosts.yaml").write_text(
         inventory
         + "job:\n  launcher: direct\n  command: [echo.py, base]\n  checkpoints: out\n"
         + '  resume_args: [--from, "{checkpoint}"]\n'
     )
-    shutil.rmtree(project.sandbox.shared / "code" / "out", ignore_errors=True)
     answer = project.run("launch", "-i", "hosts.yaml")
     assert answer.returncode == 0, answer.stderr
     run = project.status()["run"]
     for step in (10, 20):
-        checkpoint(project.sandbox.shared / "code" / "out", step, run)
+        checkpoint(project.placed / "out", step, run)
     return project
 
 
@@ -95,12 +93,13 @@ def test_resume_from_the_latest_says_what_it_took_and_that_the_code_changed(
     (trained.folder / "more.py").write_text("")
     code, stdout, stderr = resume(trained, "latest", "--nodes", "2")
     assert code == 0, stderr
-    assert '["base", "--from", "/shared/code/out/step-000020"]' in stdout
-    assert "checkpoint /shared/code/out/step-000020 (clusterctl, step 20)" in stderr
+    newest = f"{trained.workdir}/out/step-000020"
+    assert f'["base", "--from", "{newest}"]' in stdout
+    assert f"checkpoint {newest} (clusterctl, step 20)" in stderr
     assert "the code is not the one that the run was launched with" in stderr
-    newest = json.loads(trained.run("runs", "--json").stdout)["runs"][0]
-    assert newest["checkpoint"] == "/shared/code/out/step-000020"
-    assert newest["nodes"] == ["node1", "node2"]
+    listed = json.loads(trained.run("runs", "--json").stdout)["runs"][0]
+    assert listed["checkpoint"] == newest
+    assert listed["nodes"] == ["node1", "node2"]
 
 
 def test_another_controller_knows_the_ancestors_of_a_run_from_its_nodes(
@@ -112,30 +111,30 @@ def test_another_controller_knows_the_ancestors_of_a_run_from_its_nodes(
     found = other.run("runs", "-i", "hosts.yaml", "--discover", "--json")
     assert found.returncode == 0, found.stderr
     newest = json.loads(found.stdout)["runs"][0]
-    assert newest["checkpoint"] == "/shared/code/out/step-000020"
+    assert newest["checkpoint"] == f"{trained.workdir}/out/step-000020"
     code, stdout, stderr = resume(other, "latest")
     assert code == 0, stderr
-    assert "checkpoint /shared/code/out/step-000020 (clusterctl, step 20)" in stderr
-    assert '["base", "--from", "/shared/code/out/step-000020"]' in stdout
+    taken = newest["checkpoint"]
+    assert f"checkpoint {taken} (clusterctl, step 20)" in stderr
+    assert f'["base", "--from", "{taken}"]' in stdout
 
 
 def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project: Project) -> None:
     hosts = project.folder / "hosts.yaml"
     job = "job:\n  launcher: direct\n  command: [echo.py, base]\n"
-    hosts.write_text(project.sandbox.inventory.read_text() + job)
+    hosts.write_text(project.inventory.read_text() + job)
     here = {"CLUSTERCTL_INVENTORY": "hosts.yaml"}
     assert project.run("launch", env=here).returncode == 0
     refused = project.run("resume", "--checkpoint", "latest", env=here)
     assert refused.returncode == 2
     assert "job.resume_args: wanted {checkpoint}" in refused.stderr
-    shutil.rmtree(project.sandbox.shared / "code" / "later", ignore_errors=True)
     run = json.loads(project.run("status", "--json", env=here).stdout)["run"]
-    checkpoint(project.sandbox.shared / "code" / "later", 30, run)
+    checkpoint(project.placed / "later", 30, run)
     job += '  checkpoints: later\n  resume_args: [--from, "{checkpoint}"]\n  env: {LR: "2"}\n'
-    hosts.write_text(project.sandbox.inventory.read_text() + job)
+    hosts.write_text(project.inventory.read_text() + job)
     answer = project.run("resume", "--checkpoint", "latest", env=here)
     assert answer.returncode == 0, answer.stderr
-    assert '["base", "--from", "/shared/code/later/step-000030"]' in answer.stdout
+    assert f'["base", "--from", "{project.workdir}/later/step-000030"]' in answer.stdout
     assert "job.checkpoints and job.resume_args: the inventory's" in answer.stderr
     assert answer.stderr.count("changed since") == 1
     assert f"warning: hosts.yaml: job.env.LR changed since {run} was launched" in answer.stderr
@@ -146,7 +145,7 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     assert answer.returncode == 0, answer.stderr
     assert "it lacks node3; using the nodes as" in answer.stderr
     assert "changed since" not in answer.stderr
-    assert '["base", "--from", "/shared/code/later/step-000030"]' in answer.stdout
+    assert f'["base", "--from", "{project.workdir}/later/step-000030"]' in answer.stdout
 
 
 @pytest.mark.parametrize(
@@ -156,22 +155,24 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
 def test_a_spoilt_checkpoint_is_refused_and_only_latest_falls_back(
     trained: Project, spoil: Callable[[Path], None], why: str
 ) -> None:
-    spoil(trained.sandbox.shared / "code" / "out" / "step-000020")
+    complete = f"{trained.workdir}/out/step-000010"
+    spoil(trained.placed / "out" / "step-000020")
     code, _, stderr = resume(trained, "out/step-000020")
     assert code == 125
     assert why in stderr
-    assert "hint: the newest complete one: --checkpoint /shared/code/out/step-000010" in stderr
+    assert f"hint: the newest complete one: --checkpoint {complete}" in stderr
     assert "Traceback" not in stderr
     code, stdout, stderr = resume(trained, "latest")
     assert code == 0, stderr
     assert "skipped: step-000020" in stderr
-    assert "/shared/code/out/step-000010" in stdout
+    assert complete in stdout
 
 
 OWN = """
-import os, signal, sys, time, torch
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 if os.environ["RANK"] == "0":
+    import torch
     os.makedirs("ckpt", exist_ok=True)
     first = 1 + (torch.load(sys.argv[1])["step"] if len(sys.argv) > 1 else 0)
     print("begins with step", first, flush=True)
@@ -189,36 +190,36 @@ while os.environ.get("WAITS"):
 def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further(
     project: Project,
 ) -> None:
-    shutil.rmtree(project.sandbox.shared / "code" / "ckpt", ignore_errors=True)
     (project.folder / "own.py").write_text(OWN)
     (project.folder / "hosts.yaml").write_text(
-        project.sandbox.inventory.read_text()
+        project.inventory.read_text()
         + "job:\n  launcher: direct\n  command: [own.py]\n  checkpoints: ckpt\n"
         + '  resume_args: ["{checkpoint}"]\n'
     )
-    first = project.run("launch", "-i", "hosts.yaml", "--env", "UNTIL=60", seconds=90)
+    launch = ("launch", "-i", "hosts.yaml", "--nodes", "2", "--no-check", "--env")
+    first = project.run(*launch, "UNTIL=60", seconds=90)
     assert first.returncode == 0, first.stderr
     assert project.status()["checkpoint"]["step"] == 60
-    early = project.run("launch", "-i", "hosts.yaml", "--env", "UNTIL=5", seconds=90)
+    early = project.run(*launch, "UNTIL=5", seconds=90)
     assert early.returncode == 0, early.stderr
-    run = project.status()["run"]
-    assert project.status()["checkpoint"] is None
+    document = project.status()
+    assert document["checkpoint"] is None
+    run = document["run"]
     code, _, stderr = resume(project, "latest")
     assert code == 125
     assert f"no checkpoint of {run} in ckpt; step60.pt: it is older than {run}" in stderr
     assert f"hint: clusterctl resume {run} --checkpoint ckpt/step60.pt" in stderr
 
-    with project.start(
-        "launch", "-i", "hosts.yaml", "--env", "UNTIL=10", "--env", "WAITS=1"
-    ) as second:
+    with project.start(*launch, "UNTIL=10", "--env", "WAITS=1") as second:
         assert second.stdout is not None
         next(line for line in second.stdout if "saved" in line)
         stopped = project.run("stop", "-i", "hosts.yaml")
         assert stopped.returncode == 0, stopped.stderr
         second.communicate(timeout=60)
-    run = project.status()["run"]
-    assert project.status()["checkpoint"]["step"] == 10
-    wanted = ("--env", "UNTIL=19", "--env", "WAITS=")
+    document = project.status()
+    assert document["checkpoint"]["step"] == 10
+    run = document["run"]
+    wanted = ("--no-check", "--env", "UNTIL=19", "--env", "WAITS=")
     answer = project.run(
         "resume", "-i", "hosts.yaml", "--checkpoint", "latest", *wanted, seconds=90
     )
@@ -245,18 +246,19 @@ def test_a_folder_on_a_dead_mount_is_reported_and_no_agent_stays(
     box = make_sandbox(nodes=2)
     project = make_project(box)
     (project.folder / "hosts.yaml").write_text(
-        box.inventory.read_text()
+        project.inventory.read_text()
         + "job:\n  launcher: direct\n  command: [echo.py]\n  checkpoints: out\n"
         + '  resume_args: ["{checkpoint}"]\n'
     )
     answer = project.run("launch", "-i", "hosts.yaml")
     assert answer.returncode == 0, answer.stderr
-    checkpoint(box.shared / "code" / "out", 10, project.status()["run"])
+    checkpoint(project.placed / "out", 10, project.status()["run"])
     box.fault("node2", "hung-mount")
     before = processes(box, "node2")
     code, _, stderr = resume(project, "latest")
     assert code == 125
-    assert "node2: /shared/code/out does not answer: nothing came from it for 15 s" in stderr
+    late = f"node2: {project.workdir}/out does not answer: nothing came from it for 15 s"
+    assert late in stderr
     code, _, stderr = resume(project, "/root/nowhere.pt")
     assert code == 125
     assert "there is no /root/nowhere.pt" in stderr

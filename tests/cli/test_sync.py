@@ -93,7 +93,7 @@ def elsewhere(project: Project, tmp_path: Path) -> Project:
     """The same cluster from another folder, which has the inventory alone."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    shutil.copy(project.sandbox.inventory, folder / "hosts.yaml")
+    shutil.copy(project.inventory, folder / "hosts.yaml")
     return replace(project, folder=folder)
 
 

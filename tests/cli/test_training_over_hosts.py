@@ -55,7 +55,7 @@ def tiny(project: Project) -> Path:
         ROOT / "train", project.folder / "train", ignore=shutil.ignore_patterns("__pycache__")
     )
     (project.folder / "tiny.yaml").write_text(CONFIG)
-    (project.folder / "hosts.yaml").write_text(project.sandbox.inventory.read_text() + JOB)
+    (project.folder / "hosts.yaml").write_text(project.inventory.read_text() + JOB)
     return folder
 
 
