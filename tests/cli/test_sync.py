@@ -105,7 +105,7 @@ def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
     own_workdirs(box, project.folder / "own.yaml", "/workspace/elsewhere")
     shutil.copy(project.folder / "own.yaml", elsewhere.folder / "hosts.yaml")
     (project.folder / "train.sh").write_text(f"exec {sys.executable} job.py\n")
-    (project.folder / "ckpt.pt").write_bytes(b"weights")
+    (project.folder / "weights.bin").write_bytes(b"weights")
     own = ("-i", "own.yaml")
     begun = project.run(
         "launch", *own, "--launcher", "direct", "--env", "STEPS=1", "--", "bash", "train.sh"
@@ -120,7 +120,7 @@ def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
 
     before = on_hosts()
     assert all("train.sh" in listed for listed in before)
-    again = ("resume", "-i", "hosts.yaml", "--checkpoint", "ckpt.pt")
+    again = ("resume", "-i", "hosts.yaml", "--checkpoint", "weights.bin")
     for words in (
         ("launch", "-i", "hosts.yaml", "--", "bash", "train.sh"),
         ("launch", "-i", "hosts.yaml", "--json", "--", "bash", "train.sh"),
