@@ -1,4 +1,4 @@
-"""Whether processes that are gone still hold memory of a GPU, as a driver in trouble lets them."""
+"""Which processes hold memory of a GPU, as the drivers list them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ KFD = "/sys/class/kfd/kfd/proc"
 """Where AMD's driver lists the processes that use it, a folder each."""
 
 
-def ghosts(pids: Set[int]) -> Optional[Dict[int, str]]:
-    """Return what of these holds GPU memory and is no process any more; None: nobody could look.
+def ghosts(held: Dict[int, str], pids: Set[int]) -> Dict[int, str]:
+    """Return what is held for those of `pids` that are no processes any more, by pid.
 
-    One that is a process again has been given the number since, and is somebody else's.
+    If the pid is in use again, its process is somebody else's.
     """
-    held = held_by(pids)
-    if held is None:
-        return None
-    return {pid: what for pid, what in held.items() if not os.path.exists("/proc/%d" % pid)}
+    return {n: what for n, what in held.items() if n in pids and not os.path.exists("/proc/%d" % n)}
 
 
-def held_by(pids: Set[int]) -> Optional[Dict[int, str]]:
-    """Return what these processes hold, by pid; None where no driver answers."""
+def holders() -> Optional[Dict[int, str]]:
+    """Return what each process holds, by pid; None if no driver answers."""
     nvidia = _nvidia()
     if nvidia is None and not os.path.isdir(KFD):
         return None
     amd = {int(name): "queues" for name in _folders(KFD) if name.isdigit()}
-    return {pid: what for pid, what in {**amd, **(nvidia or {})}.items() if pid in pids}
+    return {**amd, **(nvidia or {})}
 
 
 def _nvidia() -> Optional[Dict[int, str]]:

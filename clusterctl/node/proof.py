@@ -6,7 +6,7 @@ True: it is. False: it is not. None: nobody could look, so it is not proven.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node import gpus, joined, processes
 
@@ -41,18 +41,31 @@ def _holder(inodes: Set[str]) -> Optional[Dict[str, Any]]:
     return None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
 
 
-def memory(job: Dict[str, Any], pids: Set[int]) -> Tuple[Optional[bool], List[Dict[str, Any]]]:
-    """Tell whether the driver has taken back what these processes had, and of which it has not."""
+class Memory(NamedTuple):
+    """What is known of the memory on the GPUs."""
+
+    free: Optional[bool]
+    """The driver has taken back what the run's processes had."""
+    ghosts: List[Dict[str, Any]]
+    """Those of which it has not."""
+    held: Dict[int, str]
+    """What any process holds, by pid."""
+
+
+def memory(job: Dict[str, Any], pids: Set[int]) -> Memory:
+    """Look whether the driver has taken back what these processes had."""
     if not job:
-        return None, []
+        return Memory(None, [], {})
     if job.get("device") != "cuda":
-        return True, []
+        return Memory(True, [], {})
     until = time.monotonic() + GPU_SECONDS
-    held = gpus.ghosts(pids)
-    while held and time.monotonic() < until:
+    held = gpus.holders()
+    while held and gpus.ghosts(held, pids) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
-        held = gpus.ghosts(pids)
+        held = gpus.holders()
     if held is None:
-        return None, []
+        return Memory(None, [], {})
+    kept = gpus.ghosts(held, pids)
     why = "gone, but the driver still keeps %s for it"
-    return not held, [{"pid": pid, "cmd": "", "why": why % held[pid]} for pid in sorted(held)]
+    ghosts = [{"pid": pid, "cmd": "", "why": why % kept[pid]} for pid in sorted(kept)]
+    return Memory(not kept, ghosts, held)

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict
 
-from clusterctl.node import processes, proof
+from clusterctl.node import processes, proof, strangers
 from clusterctl.node.handover import to_runs_own
 from clusterctl.node.link import Gone, Link, OperationError
 from clusterctl.node.part import Part
@@ -31,7 +31,8 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 
     Returns:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
-        `port_holder`; `gpu_free`. What nobody could look at is null.
+        `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
+        took GPU memory during the run and bear no mark of it.
     """
     del body
     if never_began(args) or (args.get("bars") and is_barred(args)):
@@ -43,14 +44,18 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         part.wait(time.monotonic() + float(args.get("grace", 0)) + PATIENCE)
     there = part.find_all()
     say(link, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
-    left = [why_left(process) for process in part.kill()]
-    gpu_free, ghosts = proof.memory(part.job, {pid for pid, _ in part.recorded.read()})
+    living = part.kill()
+    unkillable = {process.pid for process in living}
+    left = [why_left(process) for process in living]
+    memory = proof.memory(part.job, {pid for pid, _ in part.recorded.read()})
+    holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
+    others = strangers.during(part.paths, holders)
     port_free, port_holder = proof.port(part.job)
     if not left:
         part.close_the_books(str(args.get("reason") or "stopped"))
-    left += ghosts
-    proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": gpu_free}
-    return Message({"gone": not left, "left": left, **proven})
+    left += memory.ghosts
+    proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
+    return Message({"gone": not left, "left": left, "strangers": others, **proven})
 
 
 def is_barred(args: Dict[str, Any]) -> bool:

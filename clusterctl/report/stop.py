@@ -27,6 +27,10 @@ def _trouble(node: StoppedNode) -> list[str]:
         f"still there: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
         for process in node.left[:_SHOWN]
     ]
+    lines += [
+        f"left: pid {process.get('pid')} {process.get('cmd')} {process.get('why')}"
+        for process in node.strangers[:_SHOWN]
+    ]
     if node.port_free is False:
         holder = node.port_holder or {}
         who = f"pid {holder['pid']} {holder.get('cmd', '')}" if "pid" in holder else "a process"

@@ -89,11 +89,14 @@ def wrong_tail(head: Mapping[str, Any]) -> str:
 
 def wrong_stop(head: Mapping[str, object]) -> str:
     """Say what is wrong with the last answer of `stop`; empty where nothing is."""
-    left = head.get("left", [])
-    if not isinstance(left, list):
-        return f"what is left is {left!r}"
-    processes = (_wrong("what is left", process, {}) for process in left)
-    return _wrong("it", head, _STOPPED) or next(filter(None, processes), "")
+    for name in ("left", "strangers"):
+        left = head.get(name, [])
+        if not isinstance(left, list):
+            return f"what is left is {left!r}"
+        wrong = next(filter(None, (_wrong("what is left", process, {}) for process in left)), "")
+        if wrong:
+            return wrong
+    return _wrong("it", head, _STOPPED)
 
 
 def _wrong(what: str, value: object, wanted: Mapping[str, Kinds]) -> str:

@@ -126,11 +126,12 @@ def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list
         asked = ", ".join(node.name for node in part.nodes)
         what = f"it is not known what is left on {asked}"
         return [f"{run}: interrupted; {what}: clusterctl stop {run}"]
+    left = "something of it is left"
     return [
-        f"{node.node}: {'something of it is left' if node.left else node.failure}:"
+        f"{node.node}: {left if node.left or node.strangers else node.failure}:"
         f" clusterctl stop {run}"
         for node in result.nodes
-        if node.left or node.failure
+        if node.left or node.strangers or node.failure
     ]
 
 

@@ -40,6 +40,8 @@ class StoppedNode:
     """No process of the run is left, its port is free, its GPU memory back: all were seen."""
     left: tuple[Mapping[str, Any], ...] = ()
     """Processes that are still there: pid, cmd, why."""
+    strangers: tuple[Mapping[str, Any], ...] = ()
+    """Processes that may be of the run, and hold GPU memory: pid, cmd, why."""
     port_free: bool | None = None
     port_holder: Mapping[str, Any] | None = None
     """Who has the port, where it is not free: pid, cmd."""
@@ -56,7 +58,7 @@ class StopResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all proven gone; 1 something is left; 3 a node could not say."""
+        """0 all proven gone; 1 something is left; 3 a node could not say, or strangers are left."""
         if any(node.left or node.port_free is False for node in self.nodes):
             return LEFT
         return GONE if all(node.gone for node in self.nodes) else UNPROVEN
@@ -145,8 +147,9 @@ def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
         unseen.append("nothing of it is left")
     return StoppedNode(
         node=reply.node,
-        gone=bool(head.get("gone")) and all(looked.values()),
+        gone=bool(head.get("gone")) and all(looked.values()) and not head.get("strangers"),
         left=tuple(head.get("left", ())),
+        strangers=tuple(head.get("strangers", ())),
         port_free=head.get("port_free"),
         port_holder=head.get("port_holder"),
         failure=f"could not see whether {' and '.join(unseen)}" if unseen else "",

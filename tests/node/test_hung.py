@@ -131,7 +131,7 @@ def test_a_tool_that_answers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tool.write_text("#!/bin/sh\necho '4711, 71234 MiB, 00000000:18:00.0'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert gpus.held_by({4711, 1}) == {4711: "71234 MiB of GPU 00000000:18:00.0"}
+    assert gpus.holders() == {4711: "71234 MiB of GPU 00000000:18:00.0"}
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert gpus._nvidia() is None
     tool.unlink()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node import lock, processes
+from clusterctl.node import lock, processes, strangers
 from clusterctl.node.part import Part
 
 from .conftest import Run, wait_until
@@ -47,7 +49,12 @@ time.sleep(300)
 """
 
 
-FREE = {"port_free": True, "port_holder": None, "gpu_free": True}
+FREE: dict[str, object] = {
+    "port_free": True,
+    "port_holder": None,
+    "gpu_free": True,
+    "strangers": [],
+}
 
 
 def test_ranks_are_asked_by_the_jobs_signal_and_get_the_time_to_save(make_run: MakeRun) -> None:
@@ -234,6 +241,65 @@ def test_a_gpu_that_keeps_memory_for_the_dead_is_no_proof(
     assert (run.stop()["gone"], run.stop()["gpu_free"]) == (True, True)
     smi.write_text("#!/bin/sh\necho Failed to initialize NVML; exit 255\n")
     assert (run.stop()["gone"], run.stop()["gpu_free"]) == (True, None)
+
+
+def test_processes_that_took_gpu_memory_during_the_run_are_named(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    smi, held = tmp_path / "nvidia-smi", tmp_path / "held"
+    smi.write_text(f"#!/bin/sh\ncat {held}\n")
+    smi.chmod(0o755)
+    held.write_text("")
+    run = make_run(SLEEP)
+    run.change = {"device": "cuda"}
+    run.start()
+    run.wait_for_log(0, b"here")
+    other = make_run(SLEEP).start()
+    other.wait_for_log(0, b"here")
+    with subprocess.Popen(["sleep", "300"]) as container:
+        wait_until(lambda: processes.command_of(container.pid) == "sleep 300")
+        others = (os.getpid(), other.status()["ranks"][0]["pid"], container.pid)
+        held.write_text("".join(f"{pid}, 71234 MiB, 00000000:18:00.0\n" for pid in others))
+        try:
+            for _ in range(2):
+                stopped = run.stop(grace=0)
+                assert (stopped["gone"], stopped["gpu_free"]) == (True, True)
+                assert stopped["strangers"] == [
+                    {
+                        "pid": container.pid,
+                        "cmd": "sleep 300",
+                        "why": "holds 71234 MiB of GPU 00000000:18:00.0;"
+                        " not of the run's processes (a container?)",
+                    }
+                ]
+        finally:
+            container.kill()
+    assert run.stop()["strangers"] == []
+    with subprocess.Popen(["sleep", "300"]) as later:
+        held.write_text(f"{later.pid}, 10 MiB, 00000000:18:00.0\n")
+        assert run.stop()["strangers"] == []
+        later.kill()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's process can only be started by root")
+def test_of_another_user_only_a_container_may_be_of_the_run() -> None:
+    container = ["unshare", "--pid", "--fork", "setpriv", "--reuid=65534", "sleep", "300"]
+    for argv, may_be in ((container[3:], False), (container, True)):
+        with subprocess.Popen(argv, start_new_session=True) as started:
+            try:
+                wait_until(partial(sleeps_below, started.pid))
+                below = processes.descendants([started.pid], processes.everything())
+                process = processes.read(max(below, default=started.pid))
+                assert process is not None
+                assert strangers.may_be_of_run(process) is may_be
+            finally:
+                os.killpg(started.pid, signal.SIGKILL)
+
+
+def sleeps_below(pid: int) -> bool:
+    below = processes.descendants([pid], processes.everything())
+    return processes.command_of(max(below, default=pid)) == "sleep 300"
 
 
 def test_what_nobody_can_look_at_is_not_proven(make_run: MakeRun) -> None:

@@ -38,3 +38,12 @@ def test_who_has_the_port_is_named() -> None:
         "lab-1: proven gone on b",
         "lab-1: a: the master port is not free: pid 8 nc -l has it",
     ]
+
+
+def test_a_stranger_on_the_gpus_is_named_and_nothing_is_proven() -> None:
+    why = "holds 10 MiB of GPU 0; not of the run's processes (a container?)"
+    node = StoppedNode(
+        node="a", gone=False, port_free=True, strangers=({"pid": 9, "cmd": "python", "why": why},)
+    )
+    assert shown(node) == [f"lab-1: a: left: pid 9 python {why}"]
+    assert StopResult(run="lab-1", nodes=(node,)).exit_code == 3

@@ -203,6 +203,7 @@ def test_stop_is_proven_on_every_node() -> None:
         ({"port_free": False, "port_holder": {"pid": 7, "cmd": "nc"}}, 1),
         ({"port_free": None}, 3),
         ({"port_free": True, "gpu_free": None}, 3),
+        ({"port_free": True, "strangers": [{"pid": 9, "cmd": "python", "why": "holds"}]}, 3),
     ],
 )
 def test_the_port_and_the_gpus_are_a_part_of_the_proof(seen: dict[str, Any], code: int) -> None:
