@@ -59,7 +59,7 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 message="there is no accelerator",
                 wanted=want,
                 found=f"{tool} lists none" if tool else "no nvidia-smi, amd-smi or rocm-smi",
-                remedy="install the driver there, or write `gpus: 0` in the inventory for CPUs",
+                remedy="install its driver, or for CPUs set `defaults: {gpus: 0}` in hosts.yaml",
             )
         elif wanted is not None and len(node.gpus.devices) < wanted:
             found = len(node.gpus.devices)

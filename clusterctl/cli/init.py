@@ -19,6 +19,7 @@ class _Options:
     hosts: tuple[str, ...]
     convert: Path | None
     name: str | None
+    identity: Path | None
     force: bool
 
 
@@ -33,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_option.add_inventory(parser)
     parser.add_argument("--name", help="the cluster's name (default: the folder's)")
     action = parser.add_argument(
+        "--identity", type=Path, metavar="KEY", help="private key that opens the hosts"
+    )
+    inventory_option.complete_files(action)
+    action = parser.add_argument(
         "--convert", type=Path, metavar="HOSTFILE", help="take the hosts of an MPI hostfile"
     )
     inventory_option.complete_files(action)
@@ -46,20 +51,23 @@ def run(args: argparse.Namespace) -> int:
         hosts=tuple(args.hosts),
         convert=args.convert,
         name=args.name,
+        identity=args.identity,
         force=args.force,
     )
     write = write_over if options.force else write_new
     write(options.path, _text(options))
     usual = str(options.path) == inventory_option.DEFAULT
     inventory = "" if usual else f" -i {shlex.quote(str(options.path))}"
-    sys.stderr.write(f"wrote {options.path}\nhint: clusterctl check{inventory}\n")
+    remote = options.convert is not None or set(options.hosts) - {"localhost"}
+    keys = " --accept-new, which records the hosts' keys" if remote else ""
+    sys.stderr.write(f"wrote {options.path}\nhint: clusterctl check{inventory}{keys}\n")
     return 0
 
 
 def _text(options: _Options) -> str:
     if options.convert is not None:
-        if options.hosts or options.name:
-            raise UsageError("--convert: wanted it alone, found hosts or --name beside it")
+        if options.hosts or options.name or options.identity:
+            raise UsageError("--convert: wanted it alone, found hosts, --name or --identity too")
         return convert(options.convert)
     name = options.name or name_for(Path.cwd())
-    return draft(options.hosts or ("localhost",), name=name)
+    return draft(options.hosts or ("localhost",), name=name, identity=options.identity)

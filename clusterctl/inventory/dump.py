@@ -40,13 +40,14 @@ def _written(values: Mapping[str, object]) -> dict[str, object]:
 def _block(key: str, value: object) -> str:
     """Write one key of the top: its items a line each, what is inside them in one line."""
     if isinstance(value, list):
-        return f"{key}:\n" + "".join(f"  - {_flow(item)}\n" for item in value)
+        return f"{key}:\n" + "".join(f"  - {flow(item)}\n" for item in value)
     if isinstance(value, dict):
-        return f"{key}:\n" + "".join(f"  {_flow(k)}: {_flow(v)}\n" for k, v in value.items())
-    return f"{key}: {_flow(value)}\n"
+        return f"{key}:\n" + "".join(f"  {flow(k)}: {flow(v)}\n" for k, v in value.items())
+    return f"{key}: {flow(value)}\n"
 
 
-def _flow(value: object) -> str:
+def flow(value: object) -> str:
+    """Return a value as YAML in one line."""
     # ASCII only: PyYAML writes some line breaks of Unicode raw and reads them as spaces.
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
     return text.removesuffix("\n").removesuffix("\n...")

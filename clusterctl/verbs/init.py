@@ -15,7 +15,7 @@ from pathlib import Path
 from clusterctl.errors import UsageError
 from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.inventory.dump import dump
+from clusterctl.inventory.dump import dump, flow
 from clusterctl.inventory.words import cluster_of_words
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
@@ -27,19 +27,19 @@ _HEAD = """\
 # The first node is the master. Next: clusterctl check
 """
 
-_OPTIONS = """\
+_SSH = "# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}\n"
+_OPTIONS = f"""\
 
 # What else can be said here; without it ssh_config, or what is found on the nodes, decides.
-# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}
-# defaults: {gpus: 8, python: /opt/venv/bin/python}  # the job's interpreter
+{_SSH}# defaults: {{gpus: 8, python: /opt/venv/bin/python}}  # the job's interpreter
 # shared: [/workspace]                               # one filesystem, seen by all nodes
-# network: {subnet: 10.11.7.0/24, master_port: 29600}
+# network: {{subnet: 10.11.7.0/24, master_port: 29600}}
 # job:
 #   command: [-m, train, --config, config.yaml]
-#   env: {NCCL_DEBUG: INFO}                          # recorded in clear
+#   env: {{NCCL_DEBUG: INFO}}                          # recorded in clear
 #   env_from: [HF_TOKEN]                             # taken from your environment, never stored
 #   checkpoints: checkpoints
-#   resume_args: [--resume-from-checkpoint, "{checkpoint}"]
+#   resume_args: [--resume-from-checkpoint, "{{checkpoint}}"]
 """
 
 
@@ -48,13 +48,45 @@ _GPU_SIGNS = ("/dev/nvidiactl", "/dev/kfd")
 _GPU_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi")
 
 
-def draft(hosts: Sequence[str], *, name: str) -> str:
+def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> str:
     """Return the text of a hosts.yaml for hosts as one gives them to ssh.
+
+    Args:
+        hosts: as one gives them to ssh.
+        name: of the cluster.
+        identity: the private key that opens all of them; None: as ssh finds one.
 
     Raises:
         InventoryError: a host or the name cannot be used.
+        UsageError: the identity is no private key.
     """
-    return _text(cluster_of_words(name, hosts))
+    text = _text(cluster_of_words(name, hosts))
+    if identity is None:
+        return text
+    ssh = f"ssh: {_key(identity)}  # also: user, port, jump\n"
+    return text.replace(_SSH, "").replace(f"cluster: {name}\n", f"cluster: {name}\n{ssh}", 1)
+
+
+def _key(identity: Path) -> str:
+    """Return `ssh:` of an inventory with this key.
+
+    Raises:
+        UsageError: it is no private key.
+    """
+    path = identity.expanduser().absolute()
+    try:
+        first = path.read_bytes()[:64]
+    except OSError as error:
+        raise UsageError(
+            f"--identity {identity}: expected a private key: {error.strerror}"
+        ) from None
+    if b"PRIVATE KEY" not in first:
+        private = path.with_suffix("") if path.suffix == ".pub" else None
+        raise UsageError(
+            f"--identity {identity}: expected a private key, found another file",
+            hint=f"--identity {private}" if private else "ssh-keygen -t ed25519 makes one",
+        )
+    return flow({"identity": str(path)})
 
 
 def convert(hostfile: Path) -> str:

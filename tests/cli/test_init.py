@@ -34,7 +34,9 @@ def test_hosts_are_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "wrote hosts.yaml\nhint: clusterctl check\n"
+    assert err == (
+        "wrote hosts.yaml\nhint: clusterctl check --accept-new, which records the hosts' keys\n"
+    )
 
 
 def test_every_node_has_a_folder_for_the_code() -> None:
@@ -61,8 +63,35 @@ def test_this_machine_is_written_as_it_is(
     assert (other.gpus, other.python) == (None, None)
 
 
-def test_without_hosts_it_is_this_machine() -> None:
+@pytest.mark.parametrize("hosts", [["gpu[01-02]"], ["a@gpu01", "root@gpu02"]])
+def test_a_private_key_is_written_for_all_hosts(folder: Path, hosts: list[str]) -> None:
+    key = folder / "my key"
+    key.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    assert main(["init", "--name", "lab", "--identity", "my key", *hosts]) == 0
+    assert {node.ssh.identity for node in load(Path("hosts.yaml")).nodes} == {str(key)}
+    assert Path("hosts.yaml").read_text().count("ssh: {") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("none", None, "expected a private key: No such file or directory"),
+        ("key.pub", "ssh-ed25519 AAAA", "expected a private key, found another file\nhint: --id"),
+    ],
+)
+def test_an_identity_that_is_no_private_key_is_refused(
+    capsys: pytest.CaptureFixture[str], name: str, text: str | None, told: str
+) -> None:
+    if text is not None:
+        Path(name).write_text(text)
+    assert main(["init", "--identity", name, "gpu01"]) == 2
+    assert f"--identity {name}: {told}" in capsys.readouterr().err
+    assert not Path("hosts.yaml").exists()
+
+
+def test_without_hosts_it_is_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--name", "here"]) == 0
+    assert capsys.readouterr().err == "wrote hosts.yaml\nhint: clusterctl check\n"
     cluster = load(Path("hosts.yaml"))
     assert (cluster.name, [node.local for node in cluster.nodes]) == ("here", [True])
 
@@ -123,7 +152,7 @@ def test_a_hostfile_is_converted(folder: Path) -> None:
     ("words", "told"),
     [
         (["--convert", "nowhere"], "usage: --convert nowhere: wanted a hostfile, found no such"),
-        (["--convert", "x", "gpu01"], "usage: --convert: wanted it alone, found hosts or --name"),
+        (["--convert", "x", "gpu01"], "usage: --convert: wanted it alone, found hosts, --name or"),
         (["-i", "no/such/hosts.yaml"], "usage: no/such/hosts.yaml: wanted a place to write, found"),
         (["--force", "-i", "."], "usage: .: wanted a place to write, found: Is a directory"),
     ],
