@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from clusterctl.cli.inventory_option import add_selection, load_selected
+from clusterctl.cli.workdir_option import add_workdir, with_workdir
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.report.check import check_document, print_check, print_explanation
 from clusterctl.report.console import Screen
@@ -18,6 +19,7 @@ from clusterctl.verbs.factsfile import load_facts, save_facts
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_selection(parser)
+    add_workdir(parser)
     for flag, text in (("--only", "only these checks or areas"), ("--skip", "all but these")):
         help_text = f"{text}, as storage,network.pairs"
         parser.add_argument(flag, type=_ids, default=(), metavar="IDS", help=help_text)
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.report is not None:
         form_of(args.report)  # a name that will not do is said before anything is looked at
-    cluster = load_selected(args)
+    cluster = with_workdir(load_selected(args), args)
     options = CheckOptions(only=args.only, skip=args.skip, strict=args.strict, deep=args.deep)
     if args.facts is not None:
         result = judge(cluster, load_facts(args.facts), options)

@@ -11,6 +11,7 @@ from pathlib import Path
 from clusterctl.cli.inventory_option import add_selection
 from clusterctl.cli.numbers import LAST_PORT, positive_seconds, whole
 from clusterctl.cli.sync import DELETE_HELP
+from clusterctl.cli.workdir_option import add_workdir, node_folder
 from clusterctl.errors import UsageError
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
@@ -19,24 +20,11 @@ from clusterctl.verbs.launch import LaunchOptions
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def _folder(text: str) -> str:
-    """Read an absolute path on the nodes that is not the root.
-
-    Raises:
-        argparse.ArgumentTypeError: it is not one.
-    """
-    parts = [part for part in text.split("/") if part not in {"", "."}]
-    if not text.startswith("/") or ".." in parts or not parts or not text.isprintable():
-        wanted = "an absolute path on the nodes, without .."
-        raise argparse.ArgumentTypeError(f"expected {wanted}, found {text!r}")
-    return "/" + "/".join(parts)
-
-
 _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
     "gpus": whole(0),
     "procs_per_node": whole(1, 4096),
-    "workdir": _folder,
+    "workdir": node_folder,
     "master_port": whole(1, LAST_PORT),
     "max_restarts": whole(0),
     "start_timeout": positive_seconds,
@@ -58,12 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks on every node, whatever its GPUs: 1 for a script that starts its own",
     )
-    add(
-        "--workdir",
-        type=_READERS["workdir"],
-        metavar="DIR",
-        help="folder on the nodes to mirror the code to and run in, instead of the inventory's",
-    )
+    add_workdir(parser)
     add("--name", default="", help="a name of your own for the run")
     add("--env", action="append", default=[], metavar="K=V", help="set for every rank; repeatable")
     add("--master-port", type=_READERS["master_port"], metavar="P", help="port of the rendezvous")

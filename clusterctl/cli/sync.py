@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from clusterctl.cli import inventory_option
+from clusterctl.cli.workdir_option import add_workdir, with_workdir
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync, sync_document
 from clusterctl.transport.pool import Pool
@@ -18,6 +19,7 @@ DELETE_HELP = "let the sync delete most of what it placed, or what the command n
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     inventory_option.add_selection(parser)
+    add_workdir(parser)
     parser.add_argument(
         "--accept-new", action="store_true", help="record the keys of hosts not known yet"
     )
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
     screen = Screen()
-    cluster = inventory_option.load_selected(args)
+    cluster = with_workdir(inventory_option.load_selected(args), args)
     options = SyncOptions(deletes=args.delete, command=cluster.job.command)
     with Pool(cluster, accept_new=args.accept_new) as pool:
         result = screen.watch(sync(cluster, pool, Path.cwd(), options))
