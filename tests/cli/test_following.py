@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
+import select
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +22,8 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs import follow
 from clusterctl.verbs.launch import Launched
 from clusterctl.verbs.records import Records, RunRecord
+from tests.cli.runs import DONE, JOB, Project
+from tests.cli.test_launch import signal_all
 from tests.verbs.runs import CLUSTER, RUN
 from tests.verbs.test_gathering import PLAN
 
@@ -64,3 +71,54 @@ def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(
     assert code == 130
     assert records.end(record) is None
     assert f"{RUN} goes on" in capsys.readouterr().err
+
+
+IGNORES_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + JOB
+
+
+def read_until(terminal: int, seen: str, wanted: str) -> str:
+    """Read what is written to a terminal until it contains some text; return all of it."""
+    until = time.monotonic() + DONE
+    while wanted not in seen:
+        assert time.monotonic() < until, f"no {wanted!r} in {seen}"
+        if select.select([terminal], [], [], 1.0)[0]:
+            seen += os.read(terminal, 4096).decode()
+    return seen
+
+
+@pytest.mark.netns
+@pytest.mark.timeout(180)
+def test_a_second_ctrl_c_during_a_stop_ends_it_and_names_the_command_that_stops_the_run(
+    project: Project,
+) -> None:
+    (project.folder / "stubborn.py").write_text(IGNORES_TERM)
+    typed, slave = pty.openpty()
+    words = ("launch", "--launcher", "direct", "--env", "STEPS=100000", "--", "stubborn.py")
+    argv = [sys.executable, "-u", "-m", "clusterctl", *words]
+    process = subprocess.Popen(
+        project.sandbox.command(argv, cwd=project.folder),
+        env=project.sandbox.environment() | project.settings(None) | {"COLUMNS": "500"},
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        text=True,
+    )
+    project.started.append(process)
+    os.close(slave)
+    assert process.stdout is not None
+    next(line for line in process.stdout if "all met" in line)
+    signal_all(process, signal.SIGINT)
+    seen = read_until(typed, "", "[f]ollow on?")
+    os.write(typed, b"s\n")
+    seen = read_until(typed, seen, "node1: asking")
+    signal_all(process, signal.SIGINT)
+    seen = read_until(typed, seen, "hint: clusterctl stop")
+    process.communicate(timeout=DONE)
+    os.close(typed)
+    run = project.status()["run"]
+    assert process.returncode == 130
+    assert f"{run}: interrupted while it was stopped; what is left is unknown" in seen
+    assert f"hint: clusterctl stop {run}" in seen
+    assert "Traceback" not in seen
+    stopped = project.run("stop", run, "--grace", "0")
+    assert stopped.returncode == 0, stopped.stderr

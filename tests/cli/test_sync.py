@@ -13,6 +13,7 @@ import yaml
 
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.runs import Project
+from tests.cli.test_resume import checkpoint
 
 pytestmark = pytest.mark.netns
 
@@ -52,6 +53,25 @@ def test_every_host_gets_the_files(sandbox3: Sandbox, tmp_path: Path) -> None:
     assert (status, out) == (0, "")
     assert "node2: /workspace/code: 1 file sent, 1 deleted" in err
     assert "1 of 1 node has the tree" in err
+
+
+def test_another_workdir_is_synced_and_checked_as_launch_would(
+    sandbox3: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").touch()
+    other = f"/root/{tmp_path.name}"
+    status, out, err = clusterctl(sandbox3, tmp_path, "sync", "--workdir", other, "--json")
+    assert status == 0, err
+    assert {node["workdir"] for node in json.loads(out)["nodes"]} == {other}
+    for node in ("node1", "node2", "node3"):
+        assert sandbox3.on(node, ["ls", other]).stdout == "a.py\n"
+    words = ("check", "--only", "storage.writable", "--json")
+    status, out, err = clusterctl(sandbox3, tmp_path, *words, "--workdir", "/proc/none/x")
+    assert status == 1, out
+    assert "/proc/none/x" in out
+    status, out, err = clusterctl(sandbox3, tmp_path, *words, "--workdir", other)
+    assert status == 0, out
+    assert clusterctl(sandbox3, tmp_path, "sync", "--workdir", "x")[0] == 2
 
 
 def test_a_shared_workdir_is_written_once(sandbox3: Sandbox, tmp_path: Path) -> None:
@@ -160,6 +180,33 @@ def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
     assert "node[1-3]: /workspace/elsewhere: " in gone.stderr
     assert "deleted (" in gone.stderr
     assert on_hosts() == ["hosts.yaml\n"] * 3
+
+
+@pytest.mark.timeout(240)
+def test_launch_resume_and_sync_print_what_they_delete(project: Project) -> None:
+    text = own_workdirs(project.sandbox, project.folder / "own.yaml", "/workspace/deletes")
+    checkpoint(project.folder / "out", 10, "lab-1")
+    launch = ("launch", "--launcher", "direct", "--", "echo.py")
+    resume = ("resume", "--checkpoint", "out/step-000010", "--", "echo.py", "{checkpoint}")
+    verbs = (launch, resume, ("sync",))
+    for number in range(2 * len(verbs)):
+        (project.folder / f"old{number}.py").touch()
+    here = {"CLUSTERCTL_INVENTORY": str(text)}
+    assert project.run("sync", env=here).returncode == 0
+    for number, (verb, *words) in enumerate(verbs):
+        (project.folder / f"old{number}.py").unlink()
+        answer = project.run(verb, *words, env=here)
+        assert answer.returncode == 0, answer.stderr
+        assert "node[1-3]: /workspace/deletes: " in answer.stderr
+        assert f"1 deleted (old{number}.py)" in answer.stderr
+    for number, (verb, *words) in enumerate(verbs, start=len(verbs)):
+        (project.folder / f"old{number}.py").unlink()
+        answer = project.run(verb, "--json", *words, env=here)
+        assert answer.returncode == 0, answer.stderr
+        documents = [json.loads(line) for line in answer.stdout.splitlines()]
+        synced = next(one for one in documents if one.get("kind", "sync") == "sync")
+        told = [(node["deleted"], node["deleted_paths"]) for node in synced["nodes"]]
+        assert told == [(1, [f"old{number}.py"])] * 3
 
 
 @pytest.mark.timeout(180)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
-from clusterctl.inventory.cluster import LAUNCHABLE, Job, Ssh
+from clusterctl.inventory.cluster import LAUNCHABLE, Job, LauncherName, Ssh
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import NodePlan, Variable
@@ -179,6 +179,22 @@ def test_fewer_gpus_can_be_asked_for_and_never_more_than_there_are(plan: Planner
     assert [each.procs_origin for each in made.nodes] == [
         "CLUSTERCTL_GPUS", "the GPUs found", "CLUSTERCTL_GPUS",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_fewer_ranks_than_gpus_see_all_gpus_that_are_asked_for(
+    plan: Planner, launcher: LauncherName
+) -> None:
+    def seen(options: Options) -> list[tuple[int, str | None]]:
+        made = plan(options=replace(options, launcher=launcher), nodes=(node(0),))
+        return [(one.procs, values(one).get("CUDA_VISIBLE_DEVICES")) for one in made.nodes]
+
+    assert seen(Options(procs_per_node=1)) == [(1, None)]
+    assert seen(Options(procs_per_node=2)) == [(2, None)]
+    assert seen(Options(procs_per_node=1, gpus=8)) == [(1, None)]
+    assert seen(Options(procs_per_node=1, gpus=4)) == [(1, "0,1,2,3")]
+    assert seen(Options(procs_per_node=1, gpus=0)) == [(1, "")]
+    assert seen(Options(gpus=4)) == [(4, None)]
 
 
 def test_the_port_and_where_it_came_from(plan: Planner) -> None:
