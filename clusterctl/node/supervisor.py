@@ -19,6 +19,7 @@ from clusterctl.node.ending import (
 )
 from clusterctl.node.lock import Peer
 from clusterctl.node.logroom import LogRoom
+from clusterctl.node.nested import NestedLaunchers
 from clusterctl.node.peers import connect
 from clusterctl.node.peertalk import Said
 from clusterctl.node.processes import Mark, Process
@@ -74,6 +75,7 @@ class Supervisor:
         self._ending: Optional[Ending] = None
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
+        self._nested = NestedLaunchers(record, job)
         said = Said(
             ending=self._peer_is_ending,
             lost=self._peer_is_lost,
@@ -302,6 +304,8 @@ class Supervisor:
 
     def _remember_processes(self) -> None:
         try:
-            self._record.processes([process.mark for process in self._left()])
+            left = self._left()
+            self._record.processes([process.mark for process in left])
+            self._nested.look(left, self._ranks.accounts())
         except OSError:
             return  # nobody can look now; the next scan will

@@ -137,6 +137,11 @@ def require_no_launcher(cluster: Cluster) -> None:
     raise UsageError(message, hint=shlex.join(command))
 
 
+def once_a_node(command: tuple[str, ...]) -> str:
+    """Return what to type to run a script that starts a launcher once a node."""
+    return f"clusterctl launch --launcher direct --procs-per-node 1 -- {shlex.join(command)}"
+
+
 def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
     """Return the launcher that a command starts and the words after it; None: it starts none."""
     words = list(command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Generator
 from pathlib import Path
 
@@ -79,9 +78,8 @@ def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, No
     if found is None:
         return
     line, launcher = found
-    once = f"clusterctl launch --launcher direct --procs-per-node 1 -- {shlex.join(job.command)}"
     yield Said(
         text=f"{name}:{line}: every rank runs this script, and so starts {launcher} of its own;"
-        f" to run it once a node: {once}",
+        f" to run it once a node: {nested.once_a_node(job.command)}",
         level="warning",
     )

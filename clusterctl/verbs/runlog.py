@@ -16,6 +16,7 @@ from clusterctl.logs.entry import Entry, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import Line, LineSplitter
 from clusterctl.logs.sanitise import uncoloured
+from clusterctl.plan.nested import once_a_node
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.answers import Trouble, trouble
 from clusterctl.verbs.events import Event, NodeHappened, Said
@@ -53,6 +54,8 @@ class RunLog:
         """Reading on comes next: a line without its end is kept until then."""
         self._cut = False
         """Logs are read from somewhere within."""
+        self._nested = False
+        """It was told that ranks start a launcher each."""
         self._clocks: dict[str, float] = {}
         """Seconds that each node's clock is ahead of the master's."""
 
@@ -145,6 +148,16 @@ class RunLog:
         if head["event"]["kind"] == "clock":
             self._clocks[node] = NodeReport(node=node, events=(head["event"],)).clock[0]
         yield NodeHappened(node=node, event=head["event"])
+        if head["event"]["kind"] == "nested-launcher" and not self._nested:
+            self._nested = True
+            yield self._warn_of_nested(node, head["event"])
+
+    def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Said:
+        """Say that ranks start a launcher each, and what to type instead."""
+        what = f"rank {event.get('rank')} started {event.get('launcher')} of its own"[:100]
+        once = once_a_node(self.cluster.job.command)
+        text = f"{what}, and so may every rank; to run the script once a node: {once}"
+        return Said(node=node, level="warning", text=text)
 
     def _data(self, node: str, message: Message, now: float) -> Iterator[Event | list[Entry]]:
         file, offset = str(message.head["data"]), int(message.head["offset"])

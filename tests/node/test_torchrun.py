@@ -38,3 +38,4 @@ def test_unequal_nodes_gather_and_one_failure_ends_all(make_run: Callable[..., R
     assert died["ordered"] is False
     assert told["time"] - died["time"] < 5  # 0.01 s on a machine with nothing else to do
     assert events[0]["end"]["left"] == []
+    assert "nested-launcher" not in {*events[0], *events[1]}

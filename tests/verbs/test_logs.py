@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Job
 from clusterctl.logs.filter import Filter
 from clusterctl.logs.fold import Folder, LastLines
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.events import Event, drive
+from clusterctl.verbs.events import Event, Said, drive
 from clusterctl.verbs.follow import LogLines, follow
 from clusterctl.verbs.logs import lines_of, read
 from clusterctl.verbs.runlog import RunLog
@@ -54,6 +56,29 @@ def pool() -> FakePool:
             "b": {"tail": [data(1, 0, b"second\n", time=20.0), ended("b")]},
         },
     )
+
+
+def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_type() -> None:
+    def nested(rank: int) -> Message:
+        return happened(0, "nested-launcher", rank=rank, pid=7, launcher="torchrun")
+
+    nodes = {
+        "a": {"tail": [nested(0), ended("a")]},
+        "b": {"tail": [nested(1), ended("b")]},
+    }
+    script = replace(CLUSTER, job=Job(command=("bash", "train all.sh")))
+    for events in (
+        logs.read(FakePool(script, nodes), RunLog(RUN, script)),
+        follow(FakePool(script, nodes), RunLog(RUN, script)),
+    ):
+        seen: list[Event] = []
+        drive(events, seen.append)
+        (warning,) = [event for event in seen if isinstance(event, Said)]
+        assert warning.level == "warning"
+        assert "started torchrun of its own, and so may every rank" in warning.text
+        assert warning.text.endswith(
+            ": clusterctl launch --launcher direct --procs-per-node 1 -- bash 'train all.sh'"
+        )
 
 
 def test_history_is_in_order_of_time() -> None:
