@@ -101,7 +101,7 @@ def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
 
 @check(
     "node.python",
-    title="clusterctl's Python on the node has the modules that a run needs",
+    title="the node's own Python has the modules that a supervisor needs",
     why="Some builds of Python lack ctypes, which every supervisor needs, or ssl, which encrypts"
     " the link between the supervisors of several nodes.",
     applies=lambda node, _cluster: node.agent is not None,
