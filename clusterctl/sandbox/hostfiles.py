@@ -16,12 +16,10 @@ ADA = 2000
 
 
 def write_controller(layout: Layout, hosts: Sequence[Host], *, address: str) -> None:
-    """Write the controller's /etc/hosts and /etc/passwd."""
+    """Write the controller's /etc/hosts."""
     etc = layout.controller_etc
     etc.mkdir(parents=True)
     (etc / "hosts").write_text(_etc_hosts(hosts, address))
-    # ssh asks passwd, not HOME, where known_hosts lies.
-    (etc / "passwd").write_text(_passwd(home=str(layout.home), login="/bin/sh"))
 
 
 def write_host(layout: Layout, host: Host, hosts: Sequence[Host], *, controller: str) -> None:

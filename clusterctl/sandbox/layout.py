@@ -122,6 +122,11 @@ class Layout:
         return self.ssh / "id_ed25519"
 
     @property
+    def ssh_config(self) -> Path:
+        """The settings of the controller's `ssh`."""
+        return self.ssh / "config"
+
+    @property
     def bin(self) -> Path:
         """Programs that come first on the controller's PATH."""
         return self.root / "controller" / "bin"
@@ -133,7 +138,7 @@ class Layout:
 
     @property
     def controller_etc(self) -> Path:
-        """The controller's own /etc/hosts and /etc/passwd."""
+        """The controller's own /etc/hosts."""
         return self.root / "controller" / "etc"
 
     def host(self, name: str) -> Path:

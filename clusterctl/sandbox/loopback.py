@@ -18,7 +18,7 @@ import psutil
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import processes, sshd
-from clusterctl.sandbox.backend import PATH, Backend, in_folder
+from clusterctl.sandbox.backend import Backend, in_folder
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.sandbox.layout import BackendName, Host
 
@@ -66,26 +66,15 @@ class Loopback(Backend):
                 (folder / name).mkdir(mode=0o700)
             public = self.layout.key.with_suffix(".pub")
             (folder / "authorized_keys").write_text(public.read_text())
-        wrapper = self.layout.bin / "ssh"
-        # ssh asks passwd, not HOME, where its settings lie, and passwd is this machine's.
-        wrapper.write_text(f'#!/bin/sh\nPATH="{PATH}" exec ssh -F "{self._config}" "$@"\n')
-        wrapper.chmod(0o755)
-
-    @property
-    def _config(self) -> Path:
-        return self.layout.ssh / "config"
+        sshd.write_client(self.layout)
 
     def start(self, hosts: Sequence[Host]) -> list[Host]:
         """Start every sshd, on another port where the chosen one was just taken."""
         started = [self._start(host) for host in hosts]
-        if not self._config.exists():
-            lines = [
-                f"UserKnownHostsFile {self.layout.ssh / 'known_hosts'}",
-                f"IdentityFile {self.layout.key}",
-            ]
-            for host in started:
-                lines += [f"Host {host.name}", f"  HostName {ADDRESS}", f"  Port {host.port}"]
-            self._config.write_text("\n".join(lines) + "\n")
+        if not any(host.port for host in hosts):
+            with self.layout.ssh_config.open("a") as config:
+                for host in started:
+                    config.write(f"Host {host.name}\n  HostName {ADDRESS}\n  Port {host.port}\n")
         return started
 
     def _start(self, host: Host) -> Host:

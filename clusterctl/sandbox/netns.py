@@ -80,6 +80,7 @@ class Netns(Backend):
     def begin(self, hosts: Sequence[Host]) -> None:
         """Make the controller's namespaces, with the bridge in them, and the hosts' folders."""
         self.layout.shared.chmod(0o1777)
+        sshd.write_client(self.layout)
         hostfiles.write_controller(self.layout, hosts, address=CONTROLLER)
         for host in hosts:
             hostfiles.write_host(self.layout, host, hosts, controller=CONTROLLER)
@@ -99,7 +100,7 @@ class Netns(Backend):
     def _hold_controller(self) -> None:
         etc = self.layout.controller_etc
         script = (
-            'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/passwd" /etc/passwd &&'
+            'mount --bind "$1/hosts" /etc/hosts &&'
             ' printf "%s\\n" "link set lo up" "link add $2 type bridge forward_delay 0"'
             ' "address add $3 dev $2" "link set $2 up" | ip -batch - &&'
             " hostname controller && echo ready && exec sleep infinity"

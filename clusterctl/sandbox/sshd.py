@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from clusterctl.errors import ClusterError
+from clusterctl.sandbox.backend import PATH
 from clusterctl.sandbox.layout import Host, Layout
 
 START_SECONDS = 20.0
@@ -111,6 +112,20 @@ def write_known_hosts(layout: Layout, hosts: Iterable[Host]) -> None:
         marks = [n if host.port == 22 else f"[{n}]:{host.port}" for n in names]  # noqa: PLR2004
         lines.append(f"{','.join(marks)} {key}\n")
     (layout.ssh / "known_hosts").write_text("".join(lines))
+
+
+def write_client(layout: Layout) -> None:
+    """Make an `ssh` for the controller's side that reads the sandbox's own settings.
+
+    ssh finds its settings, keys and known hosts by the home in passwd, not by HOME, and passwd is
+    this machine's.
+    """
+    layout.ssh_config.write_text(
+        f"UserKnownHostsFile {layout.ssh / 'known_hosts'}\nIdentityFile {layout.key}\n"
+    )
+    wrapper = layout.bin / "ssh"
+    wrapper.write_text(f'#!/bin/sh\nPATH="{PATH}" exec ssh -F "{layout.ssh_config}" "$@"\n')
+    wrapper.chmod(0o755)
 
 
 def size(log: Path) -> int:

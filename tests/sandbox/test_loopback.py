@@ -30,12 +30,6 @@ def test_its_inventory_says_that_hosts_are_one_machine(pair: Sandbox) -> None:
     assert [node["port"] for node in document["nodes"]] == [host.port for host in pair.hosts]
 
 
-def test_it_knows_only_its_own_host_keys(pair: Sandbox) -> None:
-    done = pair.run(["ssh", "-G", "node1"])
-    assert str(pair.layout.ssh / "known_hosts") in done.stdout
-    assert "~/.ssh/known_hosts" not in done.stdout
-
-
 def test_down_ends_what_was_left_running(pair: Sandbox) -> None:
     pid = int(pair.run(["ssh", "node1", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"]).stdout)
     assert processes.alive(pid)

@@ -8,9 +8,20 @@ import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import cgroup, processes, sandbox
-from clusterctl.sandbox.layout import Layout
+from clusterctl.sandbox.layout import BackendName, Layout
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox
+
+
+@pytest.mark.parametrize("backend", ["netns", "loopback"])
+def test_ssh_reads_its_own_settings_and_none_of_this_account(
+    make_sandbox: MakeSandbox, backend: BackendName
+) -> None:
+    box = make_sandbox(nodes=1, backend=backend)
+    done = box.run(["ssh", "-G", "node1"])
+    assert f"userknownhostsfile {box.layout.ssh / 'known_hosts'}\n" in done.stdout
+    assert f"identityfile {box.layout.key}\n" in done.stdout
+    assert box.run(["ssh", "-o", "StrictHostKeyChecking=yes", "node1", "true"]).returncode == 0
 
 
 def test_every_host_answers_ssh_under_its_own_name(sandbox3: Sandbox) -> None:
