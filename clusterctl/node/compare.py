@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import os
 import time
 from typing import Any, Dict, Iterator, List, Optional
@@ -36,7 +37,7 @@ def tree(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """
     del link
     root = folder(args)
-    with told_by_name(root):
+    with no_collection(), told_by_name(root):
         manifest = Manifest(root)
         if args.get("fresh"):
             manifest.records = {}
@@ -52,6 +53,16 @@ def tree(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         if args.get("token"):
             _leave_token(root, args["token"])
     return Message(head)
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Search no cycles meanwhile: with many records that is a fifth of the time, and finds none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager

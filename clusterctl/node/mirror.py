@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterable, Optional
 
 from clusterctl.node import lock
 from clusterctl.node.change import Change
@@ -19,6 +19,7 @@ from clusterctl.node.compare import (
     differences,
     folder,
     make_folder,
+    no_collection,
     token_path,
     told_by_name,
 )
@@ -43,21 +44,25 @@ def seen(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 def place(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """Bring the folder to the tree: plan, wait for the word to begin, make way, prove.
 
-    The first answer is the plan: `need`, `deletions`, `leftovers`, `placed`, `from`; its body has
-    the wanted paths, then those that would be deleted, each ended by NUL. Nothing changes before
-    the controller's `go`. The second answer says that rsync may write, to `temporary`.
+    The first answer says that the folder is locked. The second is the plan: `need`, `deletions`,
+    `leftovers`, `placed`, `from`; its body has the wanted paths, then those that would be deleted,
+    each ended by NUL. Nothing changes before the controller's `go`. The third answer says that
+    rsync may write, to `temporary`.
 
     Args:
         args: `workdir`, `tree`, `lock`; `holder` (who syncs, from where), `temporary` (a folder
-            of this sync's own within ours: once it is gone, a late rsync can write nothing).
+            of this sync's own within ours: once it is gone, a late rsync can write nothing),
+            `tokens` (of this sync: they have served, and are removed).
         body: the wanted listing.
         link: to the controller.
     """
     root = folder(args)
     make_folder(root)
-    listing = decode(body)
     holder = args.get("holder") or {}
-    with told_by_name(root), held(root, holder) as alone:
+    with no_collection(), told_by_name(root), held(root, holder) as alone:
+        link.send(Message({"locked": True}))
+        _remove_tokens(root, args.get("tokens", ()))
+        listing = decode(body)
         manifest = Manifest(root)
         change = Change(root, manifest, listing)
         if change.changes:
@@ -142,13 +147,18 @@ def clear(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """Take this node's token away, and our folder where nothing else is in it."""
     del body, link
     root = folder(args)
-    for token in args["tokens"]:
+    _remove_tokens(root, args["tokens"])
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.join(root, FOLDER))
+    return Message({})
+
+
+def _remove_tokens(root: bytes, tokens: Iterable[str]) -> None:
+    for token in tokens:
         with contextlib.suppress(OSError):
             os.unlink(token_path(root, token))
-    for path in (os.path.join(root, FOLDER, b"seen"), os.path.join(root, FOLDER)):
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
-    return Message({})
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.join(root, FOLDER, b"seen"))
 
 
 def rsync(args: Dict[str, Any], body: bytes, link: Link) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class Placement:
     """The node's lock: its holder, a run, keeps the folder as it is."""
     holder: Mapping[str, str] = field(default_factory=dict)
     """`sync` (its id), `user`, `host`, `folder`: what others learn of this sync."""
+    tokens: Sequence[str] = ()
+    """Of this sync, which the nodes have looked for by now."""
     together: Together | None = None
     """The nodes that begin together; None: this one begins at once."""
 
@@ -52,6 +54,7 @@ class Placement:
             "lock": self.lock,
             "holder": self.holder,
             "temporary": self.temporary,
+            "tokens": list(self.tokens),
         }
         return Request(op="place", args=args, body=self.listing)
 
@@ -79,6 +82,10 @@ def mirror(connection: Connection, placement: Placement, folder: Folder) -> Repl
     with contextlib.closing(call):
         messages = call.messages()
         plan = next(messages, None)
+        if plan is not None and "locked" in plan.head:
+            if placement.together is not None:
+                placement.together.lock(name)
+            plan = next(messages, None)
         if plan is None or "end" in plan.head:
             return _with(call.reply(), plan)
         paths = needed(plan, placement)

@@ -13,8 +13,8 @@ Judge = Callable[[Mapping[str, Message]], bool]
 class Together:
     """The plans of a sync's nodes, and the one verdict on them; used from the nodes' threads.
 
-    The first node goes ahead of the others: of two syncs of the same nodes only one gets its lock,
-    and the other one has not locked anything that the first one needs.
+    The first node is locked ahead of the others: of two syncs of the same nodes only one gets its
+    lock, and the other one has not locked anything that the first one needs.
     """
 
     def __init__(self, names: Iterable[str], judge: Judge) -> None:
@@ -28,6 +28,7 @@ class Together:
         self._expected = set(self._names)
         self._judge = judge
         self._plans: dict[str, Message] = {}
+        self._locked: set[str] = set()
         self._verdict: bool | None = None
         self._busy = set(self._names)
         self._aborted = False
@@ -36,11 +37,19 @@ class Together:
     def enter(self, name: str) -> bool:
         """Wait until it is this node's turn; False: it is not to begin at all."""
         first = self._names[0]
+
+        def may_begin() -> bool:
+            return name == first or first in self._locked or first not in self._expected
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: name == first or first not in self._expected or self._verdict is False
-            )
+            self._changed.wait_for(lambda: may_begin() or self._verdict is False)
             return self._verdict is not False
+
+    def lock(self, name: str) -> None:
+        """Note that a node is locked for this sync; its plan follows."""
+        with self._changed:
+            self._locked.add(name)
+            self._changed.notify_all()
 
     def offer(self, name: str, plan: Message) -> None:
         """Give a node's plan."""

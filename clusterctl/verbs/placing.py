@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ class Placing:
     cluster: Cluster
     source: Source
     options: SyncOptions
+    tokens: Sequence[str] = ()
+    """By which the nodes of one folder were found; no longer needed."""
     refused: SyncRefused | None = None
     """Why nothing was changed."""
 
@@ -45,6 +47,7 @@ class Placing:
                 paths=self.source.listing.keys(),
                 lock=lock_name(self.cluster, node),
                 holder=holder,
+                tokens=self.tokens,
                 together=together,
             )
             for node in nodes

@@ -113,7 +113,7 @@ class _Sync:
     done: dict[str, NodeSync] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    """Nodes that may have left a token."""
+    """Nodes that may have left a token which is still there."""
 
     def run(self) -> Generator[Event, None, None]:
         """Compare; find who shares a filesystem; give each filesystem the files; prove."""
@@ -132,7 +132,10 @@ class _Sync:
                 others = [node for node in rest if node.name in different]
                 if not self.done[first.name].ok:
                     self._like_first(first, others)
-                elif others:
+                    continue
+                cleared = {first.name, *(node.name for node in rest)}
+                self.asked = [name for name in self.asked if name not in cleared]
+                if others:
                     self._prove(others, "shared")
             yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
         finally:
@@ -230,7 +233,8 @@ class _Sync:
         """
         if not firsts:
             return
-        placing = Placing(self.cluster, self.source, self.options)
+        tokens = tuple(self.tokens.values())
+        placing = Placing(self.cluster, self.source, self.options, tokens)
         together = Together(sorted(node.name for node in firsts), placing.agree)
         try:
             for reply in self.pool.mirror(placing.placements(firsts, together)):

@@ -27,8 +27,9 @@ class Controller:
     def __init__(self, bring: Callable[[], object]) -> None:
         self._bring = bring
 
-    def send(self, _message: Message) -> None:
-        self._bring()
+    def send(self, message: Message) -> None:
+        if "begun" in message.head:
+            self._bring()
 
     def receive(self) -> Message:
         return Message({"sent": 1})
