@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ MakeProject = Callable[[Sandbox], Project]
 
 @pytest.fixture
 def make_project(tmp_path: Path) -> Iterator[MakeProject]:
-    """Make a project for a sandbox; what it left running is stopped."""
+    """Make a project for a sandbox; its runs are stopped and its files deleted from the hosts."""
     made: list[Project] = []
 
     def make(sandbox: Sandbox) -> Project:
@@ -42,6 +43,10 @@ def make_project(tmp_path: Path) -> Iterator[MakeProject]:
     yield make
     for project in made:
         project.close()
+        # A sync of another project would refuse to delete them.
+        shutil.rmtree(project.sandbox.shared / "code", ignore_errors=True)
+        if project.sandbox.shared.exists():
+            (project.sandbox.shared / "code").mkdir(exist_ok=True)
 
 
 @pytest.fixture

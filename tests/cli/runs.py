@@ -90,7 +90,8 @@ class Project:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `clusterctl` on the controller's side; its stdout is a pipe."""
-        argv = [sys.executable, "-u", "-m", "clusterctl", *words]
+        # As from a shell, whatever signals the tests themselves were started to ignore.
+        argv = ["env", "--default-signal", sys.executable, "-u", "-m", "clusterctl", *words]
         process = subprocess.Popen(
             self.sandbox.command(argv, cwd=self.folder),
             env=self.sandbox.environment() | self.settings(None),

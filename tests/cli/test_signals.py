@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from clusterctl.cli.signals import Terminated, termination_as_interrupt
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """Let both signals end this process by default, also where the tests run under nohup."""
+    before = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)

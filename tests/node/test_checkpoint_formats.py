@@ -328,12 +328,13 @@ def test_a_reader_that_hangs_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch_file(tmp_path / "x.pt")
+    before = living_children()  # of other tests of this process
     monkeypatch.setattr(checkpoint_formats, "verify", lambda *_: time.sleep(600))
     with pytest.raises(OperationError, match="does not answer: nothing came from it for 1 s"):
         ask(tmp_path, which="x.pt", silence=1)
-    wait_until(lambda: not living_children())
+    wait_until(lambda: not living_children() - before)
 
 
-def living_children() -> list[int]:
+def living_children() -> set[int]:
     """Return this process's living children."""
-    return [child.pid for child in psutil.Process().children() if child.status() != "zombie"]
+    return {child.pid for child in psutil.Process().children() if child.status() != "zombie"}
