@@ -11,10 +11,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from clusterctl.sandbox.gpus import Gpus
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import DONE, Project, lines_of
 from tests.conftest import MakeSandbox
@@ -34,6 +36,23 @@ def running(project: Project) -> str:
 def last_event(answer: subprocess.CompletedProcess[str]) -> dict[str, object]:
     event: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
     return event
+
+
+def test_fewer_ranks_than_gpus_see_all_gpus_that_are_asked_for(
+    make_sandbox: MakeSandbox, make_project: MakeProject
+) -> None:
+    project = make_project(make_sandbox(nodes=1, gpus=Gpus(model="H100", count=8)))
+
+    def planned(*words: str) -> list[str]:
+        dry = ("--dry-run", "--json", "--no-check", "--procs-per-node", "1")
+        answer = project.launch(*dry, *words, "--", "job.py")
+        event: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+        (node,) = event["nodes"]
+        assert node["procs"] == 1, answer.stderr
+        return [one["value"] for one in node["env"] if one["name"] == "CUDA_VISIBLE_DEVICES"]
+
+    assert planned() == []
+    assert planned("--gpus", "4") == ["0,1,2,3"]
 
 
 def test_a_run_from_start_to_end(project: Project) -> None:

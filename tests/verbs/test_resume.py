@@ -88,6 +88,21 @@ def test_another_launcher_is_not_asked_for_the_restarts_of_the_one_before() -> N
     assert resume._taken_over(before, Options(launcher="direct")).max_restarts is None
 
 
+def test_the_inventorys_arguments_of_a_launcher_come_back_with_it() -> None:
+    job = replace(CLUSTER.job, launcher_args=("--tee", "3"), resume_args=("{checkpoint}",))
+    direct = Options(launcher="direct")
+    ran = effective(replace(CLUSTER, job=job), direct)
+    before = replace(BEFORE, cluster=ran, options=plain(direct))
+    answer = [Message({"candidates": [CHECKPOINT]})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    for given, args in ((Options(launcher="torchrun"), ("--tee", "3")), (Options(), ())):
+        launch = LaunchOptions(plan=given)
+        asked = resume.ResumeOptions(checkpoint="/out/step-7", launch=launch)
+        steps = resume.resume(before, CLUSTER, pool, asked)  # type: ignore[arg-type]
+        cluster, wanted = drive(steps, lambda _event: None)
+        assert effective(cluster, wanted.plan).job.args == args
+
+
 @pytest.mark.parametrize("command", [("-m", "train"), ("-m", "train", "--at={checkpoint}")])
 def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) -> None:
     job = replace(CLUSTER.job, command=command, resume_args=("--from", "{checkpoint}"))
