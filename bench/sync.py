@@ -1,7 +1,8 @@
-"""A sync with nothing to do on many hosts: ours against rsync typed by hand, in one run.
+"""A sync: ours against `rsync -a` typed by hand, in one run.
 
-`python bench/sync.py [HOSTS] [ROUNDS]` starts sshd servers on loopback, brings them a folder, and
-takes turns. Printed are medians and ratios; rsync is typed for one host, and for all at once.
+`python bench/sync.py [HOSTS] [ROUNDS] [FILES]` starts sshd servers on loopback, gives each host a
+folder of its own, and takes turns: first copy, nothing to do, one file changed, half deleted.
+Printed are medians and the ratio; rsync goes to all hosts at once.
 """
 
 from __future__ import annotations
@@ -20,80 +21,113 @@ sys.path.insert(0, str(ROOT))
 # Compiled modules are kept, as in every installation, and as those of the rivals are.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import yaml  # noqa: E402
+
 from clusterctl.sandbox import sandbox  # noqa: E402
 from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
 
 HOSTS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 7
-FILES = 400
-SIZE = 8000
+FILES = int(sys.argv[3]) if len(sys.argv) > 3 else 400
+SIZE = 8000 if FILES < 10000 else 1000
+FOLDERS = 200 if FILES >= 10000 else 20
+
+Side = Callable[[], None]
 
 
 def main() -> None:
-    """Bring the folder there once each way, then take turns."""
+    """Bring the folder there each way, then take turns."""
     box = sandbox.up(f"benchsync{os.getpid()}", nodes=HOSTS, backend="loopback")
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            code = make_code(Path(folder) / "code")
-            by_hand = Path(folder) / "by-hand"
-            by_hand.mkdir()
-            names = [host.name for host in box.hosts]
-            sides: dict[str, Callable[[], None]] = {
-                "clusterctl sync": lambda: ours(box, code),
-                "rsync to one host": lambda: rsync(box, code, by_hand, names[:1]),
-                f"rsync to {HOSTS} at once": lambda: rsync(box, code, by_hand, names),
-            }
-            for side in sides.values():
-                side()
-            compare(sides)
+        with tempfile.TemporaryDirectory() as name:
+            bench = Bench(box, Path(name))
+            bench.compare("first copy", 1)
+            time.sleep(4)  # a file that was written just now is read again
+            bench.ours()
+            bench.compare("nothing to do", ROUNDS)
+            bench.compare("one file changed", ROUNDS, bench.change_one)
+            bench.delete_half()
+            bench.compare("half deleted", 1)
     finally:
         box.down()
+
+
+class Bench:
+    """One folder, and the hosts that are brought it."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        """Make the folder and an inventory in which no two hosts share one."""
+        self.box = box
+        self.code = make_code(folder / "code")
+        self.by_hand = folder / "by-hand"
+        self.by_hand.mkdir()
+        self.inventory = folder / "hosts.yaml"
+        inventory = yaml.safe_load(box.inventory.read_text())
+        inventory.pop("shared", None)
+        inventory.pop("workdir", None)
+        for number, node in enumerate(inventory["nodes"]):
+            node["workdir"] = str(folder / f"workdir{number}")
+        self.inventory.write_text(yaml.safe_dump(inventory))
+
+    def ours(self) -> None:
+        """Sync every host."""
+        words = ["-m", "clusterctl", "sync", "--delete", "-i", str(self.inventory)]
+        done = self.box.run([sys.executable, *words], cwd=self.code, env={"PYTHONPATH": str(ROOT)})
+        if done.returncode:
+            sys.exit(f"sync ended with {done.returncode}: {done.stderr[-2000:]}")
+
+    def rsync(self) -> None:
+        """Mirror the folder to each host as one types it, all at once."""
+        started = []
+        for host in self.box.hosts:
+            target = f"{host.name}:{self.by_hand}/{host.name}/"
+            argv = ["rsync", "-a", "--delete", "--exclude=.git", f"{self.code}/", target]
+            command = self.box.command(argv)
+            started.append(subprocess.Popen(command, env=self.box.environment()))
+        if any([process.wait() for process in started]):  # noqa: C419  (every one is waited for)
+            sys.exit("rsync failed")
+
+    def change_one(self) -> None:
+        """Edit one file."""
+        with (self.code / "pkg1" / "m1.py").open("a") as file:
+            file.write("#\n")
+
+    def delete_half(self) -> None:
+        """Delete every other file."""
+        for number in range(0, FILES, 2):
+            path_of(self.code, number).unlink()
+
+    def compare(self, what: str, rounds: int, before: Side = lambda: None) -> None:
+        """Take turns and print the medians; a change is made before each round."""
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(rounds):
+            before()
+            for side, values in zip((self.ours, self.rsync), seconds, strict=True):
+                began = time.monotonic()
+                side()
+                values.append(time.monotonic() - began)
+        ours, theirs = (
+            f"{statistics.median(v):6.2f} s ({min(v):.2f} to {max(v):.2f})" for v in seconds
+        )
+        ratio = statistics.median(seconds[0]) / statistics.median(seconds[1])
+        print(f"{what:18} sync {ours}   rsync {theirs}   ratio {ratio:.2f}", flush=True)
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """Return where a file of the benchmark's folder lies."""
+    return folder / f"pkg{number % FOLDERS}" / f"m{number}.py"
 
 
 def make_code(folder: Path) -> Path:
     """Make a git repository such as people train from."""
     for number in range(FILES):
-        path = folder / f"pkg{number % 20}" / f"m{number}.py"
+        path = path_of(folder, number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {number}\n" + "x" * SIZE)
     git = ("git", "-c", "user.name=b", "-c", "user.email=b@example.org", "-C", str(folder))
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "code")):
         subprocess.run([*git, *words], check=True)
     return folder
-
-
-def ours(box: Sandbox, code: Path) -> None:
-    """Sync every host."""
-    argv = [sys.executable, "-m", "clusterctl", "sync", "-i", str(box.inventory)]
-    done = box.run(argv, cwd=code, env={"PYTHONPATH": str(ROOT)})
-    if done.returncode:
-        sys.exit(f"sync ended with {done.returncode}: {done.stderr[-2000:]}")
-
-
-def rsync(box: Sandbox, code: Path, folder: Path, names: list[str]) -> None:
-    """Mirror the folder to each host as one types it, all at once."""
-    started = []
-    for name in names:
-        argv = ["rsync", "-a", "--delete", "--exclude=.git", f"{code}/", f"{name}:{folder}/{name}/"]
-        started.append(subprocess.Popen(box.command(argv), env=box.environment()))
-    if any([process.wait() for process in started]):  # noqa: C419  (every one is waited for)
-        sys.exit("rsync failed")
-
-
-def compare(sides: dict[str, Callable[[], None]]) -> None:
-    """Take turns and print the medians; the first side is ours."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS):
-        for name, side in sides.items():
-            began = time.monotonic()
-            side()
-            seconds[name].append(time.monotonic() - began)
-    ours_median = statistics.median(next(iter(seconds.values())))
-    print(f"a sync with nothing to do, {HOSTS} hosts, {FILES} files")
-    for position, (name, values) in enumerate(seconds.items()):
-        median = statistics.median(values)
-        ratio = f"   ours / theirs {ours_median / median:.2f}" if position else ""
-        print(f"  {name:22} {median:6.2f} s ({min(values):.2f} to {max(values):.2f}){ratio}")
 
 
 if __name__ == "__main__":
