@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding
-from clusterctl.checks.planned import planned_gpus
+from clusterctl.checks.planned import chosen_by_job, planned_gpus
 from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.nodefacts import Gpu, NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -106,7 +106,8 @@ def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
 
 def _planned(node: NodeFacts, cluster: Cluster) -> tuple[Gpu, ...]:
     """Return the accelerators that a run will use: as many as are planned, the first ones."""
-    return (node.gpus.devices if node.gpus else ())[: planned_gpus(cluster, node)]
+    devices = chosen_by_job(cluster, node) or (node.gpus.devices if node.gpus else ())
+    return devices[: planned_gpus(cluster, node)]
 
 
 @check(

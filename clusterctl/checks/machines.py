@@ -9,9 +9,10 @@ from ipaddress import ip_address
 from statistics import median
 
 from clusterctl.checks.finding import Finding
-from clusterctl.checks.planned import planned_gpus
+from clusterctl.checks.planned import chosen_by_job, planned_gpus
 from clusterctl.checks.registry import Facts, check
-from clusterctl.facts.nodefacts import UNLIMITED, NodeFacts
+from clusterctl.facts.gpuset import VISIBLE
+from clusterctl.facts.nodefacts import UNLIMITED, NodeFacts, RunLock
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -132,27 +133,40 @@ def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     why="Two runs on one node fight for its GPUs, memory and ports.",
     needs=("lock",),
 )
-def busy(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Name the run that holds the node's lock."""
+def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Name the runs that hold the node, or GPUs of it that this job wants."""
     for node in facts.values():
-        lock = node.lock
-        if lock is None or not lock.run:
-            continue
-        since = f" since {lock.since}" if lock.since else ""
-        about = f" {lock.about}" if lock.about else ""
-        yield Finding(
-            check="node.busy",
-            status="fail",
-            nodes=(node.node,),
-            message="another run holds the node",
-            wanted="a free node",
-            found=f"run {lock.run}{about} of {lock.user or 'somebody'}{since}",
-            # Anybody may hold the lock, and call himself anything: no such word is for a shell.
-            remedy=f"clusterctl status {lock.run} shows it; --nodes or --exclude launches on"
-            " other nodes"
-            if _RUN.fullmatch(lock.run)
-            else "see who holds it: sudo ss -xlp (on the node), and look for @clusterctl-run",
-        )
+        wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
+        for lock in (node.lock, *node.sharing):
+            if lock is None or not lock.run:
+                continue
+            if not (lock.holds and wanted and wanted.isdisjoint(lock.holds)):
+                yield _held(node, lock)
+
+
+def _held(node: NodeFacts, lock: RunLock) -> Finding:
+    since = f" since {lock.since}" if lock.since else ""
+    about = f" {lock.about}" if lock.about else ""
+    devices = node.gpus.devices if node.gpus else ()
+    taken = {uuid for each in node.sharing for uuid in each.holds}
+    held = ", ".join(str(gpu.index) for gpu in devices if gpu.uuid in lock.holds)
+    free = ",".join(str(gpu.index) for gpu in devices if gpu.uuid not in taken)
+    # Anybody may hold the lock, and use any name: no such word is for a shell.
+    remedy = "see who holds it: sudo ss -xlp (on the node), and look for @clusterctl-run"
+    if _RUN.fullmatch(lock.run):
+        remedy = f"clusterctl status {lock.run} shows it; --nodes or --exclude launches on other"
+        remedy += " nodes"
+    if held and free:
+        remedy += f", --env {VISIBLE}={free} on its free GPUs"
+    return Finding(
+        check="node.busy",
+        status="fail",
+        nodes=(node.node,),
+        message=f"another run holds {f'GPU {held} of ' if held else ''}the node",
+        wanted="free GPUs" if held else "a free node",
+        found=f"run {lock.run}{about} of {lock.user or 'somebody'}{since}",
+        remedy=remedy,
+    )
 
 
 @check(

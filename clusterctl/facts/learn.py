@@ -71,6 +71,7 @@ def learn(node: str, answers: Answers, wanted: Wanted, *, clock: Clock | None) -
         rsync=_string(_object(own.get("programs")).get("rsync")),
         paths=tuple(_path(answers, place.path, mounts) for place in wanted.places),
         lock=_lock(answers),
+        sharing=_sharing(answers),
         limits=_of(answers, "/proc/self/limits", parse_limits),
         kill_user_processes=parse_kill_user_processes(answers),
         linger=own.get("linger") if isinstance(own.get("linger"), bool) else None,
@@ -115,15 +116,23 @@ def _lock(answers: Answers) -> RunLock | None:
     if not isinstance(told, dict):
         return None
     holder = told.get("holder")
-    if holder is None:
-        return RunLock()
-    who = _object(holder)
+    return RunLock() if holder is None else _held_by(_object(holder))
+
+
+def _sharing(answers: Answers) -> tuple[RunLock, ...]:
+    told = _object(answers.json("lock")).get("sharing")
+    return tuple(_held_by(_object(each)) for each in told) if isinstance(told, list) else ()
+
+
+def _held_by(who: Mapping[str, Any]) -> RunLock:
+    holds = who.get("holds")
     began = _moment(who.get("since"))
     return RunLock(
         run=str(who.get("run") or f"unknown, of pid {who.get('pid', '?')}"),
         user=str(who.get("user") or who.get("uid", "")),
         since=f"{began:%Y-%m-%d %H:%M} UTC" if began else "",
         about=str(who.get("about") or ""),
+        holds=tuple(map(str, holds)) if isinstance(holds, list) else (),
     )
 
 

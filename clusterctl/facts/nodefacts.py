@@ -230,6 +230,8 @@ class RunLock:
     since: str = ""
     about: str = ""
     """Its name, command and origin, as its supervisor puts it."""
+    holds: tuple[str, ...] = ()
+    """UUIDs of its GPUs, and `port-N` if its ranks meet here; empty: it holds the whole machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +358,9 @@ class NodeFacts:
     kill_user_processes: bool | None = None
     linger: bool | None = None
     lock: RunLock | None = None
+    """The whole machine's."""
+    sharing: tuple[RunLock, ...] = ()
+    """Runs that hold some of the machine's GPUs each."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables of the session that NCCL, Gloo and torch listen to."""
     nccl_conf: tuple[tuple[str, str], ...] = ()

@@ -24,6 +24,9 @@ def choose_port(
         return wanted, "asked for"
     listeners = (master.listeners if master is not None else None) or ()
     taken = {listener.port for listener in listeners} | {but}
+    # A run that has just begun does not listen yet.
+    held = {part for run in (master.sharing if master else ()) for part in run.holds}
+    taken |= {port for port in range(FIRST, LAST + 1) if f"port-{port}" in held}
     free = [port for port in range(FIRST, LAST + 1) if port not in taken]
     low, high = (master.ephemeral_ports if master is not None else None) or (32768, 60999)
     # Where the kernel gives any port to clients, one of those has to do.

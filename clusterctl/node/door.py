@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import traceback
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 from clusterctl.node import lock
 from clusterctl.node.listener import Listener, Strangers
@@ -30,29 +30,59 @@ class Door:
         Raises:
             OSError: EADDRINUSE: it is held.
         """
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sockets: List[socket.socket] = []
         try:
-            self._socket.bind("\0" + name)
+            for own in lock.sockets(name):
+                self._hold(own)
+            if lock.parts_of(name):
+                self._hold_a_place(lock.machine_of(name))
         except OSError:
-            self._socket.close()
+            self._let_go()
             raise
-        self._socket.listen(128)
-        self._socket.setblocking(False)
+
+    def _hold(self, name: str) -> None:
+        own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sockets.append(own)
+        own.bind("\0" + name)
+        own.listen(128)
+        own.setblocking(False)
+
+    def _hold_a_place(self, machine: str) -> None:
+        for place in lock.places(machine):
+            try:
+                return self._hold(place)
+            except OSError as error:
+                self._sockets.pop().close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    def _let_go(self) -> None:
+        for own in self._sockets:
+            own.close()
 
     @classmethod
     def take(cls, name: str) -> Door:
-        """Take the machine's lock, or say who has it.
+        """Take the lock, or name the run that excludes this one.
 
         Raises:
-            OperationError: `busy`: a run is on this machine; `holder` says which.
+            OperationError: `busy`: a run has this machine, or GPUs of it; `holder` names it.
         """
         for _ in range(2):
+            door, others = None, lock.rivals(name)
             try:
-                return cls(name)
+                door = cls(name)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
-            holder = lock.ask(name, {"ask": "who"})
+            else:
+                others = [rival for rival in others if rival not in lock.sockets(name)]
+            # After our own are held: of two that look at the same time each sees the other.
+            holder = next(lock.holders(others), None)
+            if holder is None and door is not None:
+                return door
+            if door is not None:
+                door._let_go()
             if holder is not None:
                 raise lock.busy(holder)
         raise lock.busy({})
@@ -82,11 +112,12 @@ class Door:
         self._strangers, self._own = (
             Strangers(reactor, most=most, seconds=lock.ANSWER_SECONDS) for most in (STRANGERS, OWN)
         )
-        self._listener = Listener(reactor, self._socket, self._take)
+        self._listeners = [Listener(reactor, own, self._take) for own in self._sockets]
 
     def close(self) -> None:
         """Give the lock back."""
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _take(self, connection: socket.socket) -> None:
         waiting = self._strangers if is_stranger(Peer.of(connection)) else self._own

@@ -8,8 +8,9 @@ import time
 from typing import Any, Dict, NamedTuple, Optional, Set
 
 from clusterctl.node import processes
-from clusterctl.node.environ import parse
+from clusterctl.node.environ import decode, parse
 from clusterctl.node.link import OperationError
+from clusterctl.node.lock import exclude
 from clusterctl.node.paths import default_root, runs
 from clusterctl.node.record import read_json
 from clusterctl.node.spawn import STAMP_LOCK, STAMP_RUN
@@ -50,7 +51,7 @@ def must_be_empty(job: Dict[str, Any]) -> None:
 
 
 def find(job: Dict[str, Any]) -> Optional[Leftover]:
-    """Return a process of another run under this job's lock; never an ancestor of this one."""
+    """Return a process of another run whose lock excludes this job's; never our own ancestor."""
     table = processes.everything()
     stamp = STAMP_LOCK + b"="
     stuck = set()
@@ -68,7 +69,8 @@ def find(job: Dict[str, Any]) -> Optional[Leftover]:
         if stamp in raw:
             stamps = parse(raw)
             name = stamps.get(STAMP_RUN, b"")
-            older = stamps.get(STAMP_LOCK) == job["lock"].encode() and name != job["run"].encode()
+            theirs = decode(stamps.get(STAMP_LOCK, b""))
+            older = exclude(theirs, job["lock"]) and name != job["run"].encode()
             if older and _RUN.fullmatch(name) and under_same_lock(pid):
                 return Leftover(name.decode(), pid)
     return recorded_among(stuck, job) if stuck else None
@@ -89,7 +91,7 @@ def recorded_among(stuck: Set[processes.Mark], job: Dict[str, Any]) -> Optional[
     for paths in runs(job.get("state") or default_root(), job["cluster"]):
         for mark in sorted(stuck.intersection(recorded(paths))):
             older = read_json(paths.job) or {}
-            ours = older.get("lock") == job["lock"] and older.get("run") != job["run"]
+            ours = exclude(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
             if ours and under_same_lock(mark[0]):
                 return Leftover(str(older["run"]), mark[0])
     return None

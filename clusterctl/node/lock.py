@@ -1,7 +1,14 @@
-"""One run a machine: whether its lock is held, by whom, and asking the holder for something.
+"""One run a machine, or a GPU: whether its lock is held, by whom, and asking the holder.
 
 The lock is the supervisor's abstract socket: seen across users and mounts, without a folder, and
 gone with its holder however that ends. One JSON line is asked, one is answered.
+
+A run takes the whole machine, `clusterctl-run`, or some of its GPUs,
+`clusterctl-run/GPU-…,GPU-…,port-29500`, with the port if its ranks meet on this machine. For the
+latter it holds a socket for each part, and one of the machine's places: `clusterctl-run/0` and so
+on. By the places a run that wants the whole machine finds it, whatever GPUs it has. A run first
+takes its own sockets, then looks for the others. So two that start at once may both be refused,
+but never both run.
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ import pwd
 import socket
 import struct
 import time
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 from clusterctl.node.link import OperationError
 
@@ -27,8 +34,17 @@ LINE_LIMIT = 65536
 ANSWER_LIMIT = 1 << 20
 """Bytes of an answer."""
 _RETRY_SECONDS = 0.02
+_LAST_SECONDS = 0.1
+"""What each further holder gets when the others took all the time."""
+
+PLACES = 16
+"""How many runs may share a machine: no common machine has more GPUs."""
 
 RUN_ID_LIMIT = 64
+_GPU = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+
+SHOWN = 12
+"""Characters of a GPU's UUID that a message shows; CUDA_VISIBLE_DEVICES takes as few."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -56,16 +72,63 @@ def user_name(uid: Optional[int] = None) -> str:
         return str(number)
 
 
-def ask(name: str, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def machine_of(name: str) -> str:
+    """Return the lock of the whole machine that a lock is of."""
+    return name.partition("/")[0]
+
+
+def parts_of(name: str) -> List[str]:
+    """Return the GPUs and the port that a lock is of; none for the whole machine's."""
+    listed = name.partition("/")[2]
+    return listed.split(",") if listed else []
+
+
+def sockets(name: str) -> List[str]:
+    """Return the sockets that exclude others from what a lock is of; the first is asked."""
+    return ["%s/%s" % (machine_of(name), gpu) for gpu in parts_of(name)] or [name]
+
+
+def places(machine: str) -> List[str]:
+    """Return the sockets of which each run with GPUs of its own holds one."""
+    return ["%s/%d" % (machine, number) for number in range(PLACES)]
+
+
+def rivals(name: str) -> List[str]:
+    """Return every socket whose holder keeps others from taking this lock."""
+    machine = machine_of(name)
+    return [machine, *(sockets(name) if parts_of(name) else places(machine))]
+
+
+def exclude(one: str, other: str) -> bool:
+    """Tell whether two locks cannot be held at once."""
+    if machine_of(one) != machine_of(other):
+        return False
+    parts, others = set(parts_of(one)), set(parts_of(other))
+    return not parts or not others or bool(parts & others)
+
+
+def holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
+    """Ask who holds each of these; those that are slow to answer get no more time together."""
+    until = time.monotonic() + ANSWER_SECONDS
+    for name in names:
+        seconds = max(_LAST_SECONDS, until - time.monotonic())
+        holder = ask(name, {"ask": "who"}, seconds=seconds)
+        if holder is not None:
+            yield holder
+
+
+def ask(
+    name: str, request: Dict[str, Any], *, seconds: float = ANSWER_SECONDS
+) -> Optional[Dict[str, Any]]:
     """Ask the holder of a lock; None: nobody holds it.
 
     A holder that does not answer in time (it is frozen, or foreign) answers as `{"pid", "uid"}`.
     Any user can take the name: of another user's answer only what is harmless is returned.
     """
-    deadline = time.monotonic() + ANSWER_SECONDS
+    deadline = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            _connect(connection, name, deadline)
+            _connect(connection, sockets(name)[0], deadline)
         except ConnectionRefusedError:
             return None
         except OSError:
@@ -81,6 +144,15 @@ def ask(name: str, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         if peer.uid not in (0, os.getuid()):
             answer = _harmless(answer, peer)
         return {**answer, "pid": peer.pid, "uid": peer.uid}
+
+
+def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:
+    """Return a run of this machine that works in a folder, or may; None: there is none."""
+    for holder in holders([machine, *places(machine)]):
+        workdir = holder.get("workdir")
+        if not workdir or os.path.realpath(os.fsencode(workdir)) == os.path.realpath(folder):
+            return holder
+    return None
 
 
 def _connect(connection: socket.socket, name: str, deadline: float) -> None:
@@ -127,7 +199,22 @@ def _harmless(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
     known: Dict[str, Any] = {"run": answer["run"], "user": user_name(peer.uid)}
     if isinstance(workdir, str) and len(workdir) < LINE_LIMIT:
         known["workdir"] = workdir
-    return {**known, "since": answer.get("since")}
+    return {**known, "since": answer.get("since"), "holds": known_parts(answer)}
+
+
+def known_parts(answer: Dict[str, Any]) -> List[str]:
+    """Return the GPUs and the port that a holder names; none unless all of it can be that."""
+    parts = answer.get("holds")
+    return parts if isinstance(parts, list) and all(map(is_part, parts)) else []
+
+
+def is_part(text: object) -> bool:
+    """Tell whether this can be the UUID of a GPU, or a port."""
+    if not isinstance(text, str) or len(text) > len(_GPU):
+        return False
+    if text.startswith("port-"):
+        return set(text[5:]) <= set("0123456789")
+    return "".join("x" if letter in "0123456789abcdef" else letter for letter in text) == _GPU
 
 
 def is_run_id(text: object) -> bool:
@@ -146,6 +233,8 @@ def busy(holder: Dict[str, Any]) -> OperationError:
         known = "run %s%s of user %s, since %s" % (
             run, about, user, _moment(holder.get("since")),
         )  # fmt: skip
+        parts = [part[:SHOWN] for part in known_parts(holder)]
+        known += ", on " + ", ".join(parts) if parts else ""
         hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run
         if uid != os.getuid():
             hint = (

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Iterable
 
 from clusterctl.node import lock
 from clusterctl.node.change import Change
@@ -38,7 +38,7 @@ def seen(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     del body, link
     root = folder(args)
     visible = [t for t in args["tokens"] if os.path.exists(token_path(root, t))]
-    return Message({"seen": visible, "busy": live_run(root, args)})
+    return Message({"seen": visible, "busy": lock.live_run(root, args.get("lock", lock.NAME))})
 
 
 def place(args: Dict[str, Any], body: bytes, link: Link) -> Message:
@@ -103,7 +103,7 @@ def _may_change(root: bytes, args: Dict[str, Any], change: Change) -> None:
     Raises:
         OperationError: `busy`: a run works in the folder; `in-the-way`: something of the user's.
     """
-    busy = live_run(root, args)
+    busy = lock.live_run(root, args.get("lock", lock.NAME))
     if busy is not None:
         raise OperationError("busy", "a run works in this folder", holder=busy)
     if change.in_the_way:
@@ -176,14 +176,3 @@ def rsync(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     link.become(argv)
     raise AssertionError("exec returned")
-
-
-def live_run(root: bytes, args: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """Return who runs in this folder now; None: nobody."""
-    holder = lock.ask(args.get("lock", lock.NAME), {"ask": "who"})
-    if holder is None:
-        return None
-    elsewhere = holder.get("workdir")
-    if elsewhere and os.path.realpath(os.fsencode(elsewhere)) != os.path.realpath(root):
-        return None
-    return holder

@@ -21,6 +21,16 @@ LOOKS = 2
 """How often nothing must have been seen for it to be proven."""
 
 
+def held_by(args: Dict[str, Any]) -> str:
+    """Return the lock of a run that has some GPUs of this machine; empty if there is none."""
+    machine = lock.machine_of(args.get("lock") or lock.NAME)
+    for holder in lock.holders(lock.places(machine)):
+        parts = lock.known_parts(holder)
+        if parts and (holder.get("run"), holder.get("node")) == (args["run"], args["node"]):
+            return "%s/%s" % (machine, ",".join(parts))
+    return ""
+
+
 class Part(NamedTuple):
     """What is known of a part without asking anyone."""
 
@@ -39,7 +49,7 @@ class Part(NamedTuple):
         if paths.distrust():
             paths = NOWHERE
         job = read_json(paths.job) or {}
-        name = job.get("lock") or args.get("lock") or lock.NAME
+        name = job.get("lock") or held_by(args) or args.get("lock") or lock.NAME
         return cls(paths, args["run"], args["node"], name, job, Recorded(paths))
 
     def holds_lock(self) -> bool:

@@ -26,7 +26,7 @@ from clusterctl.wire import BadFrame, Message, from_json, read_message, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional
+    from typing import Any, Callable, Dict, Iterable, List
 
     Write = Callable[[bytes], None]
 
@@ -114,14 +114,16 @@ def _composed(job: Dict[str, Any], secrets: Dict[str, str]) -> Dict[bytes, bytes
     return compose(job, secrets)
 
 
-def _holder(name: str) -> Optional[Dict[str, Any]]:
+def _holders(machine: str) -> Dict[str, Any]:
     with open("/proc/net/unix", "rb") as file:
-        held = b"@" + name.encode() + b"\n" in file.read()
-    if not held:
-        return None
-    from clusterctl.node.lock import ask  # noqa: PLC0415  (start-up counts)
+        bound = file.read()
+    mark = b"@" + machine.encode()
+    if mark + b"\n" not in bound and mark + b"/" not in bound:
+        return {"holder": None}
+    from clusterctl.node import lock  # noqa: PLC0415  (start-up counts)
 
-    return ask(name, {"ask": "who"})
+    whole = lock.ask(machine, {"ask": "who"})
+    return {"holder": whole, "sharing": [*lock.holders(lock.places(machine))]}
 
 
 def _looker(path: Dict[str, Any]) -> Callable[[Write], None]:
@@ -139,7 +141,7 @@ def _files(args: Dict[str, Any], write: Write) -> None:
     for name in args.get("links", []):
         write(_read_link("link:" + name, name).encode())
     if "lock" in args:
-        write(_told("lock", {"holder": _holder(args["lock"])}).encode())
+        write(_told("lock", _holders(args["lock"])).encode())
     for pattern in args.get("globs", []):
         for name in matching(os.path.expanduser(pattern)):
             write(_read_file("file:" + name, name).encode())

@@ -46,11 +46,12 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     own = {"user": lock.user_name(), "workdir": workdir, "boot_id": boot_id()}
     job = {**args["job"], **own}
     secrets = json.loads(body or b"{}")
-    holder = lock.ask(job["lock"], {"ask": "who"})
+    holder = next(lock.holders(lock.rivals(job["lock"])), None)
     if holder is not None:
         raise lock.busy(holder)
     must_be_empty(job)
     answered(job["workdir"], lambda: must_be_enterable(job["workdir"]))
+    answered(job["workdir"], lambda: must_be_asked_alone(job))
     environment = compose(job, secrets.pop("env", {}))
     words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]
     answered(job["workdir"], lambda: must_all_be_found(words, environment, job["workdir"]))
@@ -122,6 +123,25 @@ def must_be_enterable(workdir: str) -> None:
     what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
     hint = "clusterctl sync, or set `workdir:` in the inventory"
     raise OperationError("workdir", "workdir %s %s" % (workdir, what), workdir=workdir, hint=hint)
+
+
+def must_be_asked_alone(job: Dict[str, Any]) -> None:
+    """Refuse a run that would share a folder, and so its stop file, with another on this machine.
+
+    Raises:
+        OperationError: `busy`.
+    """
+    name, workdir = job["stop"].get("file"), os.fsencode(job["workdir"])
+    if not name:
+        return
+    holder = lock.live_run(workdir, lock.machine_of(job["lock"]))
+    if holder is None:
+        return
+    message = "run %s works in %s too: the file %s would stop both" % (
+        holder.get("run", "?"), job["workdir"], name,
+    )  # fmt: skip
+    hint = "launch with another --workdir, or ask ranks by a signal: `stop:` in the inventory"
+    raise OperationError("busy", message, holder=holder, hint=hint)
 
 
 def must_be_found(word: str, environment: Environment, workdir: str) -> None:

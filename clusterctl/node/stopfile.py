@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Optional
 from clusterctl.node.children import within
 from clusterctl.node.paths import NodePaths, default_root, runs
 from clusterctl.node.record import read_json
+from clusterctl.node.status import is_alive
 
 LIMIT_SECONDS = 1.0
 """How long the share may take: the KILL that comes after the request must not wait for it."""
@@ -63,5 +64,7 @@ def remove_leftovers(job: Dict[str, Any]) -> None:
     if not job["stop"].get("file"):
         return
     for paths in runs(job.get("state") or default_root(), job["cluster"]):
-        if not os.path.exists(paths.end) and read_json(paths.job):
+        if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor) or {}):
+            continue  # another run may live beside this one
+        if read_json(paths.job):
             remove_left_by(paths)

@@ -18,6 +18,7 @@ from clusterctl.node.environ import encode
 from clusterctl.node.finisher import Finisher
 from clusterctl.node.limits import raise_soft_limits
 from clusterctl.node.link import OperationError
+from clusterctl.node.lock import parts_of
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
 from clusterctl.node.record import Record, read_json
 from clusterctl.node.spawn import Spawner
@@ -120,7 +121,7 @@ def answer_at(door: Door, job: Dict[str, Any], supervisor: Supervisor) -> None:
     """Answer at the lock from now on."""
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
     user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
-    about = {"about": about_run(job)}
+    about = {"about": about_run(job), "holds": parts_of(job["lock"])}
     door.answer(supervisor.reactor, {**who, **user, **about}, supervisor.asked)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterctl.facts.gpuset import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import NodeNetwork
@@ -83,13 +84,18 @@ def _threads(procs: int) -> list[Variable]:
 
 
 def _devices(cluster: Cluster, count: Processes, facts: NodeFacts) -> list[Variable]:
-    name = "CUDA_VISIBLE_DEVICES"
+    if count.chosen:
+        # Else CUDA may count otherwise than nvidia-smi, and the run use GPUs that it did not lock.
+        why = f"chosen: {VISIBLE} counts the GPUs as nvidia-smi does"
+        return [_asked(ORDER, BUS_ORDER, why)]
     if count.device == "cpu":
-        return [_chosen(name, "", "CPU processes, whatever the machine has")]
+        return [_chosen(VISIBLE, "", "CPU processes, whatever the machine has")]
     found = len(facts.gpus.devices) if facts.gpus is not None else 0
     if cluster.job.procs_per_node is not None and count.gpus < found:
         # Ranks that are no ranks of a GPU each take all that they see.
-        return [_chosen(name, ",".join(map(str, range(count.gpus))), "so many GPUs are asked for")]
+        return [
+            _chosen(VISIBLE, ",".join(map(str, range(count.gpus))), "so many GPUs are asked for")
+        ]
     return []
 
 

@@ -149,7 +149,12 @@ def _plan_node(
         device=count.device,
         workdir=node.workdir or "~",
         state=folder,
-        lock=lock_name(cluster, node),
+        lock=lock_name(
+            cluster,
+            node,
+            [gpu.uuid for gpu in count.chosen],
+            port=None if place.node_rank else place.master_port,
+        ),
         launcher_argv=launcher.argv(place),
         argv=_rank_argv(cluster.job.command, place.python),
         path_first=posixpath.dirname(place.python) or None,

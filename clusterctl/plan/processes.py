@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.errors import LaunchRefused
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.gpuset import VISIBLE, chosen_gpus
+from clusterctl.facts.nodefacts import Gpu, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 
 
@@ -19,6 +20,8 @@ class Processes:
     origin: str
     gpus: int = 0
     """GPUs for all ranks of the node together."""
+    chosen: tuple[Gpu, ...] = ()
+    """The only GPUs that the job lets them see; empty: the run takes the whole machine."""
 
 
 def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes:
@@ -40,12 +43,18 @@ def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes
         )
     if node.gpus_limit is not None and node.gpus_limit < gpus:
         gpus, origin = node.gpus_limit, cluster.origin("gpus", "--gpus")
+    chosen = chosen_gpus(dict(cluster.job.env), cluster.job.env_from, facts.gpus) if gpus else ()
+    if chosen and len(chosen) < gpus:
+        gpus, origin = len(chosen), cluster.origin(f"env.{VISIBLE}", f"{VISIBLE} in job.env")
     procs = cluster.job.procs_per_node
     if procs is not None:
         origin = cluster.origin("procs_per_node", "job.procs_per_node")
-        return Processes(procs=procs, device="cuda" if gpus else "cpu", origin=origin, gpus=gpus)
     if gpus:
-        return Processes(procs=gpus, device="cuda", origin=origin, gpus=gpus)
+        return Processes(
+            procs=procs or gpus, device="cuda", origin=origin, gpus=gpus, chosen=chosen
+        )
+    if procs is not None:
+        return Processes(procs=procs, device="cpu", origin=origin)
     if node.procs is not None:
         return Processes(procs=node.procs, device="cpu", origin="the inventory's procs")
     return Processes(procs=1, device="cpu", origin=f"built-in, without GPUs ({origin})")

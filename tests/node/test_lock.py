@@ -106,7 +106,7 @@ def test_a_holder_that_does_not_answer_is_known_by_its_pid(
     assert lock.ask(name, {"ask": "who"}) == {"pid": os.getpid(), "uid": os.getuid()}
     with pytest.raises(OperationError, match=f"pid {os.getpid()} of user"):
         Door.take(name)
-    door._socket.close()
+    door._sockets[0].close()
     assert lock.ask(name, {"ask": "who"}) is None
 
 
@@ -203,19 +203,19 @@ def test_another_users_run_is_not_ours_to_stop(name: str, squat: Callable[..., i
 
 def test_a_full_queue_is_waited_for(name: str) -> None:
     door = Door(name)
-    door._socket.listen(0)
+    door._sockets[0].listen(0)
     with socket.socket(socket.AF_UNIX) as first:
         first.connect("\0" + name)
         answers: list[object] = []
         asking = threading.Thread(target=lambda: answers.append(lock.ask(name, {"ask": "who"})))
         asking.start()
         time.sleep(0.3)
-        accepted = [door._socket.accept()[0]]
-    door._socket.setblocking(True)
-    accepted.append(door._socket.accept()[0])
+        accepted = [door._sockets[0].accept()[0]]
+    door._sockets[0].setblocking(True)
+    accepted.append(door._sockets[0].accept()[0])
     accepted[1].recv(65536)
     accepted[1].sendall(b'{"run": "lab-1"}\n')
     asking.join()
     assert answers == [{"run": "lab-1", "pid": os.getpid(), "uid": os.getuid()}]
-    for connection in (*accepted, door._socket):
+    for connection in (*accepted, door._sockets[0]):
         connection.close()
