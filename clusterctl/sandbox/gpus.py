@@ -1,7 +1,7 @@
 """A stand-in for nvidia-smi, which shows GPUs that are not there.
 
 It answers `nvidia-smi -q -x` and `nvidia-smi -L` in the schema that NVIDIA documents, written here
-from that schema; it runs nothing on a GPU, and a job on such a host finds no CUDA device.
+from that schema, and lists no process on any GPU; a job on such a host finds no CUDA device.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ here=$(dirname "$0")
 case "$*" in
   "-q -x" | "-x -q") exec cat "$here/nvidia-smi.xml" ;;
   "-L") exec cat "$here/nvidia-smi.list" ;;
+  --query-compute-apps=*) exit 0 ;;
 esac
-echo "nvidia-smi (stand-in of the sandbox): knows -q -x and -L, found: $*" >&2
+echo "nvidia-smi (stand-in of the sandbox): knows -q -x, -L and processes, found: $*" >&2
 exit 2
 """
 

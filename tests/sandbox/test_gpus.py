@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from clusterctl.errors import UsageError
+from clusterctl.node.gpus import FORMAT, QUERY
 from clusterctl.sandbox import gpus
 from tests.conftest import MakeSandbox
 
@@ -35,6 +37,8 @@ def test_it_is_found_over_ssh_and_can_break(make_sandbox: MakeSandbox, backend: 
         return box.run(["ssh", "node1", "nvidia-smi -L"]).stdout.count("A100-SXM4")
 
     assert listed() == 8
+    held = box.run(["ssh", "node1", shlex.join([*QUERY, FORMAT])])
+    assert (held.returncode, held.stdout) == (0, "")
     box.fault("node1", "gpu-missing")
     assert listed() == 7
     box.fault("node1", "gpu-driver-lost")
