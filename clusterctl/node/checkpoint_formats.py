@@ -170,7 +170,7 @@ def _rank_files(path: str, look: Look, found: Found) -> None:
 
 
 def _world_size(said: Iterable[Dict[str, Any]]) -> Optional[int]:
-    """Return the first number of ranks that is said."""
+    """Return the first number of ranks that a part names."""
     keys = ("world_size", "num_ranks", "num_processes")
     numbers = (one.get(key) for one in said for key in keys)
     return next((number for number in numbers if type(number) is int), None)

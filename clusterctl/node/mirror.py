@@ -140,7 +140,7 @@ def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:
 
 def _write_gitignore(root: bytes) -> None:
     with open(os.path.join(root, FOLDER, b".gitignore"), "w") as file:
-        file.write("*\n")  # where the folder is a clone too, its git shall not see ours
+        file.write("*\n")  # if the folder is a clone too, its git must not see ours
 
 
 def clear(args: Dict[str, Any], body: bytes, link: Link) -> Message:

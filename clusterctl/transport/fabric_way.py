@@ -22,7 +22,7 @@ class SharedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
         Raises:
             CouldNotTell: the node cannot be reached.
         """
-        # Fabric shall never connect by itself, for it trusts any host key.
+        # Fabric must never connect by itself, for it trusts any host key.
         if not self.is_connected:
             self._use(self._renew().transport)
 

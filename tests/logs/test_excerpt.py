@@ -15,10 +15,10 @@ def frame(path: str, line: int, code: str) -> list[str]:
 TRACEBACK = [
     "step 7",
     "Traceback (most recent call last):",
-    *frame("/work/train.py", 3, "main()"),
+    *frame("/data/train.py", 3, "main()"),
     *frame(LIBRARY, 1751, "return self._call_impl()"),
     *frame(LIBRARY, 1762, "return forward_call()"),
-    *frame("/work/model.py", 9, "x @ y"),
+    *frame("/data/model.py", 9, "x @ y"),
     *frame(LIBRARY, 80, "raise ValueError(no)"),
     "ValueError: no",
 ]
@@ -35,9 +35,9 @@ def test_frames_of_libraries_are_one_line() -> None:
     assert excerpt(TRACEBACK) == [
         "step 7",
         "Traceback (most recent call last):",
-        *frame("/work/train.py", 3, "main()"),
+        *frame("/data/train.py", 3, "main()"),
         "  … 2 frames of libraries",
-        *frame("/work/model.py", 9, "x @ y"),
+        *frame("/data/model.py", 9, "x @ y"),
         "  … 1 frame of libraries",
         "ValueError: no",
     ]
