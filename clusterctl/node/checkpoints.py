@@ -29,7 +29,7 @@ _MOST_CRASHES = 20
 def checkpoints(args: Dict[str, Any], _body: bytes, link: Link) -> Message:
     """List the candidates, the one last written first, or judge the one that is asked for.
 
-    The controller is told how far it is: messages with `read`, the bytes so far.
+    The controller gets its progress: messages with `read`, the bytes so far.
 
     Args: `workdir` and `path` (the job's checkpoint folder, relative to it or not, may be None),
     `which` ("latest", or a path: absolute, in workdir or in `path`), `verify` (check content,

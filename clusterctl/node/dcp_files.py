@@ -57,7 +57,7 @@ def check_dcp(folder: str, *, content: bool, beat: Beat) -> Tuple[List[str], str
     """Check a torch distributed checkpoint.
 
     Returns:
-        What nothing proves, and why it may be two saves that are mixed (empty: nothing says so).
+        What nothing proves, and why it may be two saves that are mixed (empty: no sign of that).
 
     Raises:
         Broken: it is cut or changed, or its parts contradict each other.

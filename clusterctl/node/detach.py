@@ -96,7 +96,7 @@ def words_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> Li
         if logout is not None and not logout.kills_of(user):
             return []
         if uid == 0:
-            # Unless it is told otherwise, logind spares root.
+            # By default logind spares root.
             return ["systemd-run", *scope] if shutil.which("systemd-run") or logout else []
         if lingers:
             return ["systemd-run", "--user", *scope]

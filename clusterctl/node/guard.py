@@ -23,7 +23,7 @@ from clusterctl.node import processes
 from clusterctl.node.paths import NodePaths
 
 KILL_SECONDS = 1.0
-"""How long to KILL before the other nodes are told; after that both go on together."""
+"""How long to KILL before the guard tells the other nodes; after that it does both."""
 POLL_SECONDS = 0.01
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -253,7 +253,7 @@ def leave_behind(
 
 
 def hand_over(process: "subprocess.Popen[bytes]", told: Dict[str, Any]) -> None:
-    """Write what a process is told to its stdin; one that died or hangs hears nothing."""
+    """Write the job to a process's stdin; one that died or hangs does not get it."""
     assert process.stdin is not None
     descriptor, data = process.stdin.fileno(), json.dumps(told).encode()
     os.set_blocking(descriptor, False)

@@ -18,7 +18,7 @@ from clusterctl.transport.together import Together
 from clusterctl.wire import Message
 
 ALIVE_SECONDS = 5.0
-"""How often a node that waits is told that we live: it lets go of the folder after silence."""
+"""How often we tell a waiting node that we live: it releases the folder after silence."""
 _FOREIGN = "is this host still yours? Its agent asked for files that the sync does not place"
 
 

@@ -54,7 +54,7 @@ def choose(
     require_word(which)
     asking = Asking(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
     for _ in nodes.open():
-        pass  # before the nodes are told what time it is here
+        pass  # before the nodes get the time here
     if which == LATEST:
         if not cluster.job.checkpoints:
             raise LaunchRefused(

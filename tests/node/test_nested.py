@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.node import nested as noticed
 from clusterctl.node.nested import launcher_in
+from clusterctl.plan import nested as planned
 
 from .conftest import Run, wait_until
 
@@ -79,3 +81,9 @@ def test_a_launcher_in_a_script_that_runs_once_a_node_is_none(make_run: Callable
 )
 def test_an_argument_list_tells_which_launcher_runs(words: str, name: str) -> None:
     assert launcher_in(words.split()) == name
+
+
+def test_nodes_know_the_launchers_that_a_launch_refuses() -> None:
+    # A node has its own list: what runs there imports nothing of the controller's.
+    assert planned._MODULES == noticed._MODULES
+    assert noticed._PROGRAMS.items() <= planned._PROGRAMS.items()
