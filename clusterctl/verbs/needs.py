@@ -7,9 +7,10 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from clusterctl.checks.places import inside
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.check import CheckOptions, CheckResult, check
+from clusterctl.verbs.check import CheckOptions, CheckResult, check, judge
 from clusterctl.verbs.events import Event
 
 CHECK = "storage.needs"
@@ -29,10 +30,18 @@ def check_needs(
     if not brought:
         return before
     now = yield from check(_needing(cluster, brought), pool, CheckOptions(only=(CHECK,)))
-    kept = tuple(finding for finding in before.findings if finding.check != CHECK)
-    both = (*now.findings, *(one for one in before.findings if one.check == CHECK))
-    needs = tuple(finding for finding in both if finding.check == CHECK)
-    return replace(before, findings=(*needs, *kept), seconds=before.seconds + now.seconds)
+    facts = {name: _joined(known, now.facts[name]) for name, known in before.facts.items()}
+    options = CheckOptions(code=False, strict=before.strict)
+    verdict = judge(cluster, facts, options, before.network)
+    return replace(verdict, seconds=before.seconds + now.seconds)
+
+
+def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
+    """Add what is known of further paths; of a node that is silent now nothing is known."""
+    if not now.answered:
+        return now
+    new = tuple(path for path in now.paths if before.path(path.path) is None)
+    return replace(before, paths=(*before.paths, *new))
 
 
 def _brought(cluster: Cluster) -> tuple[str, ...]:
