@@ -106,8 +106,11 @@ def _listed(folder: Path, prefix: bytes, ignored: Callable[[bytes], bool]) -> It
     if done.returncode:
         raise _failed(folder, safe(done.stderr))
     for unreadable, why in _UNREADABLE.findall(done.stderr):
-        if not ignored(prefix + unreadable.rstrip(b"/")):
-            where = folder / os.fsdecode(unreadable)
+        # git names it from the work tree's own folder on.
+        above = _git(folder, "rev-parse", "--show-prefix").rstrip(b"\n")
+        name = unreadable.removeprefix(above)
+        if not ignored(prefix + name.rstrip(b"/")):
+            where = folder / os.fsdecode(name)
             hint = "make it readable, or name it in .clusterctlignore or .gitignore"
             raise UsageError(f"{where}: {safe(why)}", hint=hint)
     root = os.fsencode(folder) + b"/"

@@ -79,7 +79,10 @@ class Pool:
     def begin(self) -> None:
         """Begin to connect to all nodes at once; what is done meanwhile here costs no time."""
         for node in self.cluster.nodes:
-            start_thread(self._open, node.name, name=f"open {node.name}")
+            try:
+                start_thread(self._open, node.name, name=f"open {node.name}")
+            except CouldNotTell:
+                return  # whatever needs the others connects them
 
     def open(self) -> Iterator[Reply]:
         """Connect to all nodes at once; yield each one's reply as it is known."""
@@ -121,7 +124,9 @@ class Pool:
         """
         folder = self._ways.folder
         yield from self._each(
-            {name: partial(mirror, placement=p, folder=folder) for name, p in placements.items()}
+            {name: partial(mirror, placement=p, folder=folder) for name, p in placements.items()},
+            # Nodes that agree with each other must all be under way, or none.
+            at_once=any(placement.together is not None for placement in placements.values()),
         )
 
     def start(self, node: str, request: Request) -> Call:
@@ -184,7 +189,9 @@ class Pool:
         finally:
             self._ways.close()
 
-    def _each(self, work: Mapping[str, Callable[[Connection], Reply]]) -> Iterator[Reply]:
+    def _each(
+        self, work: Mapping[str, Callable[[Connection], Reply]], *, at_once: bool = False
+    ) -> Iterator[Reply]:
         """Do something with each node's connection, all at once."""
 
         def run(name: str, do: Callable[[Connection], Reply]) -> Iterator[Reply]:
@@ -204,7 +211,8 @@ class Pool:
             self._ended(name, opened, reply)
             yield reply
 
-        for _, reply in merged({name: run(name, do) for name, do in work.items()}, at_once=False):
+        runs = {name: run(name, do) for name, do in work.items()}
+        for _, reply in merged(runs, at_once=at_once):
             yield reply
 
     def _start_anew(self, name: str, request: Request) -> Call:

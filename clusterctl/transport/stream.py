@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -144,7 +145,8 @@ class ProcessStream(Stream):
             os.dup2(null, descriptor, inheritable=False)
         os.close(null)
         if self._process.poll() is None:
-            threading.Thread(target=self._let_go, daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no more threads: it ends with us
+                threading.Thread(target=self._let_go, daemon=True).start()
         else:
             self._let_go()
 

@@ -72,7 +72,8 @@ def refusal(
         launching: a launch or a resume wants the sync, and could do without.
     """
     for one in found:
-        named = [p for p in _named(command, workdirs[one.node]) if p in set(one.paths)]
+        paths = set(one.paths)
+        named = [p for p in _named(command, workdirs[one.node]) if p in paths]
         if named or _most(one, here):
             alike = [other for other in found if other.paths == one.paths]
             return _refused(one, named, [other.node for other in alike], here, launching=launching)

@@ -8,12 +8,19 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.errors import CouldNotTell
+from clusterctl.transport import pool as pool_module
+from clusterctl.transport.interface import Call, Connection, Reply, Request
+from clusterctl.transport.limits import start_thread
+from clusterctl.transport.mirror import Placement
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh import SshConnection
+from clusterctl.transport.together import Together
 from clusterctl.wire import Message
 
 from .conftest import Sshd, cluster_of
@@ -184,3 +191,35 @@ def test_connections_are_opened_once_and_closed_at_the_end(
     while server.sessions():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
+    make_sshd: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_sshd()
+    nodes = [server.node(name) for name in "ab"]
+    together = Together(["a", "b"], lambda _: True)
+    started: list[str] = []
+
+    def one_thread(*args: Any, **options: Any) -> None:
+        started.append(options["name"])
+        if len(started) > 1:
+            raise CouldNotTell("this machine is at a limit")
+        start_thread(*args, **options)
+
+    def waits(connection: Connection, *, placement: Placement, folder: Path) -> Reply:
+        while together.verdict(0.05) is None:
+            pass
+        return Reply(node=connection.node.name, state="ok", phase="answer")
+
+    monkeypatch.setattr("clusterctl.transport.merge.start_thread", one_thread)
+    monkeypatch.setattr(pool_module, "mirror", waits)
+    common = Placement(
+        source=Path(), workdir="/w", tree="", listing=b"", lock="", together=together
+    )
+    with Pool(cluster_of(*nodes)) as pool:
+        try:
+            with pytest.raises(CouldNotTell, match="at a limit"):
+                list(pool.mirror({"a": common, "b": common}))
+        finally:
+            together.abort()

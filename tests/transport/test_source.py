@@ -60,6 +60,29 @@ def test_a_folder_that_may_not_be_read_is_named(unreadable: Path) -> None:
         subprocess.run(["rm", "-rf", str(unreadable)], check=True)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to another user")
+def test_below_a_repositorys_top_an_unreadable_folder_is_named_and_can_be_left_out(
+    unreadable: Path,
+) -> None:
+    code = unreadable / "code"
+    (code / "closed").mkdir(parents=True)
+    (code / "b.py").touch()
+    subprocess.run(["git", "init", "-q", str(unreadable)], check=True)
+    (code / "closed").chmod(0)
+    for path in (unreadable, *unreadable.rglob("*")):
+        os.chown(path, 65534, 65534)
+    try:
+        done = as_nobody(code)
+        assert f"{code}/closed: Permission denied" in done.stderr.replace("closed/:", "closed:")
+        (code / ".clusterctlignore").write_text("/closed\n")
+        done = as_nobody(code)
+        assert done.stdout == "b'.clusterctlignore' b'b.py'\n", done.stderr
+    finally:
+        for path in (unreadable / "closed", code / "closed"):
+            path.chmod(0o700)
+        subprocess.run(["rm", "-rf", str(unreadable)], check=True)
+
+
 def test_an_ignore_file_that_is_a_folder_is_refused(code: Path) -> None:
     (code / ".clusterctlignore").mkdir()
     with pytest.raises(UsageError, match=r"\.clusterctlignore: Is a directory"):
