@@ -83,14 +83,20 @@ def ask_ranks(reactor: Reactor, ranks: Iterable[Mark], name: Optional[str]) -> N
         name: the signal; None: only wake those that were stopped.
     """
     if name is None:
-        table = processes.everything()
+        try:
+            table = processes.everything()
+        except OSError:
+            return  # nobody can look now
         wake(table, {pid for pid, _ in ranks if pid in table})
         return
     number = signal_number(name)
 
     def ask(audiences: List[Audience]) -> None:
-        table = processes.everything()
-        left = [audience for audience in audiences if audience.ask(table)]
+        try:
+            table = processes.everything()
+            left = [audience for audience in audiences if audience.ask(table)]
+        except OSError:
+            left = audiences  # nobody can look now; the next round can
         if left:
             reactor.after(ASK_SECONDS, lambda: ask(left))
 
@@ -172,7 +178,8 @@ class _Tree:
         foreground: List[Process] = []
         rest: List[Process] = []
         for child in self._children.get(process.pid, ()):
-            if not shell and same_program(child.pid, process.pid):
+            stuck = child.stuck or process.stuck  # to read its arguments could hang us
+            if not shell and not stuck and same_program(child.pid, process.pid):
                 continue  # a worker that it forked
             more, others = self.walk(child)
             listeners += more

@@ -2,7 +2,8 @@
 
 Runs on nodes: standard library only, Python 3.9.
 
-A node carries one run at a time, so what was written belongs to the last run that began before.
+What was written belongs to the last run that began before: a node carries one run at a time in a
+folder. Runs that share a machine, each with GPUs and a folder of its own, do not count.
 All times are compared on one clock, the node's: its runs' folders have it; what only the
 controller knows comes with the controller's present time; and on network storage, whose server
 may stamp files by a clock of its own, one empty file shows how far that clock is off.
@@ -15,6 +16,7 @@ import os
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from clusterctl.node.lock import exclude
 from clusterctl.node.paths import NodePaths, default_root
 from clusterctl.node.record import read_json
 
@@ -43,6 +45,8 @@ class _Run(NamedTuple):
     began: float
     ended: Optional[float]
     world_size: Optional[int]
+    lock: str = ""
+    workdir: str = ""
 
 
 class Origin:
@@ -67,7 +71,8 @@ class Origin:
                 here[one["run"]] = _Run(one["run"], began, None, size)
         asked = here.get(str(args.get("run")))
         self._began = asked.began if asked else 0.0
-        self._runs = sorted(here.values(), key=lambda run: run.began)
+        runs = [run for run in here.values() if asked is None or not _beside(run, asked)]
+        self._runs = sorted(runs, key=lambda run: run.began)
         self._sizes = {run.run: run.world_size for run in self._runs}
         self._ahead = storage_ahead(folder)
 
@@ -101,13 +106,20 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
             continue
         name = os.path.basename(os.path.dirname(paths.folder))
         ended = (read_json(paths.end) or {}).get("time")
-        size = (read_json(paths.job) or {}).get("world_size")
+        job = read_json(paths.job) or {}
+        lock, workdir = str(job.get("lock") or ""), str(job.get("workdir") or "")
         if name in found:  # two nodes of one machine
             began = min(began, found[name].began)
             ends = (ended, found[name].ended)
             ended = max(end for end in ends if end) if all(ends) else None
-        found[name] = _Run(name, began, ended, size)
+        found[name] = _Run(name, began, ended, job.get("world_size"), lock, workdir)
     return found
+
+
+def _beside(one: _Run, other: _Run) -> bool:
+    """Tell whether two runs may have lived at once, each in a folder of its own."""
+    known = one.lock and other.lock and one.workdir != other.workdir
+    return bool(known) and not exclude(one.lock, other.lock)
 
 
 def _folders(root: str) -> List[NodePaths]:

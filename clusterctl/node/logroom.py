@@ -6,6 +6,7 @@ room back and moves no offset. `tail` skips the hole by the mark in a file besid
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from typing import Dict, NamedTuple
@@ -58,13 +59,16 @@ class LogRoom:
     def look(self) -> None:
         """Warn when room is low, and drop what has to be dropped."""
         try:
-            logs = {log: self._allocated(log) for log in self._record.paths.logs()}
+            logs: Dict[str, int] = {}
+            for log in self._record.paths.logs():
+                with contextlib.suppress(OSError):  # no room for its mark: others can give some
+                    logs[log] = self._allocated(log)
             for log, size in logs.items():
                 if size > self._limit:
                     self._drop(log, self._limit // 2, "it is larger than its limit")
             disk = Disk.of(self._folder)
             self._warn(disk)
-            if disk.free < disk.short:
+            if logs and disk.free < disk.short:
                 log = max(logs, key=lambda each: logs[each])
                 self._drop(log, max(disk.kept, logs[log] // 2), "its disk is nearly full")
         except OSError:
@@ -92,7 +96,7 @@ class LogRoom:
         path = os.path.join(self._folder, log)
         until = (os.stat(path).st_size - keep) // _BLOCK * _BLOCK
         before = self._dropped[log]
-        if until <= before:
+        if until - before < max(_BLOCK, keep // 4):  # else every look would drop a little
             return
         # The mark comes first: a reader must not take the hole's zeros for the rank's words.
         _write_mark(os.path.join(self._folder, dropped_of(log)), until)

@@ -155,19 +155,23 @@ class Reader:
 
     def _skip(self, log: str, start: int, end: int) -> int:
         """Return where the first byte from here on is that was not dropped to make room."""
-        try:
-            until = int(self._read(dropped_of(log), 0, 32) or 0)
-        except ValueError:
-            until = 0  # a power failure leaves zeros
-        begin = max(start, min(end, until))
+        begin = max(start, min(end, self._dropped(log)))
         if begin > start:
             self._skipped[log] = self._skipped.get(log, 0) + begin - start
         return begin
 
+    def _dropped(self, log: str) -> int:
+        """Return the offset up to which a log was dropped to make room."""
+        try:
+            return int(self._read(dropped_of(log), 0, 32) or 0)
+        except ValueError:
+            return 0  # a power failure leaves zeros
+
     def _line_from_end(self, log: str, lines: int) -> int:
         """Return an offset within the line before the last `lines` lines, or before that."""
-        size = offset = self._size(log)
-        while offset > 0 and (lines >= 0 or size - offset < LEAST):
+        size, floor = self._size(log), self._dropped(log)
+        offset = size
+        while offset > floor and (lines >= 0 or size - offset < LEAST):
             # `lines + 1` line ends: the last line has one too, and the first may be cut.
             offset = max(0, offset - LEAST)
             lines -= self._read(log, offset, min(LEAST, size - offset)).count(b"\n")

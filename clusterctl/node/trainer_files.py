@@ -74,7 +74,8 @@ def _check_weights(path: str, names: Iterable[str], look: Look, found: Found) ->
         weights = read_json(os.path.join(path, index)).get("weight_map")
         if not isinstance(weights, dict):
             raise Broken("%s is broken" % index)
-        look.at(path, set(map(str, weights.values())))
+        # Their content is read once, with all other files.
+        look._replace(content=False).at(path, set(map(str, weights.values())))
         _check_index(path, index, weights)
     deepspeed = False
     for name in sorted(n for n in present if re.fullmatch(r"global_step\d+", n)):

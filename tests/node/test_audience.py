@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +13,8 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.node import processes
+from clusterctl.node.audience import ask_ranks
+from clusterctl.node.reactor import Reactor
 
 from .conftest import Run, wait_until
 
@@ -200,3 +203,23 @@ def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
     stop_seconds(run)
     assert b"one more batch\nsaved after 1\n" in run.log(0)
     assert b"killed by signal" not in run.log(0)
+
+
+def test_a_shortage_of_descriptors_does_not_lose_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    reactor = Reactor()
+    child = subprocess.Popen(["sleep", "100"])
+    table = processes.everything
+
+    def shortage() -> dict[int, processes.Process]:
+        monkeypatch.setattr(processes, "everything", table)
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(processes, "everything", shortage)
+    try:
+        ask_ranks(reactor, [processes.mark_of(child.pid)], "TERM")
+        while child.poll() is None:
+            reactor.turn()
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == -15

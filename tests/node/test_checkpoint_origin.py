@@ -75,3 +75,16 @@ def test_a_storage_server_with_a_clock_of_its_own_is_allowed_for(
     monkeypatch.setattr(checkpoint_origin, "storage_ahead", lambda _folder: 100.0)
     assert origin(tmp_path).writer(450.0).run == "two"
     assert origin(tmp_path).writer(350.0).run == ""
+
+
+def test_a_run_beside_it_on_other_gpus_and_in_another_folder_wrote_nothing_here(
+    tmp_path: Path,
+) -> None:
+    state, gpus = tmp_path / "state", "clusterctl-run/GPU-%s"
+    run_folder(state, "two", 100.0, lock=gpus % 1, workdir="/w/two")
+    run_folder(state, "beside", 200.0, lock=gpus % 2, workdir="/w/beside")
+    assert origin(tmp_path).writer(300.0).run == "two"
+    run_folder(state, "same-folder", 400.0, lock=gpus % 2, workdir="/w/two")
+    assert origin(tmp_path).writer(500.0).run == "same-folder"
+    run_folder(state, "whole-machine", 600.0, lock="clusterctl-run", workdir="/w/other")
+    assert origin(tmp_path).writer(700.0).run == "whole-machine"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node import logroom
-from clusterctl.node.logroom import LogRoom
+from clusterctl.node.logroom import Disk, LogRoom
 from clusterctl.node.paths import NodePaths
 from clusterctl.node.record import Record
 
@@ -99,3 +99,22 @@ def test_a_filesystem_without_holes_is_reported(
 
 def test_a_folder_that_was_deleted_disturbs_nothing(tmp_path: Path) -> None:
     LogRoom(Record(NodePaths(str(tmp_path / "gone")))).look()
+
+
+def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = Disk(free=0, low=2, short=1, kept=1 << 20)
+    monkeypatch.setattr(logroom.Disk, "of", lambda _folder: short)
+    paths = NodePaths(str(tmp_path / "run"))
+    (tmp_path / "run" / "ranks").mkdir(parents=True)
+    log = tmp_path / "run" / "ranks" / "0.log"
+    log.touch()
+    record = Record(paths)
+    room = LogRoom(record)
+    for _ in range(400):
+        with log.open("ab") as file:
+            file.write(b"x" * 8192)
+        room.look()
+    events = Path(paths.events).read_text().count("log-dropped")
+    assert 0 < events <= 10
