@@ -46,6 +46,8 @@ class _Flags:
     """Flags that make the next word a module's name."""
     program: frozenset[str] = frozenset()
     """Flags that make the next word a program, not a Python file."""
+    pairs: frozenset[str] = frozenset()
+    """Flags with two values."""
     total: frozenset[str] = frozenset()
     """Flags whose number counts the processes of all nodes."""
 
@@ -98,6 +100,7 @@ _KINDS = {
             **dict.fromkeys(("-bind-to", "--map-by", "-map-by"), ""),
         },
         alone=frozenset({"--allow-run-as-root", "--oversubscribe"}),
+        pairs=frozenset({"--mca", "-mca"}),
         total=frozenset({"-n", "-np", "--np", "-c"}),
     ),
     "srun": _Flags(
@@ -147,15 +150,15 @@ def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None
     words = list(command)
     if words and posixpath.basename(words[0]) == "env":
         words = words[1:]
-        while words and "=" in words[0]:
-            words = words[1:]
+        while words and ("=" in words[0] or words[0].startswith("-")):
+            words = words[2:] if words[0] in {"-u", "-C"} else words[1:]
     if not words:
         return None
     program = posixpath.basename(words[0])
     if _PYTHON.fullmatch(program):
         words = words[1:]
         while words and words[0].startswith("-") and words[0] != "-m":
-            words = words[1:]  # such as -u
+            words = words[2:] if words[0] in {"-W", "-X"} else words[1:]  # such as -u
         program = ""
     if words[:1] == ["-m"]:
         module = words[1] if len(words) > 1 else ""
@@ -180,6 +183,9 @@ def _translated(
         flag = flag.replace("_", "-")
         if flag in kind.module:
             prefix = ("-m",)
+        elif flag in kind.pairs:
+            unknown += [written, *words[:2]]
+            del words[:2]
         elif flag in kind.ours:
             if not equals and words:
                 value = words.pop(0)
@@ -213,7 +219,7 @@ def _is_value(words: list[str]) -> bool:
 
 def _ours(kind: _Flags, flag: str, value: str, cluster: Cluster) -> Iterator[str]:
     """Yield our words for one flag of theirs; none for what clusterctl chooses by itself."""
-    ours, number = kind.ours[flag], int(value) if value.isdigit() else None
+    ours, number = kind.ours[flag], int(value) if value.isdecimal() else None
     if ours.startswith("--env"):
         yield from (ours.split()[0], ours.split()[1] + value)
     elif ours == _GPUS:
@@ -226,7 +232,7 @@ def _ours(kind: _Flags, flag: str, value: str, cluster: Cluster) -> Iterator[str
         if number is not None and number < len(cluster.nodes):
             # `--nnodes 2` says how many there are: two of two need no flag.
             yield from (ours, str(number))
-    elif ours:
+    elif ours and value:
         yield from (ours, value)
 
 

@@ -46,6 +46,10 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ),
         ("mpirun -np 16 --allow-run-as-root python -u x.py --a", "--gpus 8 -- x.py --a"),
         ("srun --ntasks-per-node=8 python -m train", "--gpus 8 -- -m train"),
+        ("mpirun -np 16 --mca btl_tcp_if_include eth0 python x.py", "--gpus 8 -- x.py"),
+        ("torchrun --nproc_per_node ² x.py", "-- x.py"),
+        ("env -u X torchrun x.py", "-- x.py"),
+        ("python -W ignore -m torch.distributed.run x.py", "-- x.py"),
     ],
 )  # fmt: skip
 def test_a_launcher_is_refused_with_the_command_to_type(command: str, wanted: str) -> None:
