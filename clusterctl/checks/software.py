@@ -14,16 +14,13 @@ from clusterctl.checks.shares import Missing, explained
 from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
 from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
+from clusterctl.facts.python import NAME_INTERPRETER
 from clusterctl.inventory.cluster import LAUNCHABLE, Cluster
 from clusterctl.network.choice import Network
 
 FOUND = "python.found"
 TORCH = "python.torch"
 JOB_CHECK = "job.check"
-NAME_INTERPRETER = (
-    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
-)
-"""Better than pip, if the job would run in the system's Python: that one is rarely meant."""
 
 
 def _pythons(facts: Facts) -> dict[str, Python]:

@@ -116,7 +116,8 @@ def _require_whole(args: argparse.Namespace) -> None:
         UsageError: a flag asks for less, or for more.
     """
     unfit = ("follow", "tail", "rank", "since", "grep")
-    given = [f"--{name}" for name in unfit if getattr(args, name) not in {None, False}]
+    values = {name: getattr(args, name) for name in unfit}
+    given = [f"--{n}" for n, value in values.items() if value is not None and value is not False]
     if given:
         raise UsageError(
             f"--collect copies whole files: wanted it without {', '.join(given)}",

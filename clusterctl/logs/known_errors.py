@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from clusterctl.facts.python import NAME_INTERPRETER
+
 _ECHOES = re.compile(
     r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
     r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
@@ -20,9 +22,6 @@ _ECHOES = re.compile(
 """What the other ranks print because one exited: never the first cause if there is another."""
 
 PORT_TAKEN = "launch with another --master-port, or without one: then a free one is chosen"
-INTERPRETER = (
-    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
-)
 
 _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
@@ -44,7 +43,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "make room on the node: df -h there shows the full filesystem",
         ),
         (r"\bdisk quota exceeded\b", "make room or raise the quota: quota -s on the node"),
-        (r"\bno module named '?torch\b(?!_)", INTERPRETER),
+        (r"\bno module named '?torch\b(?!_)", NAME_INTERPRETER),
         (
             r"\bmodulenotfounderror: no module named\b|\bimporterror:",
             "install it on every node, or name another interpreter as `python:` in the inventory",

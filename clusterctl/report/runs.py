@@ -20,8 +20,8 @@ LONG = frozenset({"name", "command"})
 """What is said elsewhere too, and left out where there is little room."""
 ENOUGH = {"nodes": 12, "name": 12, "command": 12}
 NARROW = 80
-REFUSED = frozenset({"check", "sync", "plan", "busy", "start", "checkpoint", "controller"})
-"""What ends a launch before the job could run."""
+REFUSED = frozenset({"busy", "start"})
+"""What ends a launch that has a record before the job could run."""
 
 
 def show_runs(screen: Screen, listed: RunList) -> None:

@@ -5,7 +5,6 @@ OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import re
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.inventory.cluster import Node
+from clusterctl.inventory.machine import own_user
 from clusterctl.transport.failure import Failed
 from clusterctl.transport.tokens import Target, expand_command, expand_home, expand_path
 
@@ -140,7 +140,7 @@ def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
     else:
         jump, proxy_command = one("proxyjump"), one("proxycommand")
     timeout = one("connecttimeout")
-    user = node.ssh.user or one("user") or getpass.getuser()
+    user = node.ssh.user or one("user") or own_user()
     port = node.ssh.port or int(one("port") or DEFAULT_PORT)
     alias = one("hostkeyalias") or ""
     target = Target(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import re
@@ -14,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from clusterctl.inventory.machine import own_user
 
 _TOKEN = re.compile(r"%(.)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -50,7 +51,7 @@ class Target:
             "n": self.host,
             "p": port,
             "r": self.user,
-            "u": getpass.getuser(),
+            "u": own_user(),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
+from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.words import cluster_of_words
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
@@ -114,7 +114,7 @@ def _text(cluster: Cluster) -> str:
 def _completed(node: Node, cluster: str) -> Node:
     """Return a node with a folder for the code; this machine also with what is found on it."""
     if not node.local:
-        user = node.ssh.user or getpass.getuser()
+        user = node.ssh.user or own_user()
         home = "/root" if user == "root" else f"/home/{user}"
         return replace(node, workdir=node.workdir or f"{home}/clusterctl/{cluster}")
     return replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from clusterctl.errors import SyncRefused
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.machine import own_user
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.mirror import Placement
 from clusterctl.transport.source import Source, changed_since
@@ -36,7 +36,7 @@ class Placing:
         """Return what each of the nodes is to hold."""
         listing = self.source.encoded
         here = self._here()
-        names = {"user": _user(), "host": here.host, "folder": here.folder}
+        names = {"user": own_user(), "host": here.host, "folder": here.folder}
         holder = {"sync": secrets.token_hex(8), **names}
         return {
             node.name: Placement(
@@ -88,10 +88,3 @@ def why_different(
         return f"not as sent: {listed}", "it changed there meanwhile; sync again"
     words = f"not all files could be written ({sent['code']}): {sent['words'] or listed}"
     return words, f"try there: df -h {workdir}; df -i {workdir}; ls -ld {workdir}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        return "?"

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 
 from clusterctl.errors import UsageError
+from clusterctl.facts.gpuset import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
@@ -118,13 +119,12 @@ def _ranks(before: RunRecord, cluster: Cluster, asked: Options) -> dict[str, ran
     """Return the ranks that each node will run, if it runs as many as before; else nothing."""
     counts = {node["node"]: int(node["procs"]) for node in dict(before.plan).get("nodes", ())}
     known = all(node.name in counts for node in cluster.nodes)
-    if not known or asked.gpus != before.options.get("gpus"):
+    same = asked.gpus == before.options.get("gpus") and _sizing(cluster) == _sizing(before.cluster)
+    if not known or not same:
         return {}
-    master = cluster.master
-    nodes = (master, *(node for node in cluster.nodes if node is not master))
     found: dict[str, range] = {}
     first = 0
-    for node in nodes:
+    for node in cluster.nodes:
         found[node.name] = range(first, first + counts[node.name])
         first += counts[node.name]
     return found
@@ -138,6 +138,12 @@ def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
         if getattr(now, name) and not getattr(before, name)
     }
     return replace(before, **added), tuple(f"job.{name}" for name in added)
+
+
+def _sizing(cluster: Cluster) -> tuple[object, ...]:
+    """Return what decides how many ranks each node runs."""
+    counts = {node.name: (node.gpus, node.procs) for node in cluster.nodes}
+    return cluster.job.procs_per_node, dict(cluster.job.env).get(VISIBLE), counts
 
 
 def _taken_over(before: RunRecord, given: Options) -> Options:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import socket
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.answers import trouble
 from clusterctl.verbs.events import Event
@@ -99,7 +98,7 @@ def stop(
         "signal": told.signal,
         "file": told.file,
         "bars": bars,
-        "reason": reason or f"stopped by {_person()} on {socket.gethostname()}",
+        "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }
     requests = {
         node.name: Request(op="stop", args={**run_args(run, cluster, node), **order})
@@ -119,14 +118,6 @@ def stop(
             if "stage" in message.head:
                 yield Stopping(node=node, stage=str(message.head["stage"]))
     return StopResult(run=run, nodes=tuple(outcomes[node.name] for node in cluster.nodes))
-
-
-def _person() -> str:
-    """Return who asks; in a container a user may have a number only."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"
 
 
 def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:

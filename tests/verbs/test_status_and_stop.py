@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import socket
 from collections.abc import Generator
 from dataclasses import replace
@@ -178,14 +178,14 @@ GONE = [Message({"stage": "asking"}), Message({"gone": True, "left": [], "port_f
 
 
 def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
+    def nobody(_uid: int) -> object:
         raise KeyError("getpwuid(): uid not found: 12345")
 
-    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
     pool = FakePool(CLUSTER, {name: {"stop": GONE} for name in "ab"})
     finish(stop(pool, RUN, CLUSTER))
     assert {str(request.args["reason"]) for _, request in pool.requests} == {
-        f"stopped by user {os.getuid()} on {socket.gethostname()}"
+        f"stopped by {os.getuid()} on {socket.gethostname()}"
     }
 
 
