@@ -40,11 +40,13 @@ class Message:
 
     # Neither a dataclass nor a named tuple: importing those takes long.
 
-    __slots__ = ("body", "head")
+    __slots__ = ("body", "head", "size")
 
-    def __init__(self, head: Dict[str, Any], body: bytes = b"") -> None:
+    def __init__(self, head: Dict[str, Any], body: bytes = b"", *, size: int = 0) -> None:
+        """Take both parts; `size` is the frame's bytes on the stream that it was read from."""
         self.head = head
         self.body = body
+        self.size = size
 
     def __eq__(self, other: object) -> bool:
         """Say whether it is the same frame."""
@@ -64,7 +66,9 @@ class Message:
         return _LENGTHS.pack(len(head), len(self.body)) + head + self.body
 
 
-def read_message(stream: BinaryIO) -> Optional[Message]:
+def read_message(
+    stream: BinaryIO, *, head_limit: int = HEAD_LIMIT, body_limit: int = BODY_LIMIT
+) -> Optional[Message]:
     """Read one frame from a blocking stream; None at a clean end of the stream.
 
     Raises:
@@ -74,7 +78,7 @@ def read_message(stream: BinaryIO) -> Optional[Message]:
     if lengths is None:
         return None
     head_length, body_length = _LENGTHS.unpack(lengths)
-    if head_length > HEAD_LIMIT or body_length > BODY_LIMIT:
+    if head_length > head_limit or body_length > body_limit:
         raise BadFrame("frame of %d+%d bytes announced" % (head_length, body_length))
     head = _read_exactly(stream, head_length)
     body = _read_exactly(stream, body_length)
@@ -84,7 +88,7 @@ def read_message(stream: BinaryIO) -> Optional[Message]:
         raise BadFrame("frame's head is not JSON: %s" % error) from error
     if not isinstance(parsed, dict):
         raise BadFrame("frame's head is not an object")
-    return Message(parsed, body or b"")
+    return Message(parsed, body or b"", size=head_length + body_length)
 
 
 def to_json(value: Any) -> bytes:  # noqa: ANN401  (JSON has no better type)

@@ -6,12 +6,15 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from clusterctl.wire import Message
 
-SIZE_LIMIT = 256 * 1024 * 1024
+SIZE_LIMIT = 64 * 1024 * 1024
 """Inflated bytes that are believed."""
+ANSWER_LIMIT = 9 * 1024 * 1024
+"""Of them those of one answer; a node stops reading at 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,10 @@ class Answers:
         start = 0
         try:
             for key, state, size, exit_code, seconds, words in message.head["answers"]:
+                if type(size) is not int or type(exit_code) not in {int, NoneType}:
+                    raise TypeError((size, exit_code))  # noqa: TRY301  (said below)
+                if not 0 <= size <= ANSWER_LIMIT:
+                    raise ValueError(f"{size} bytes")  # noqa: TRY301  (said below)
                 found[str(key)] = Answer(
                     state=str(state),
                     data=data[start : start + size],
@@ -78,7 +85,7 @@ class Answers:
                     words=str(words),
                 )
                 start += size
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the answer's head is not ours: {error!r}") from error
         return cls(by_key=found)
 

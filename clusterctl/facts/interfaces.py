@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from ipaddress import IPv4Address, IPv6Address, ip_interface
+from ipaddress import IPv4Address, IPv6Interface, ip_interface
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import Interface, RdmaPort, Route
 from clusterctl.facts.routes import parse_routes
 
 _UP, _LOOPBACK = 0x1, 0x8
+_PORT = re.compile(r"\d{1,5}")
 _STATE = re.compile(r"\d+: (\w+)")
-_RATE = re.compile(r"(\d+)(?:\.\d+)? Gb/sec")
+_RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
 
 
 def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
@@ -42,7 +43,7 @@ def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...]:
     found = []
     for path in answers.below("/sys/class/infiniband/"):
         parts = path.split("/")
-        if len(parts) != 4 or parts[3] != "state" or not parts[2].isdecimal():  # noqa: PLR2004
+        if len(parts) != 4 or parts[3] != "state" or not _PORT.fullmatch(parts[2]):  # noqa: PLR2004
             continue
         folder = "/sys/class/infiniband/" + "/".join(parts[:3])
         state = _STATE.match(answers.word(folder + "/state") or "")
@@ -92,8 +93,7 @@ def _by_proc(answers: Answers) -> dict[str, list[str]] | None:
     for line in (answers.text("/proc/net/if_inet6") or "").splitlines():
         fields = line.split()
         try:
-            address6 = IPv6Address(int(fields[0], 16))
-            found[fields[5]].append(f"{address6}/{int(fields[2], 16)}")
+            found[fields[5]].append(str(IPv6Interface((int(fields[0], 16), int(fields[2], 16)))))
         except (ValueError, IndexError):
             continue
     return dict(found)

@@ -74,7 +74,7 @@ def learn(node: str, answers: Answers, wanted: Wanted, *, clock: Clock | None) -
         sharing=_sharing(answers),
         limits=_of(answers, "/proc/self/limits", parse_limits),
         kill_user_processes=parse_kill_user_processes(answers),
-        linger=own.get("linger") if isinstance(own.get("linger"), bool) else None,
+        linger=_truth(own.get("linger")),
         environment=_pairs(own.get("variables")),
         nccl_conf=parse_nccl_conf(answers),
         gaps=tuple(gaps),
@@ -96,7 +96,7 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[Gap]]:
             continue
         try:
             return parse(answer.text), []
-        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             gaps.append(Gap(what="gpus", why=f"{key}: {error}"))
     if gaps:
         return None, gaps
@@ -152,9 +152,9 @@ def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
         return PathFacts(path=path, problem=why or "no answer")
     facts = PathFacts(
         path=path,
-        exists=told.get("exists"),
-        folder=told.get("folder"),
-        writable=told.get("writable"),
+        exists=_truth(told.get("exists")),
+        folder=_truth(told.get("folder")),
+        writable=_truth(told.get("writable")),
         size=_integer(told.get("size")),
         entries=_integer(told.get("entries")),
         digest=str(told.get("digest", "")),
@@ -189,6 +189,10 @@ def _string(value: object) -> str | None:
 
 def _integer(value: object) -> int | None:
     return value if type(value) is int else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _pairs(value: object) -> tuple[tuple[str, str], ...]:

@@ -32,8 +32,8 @@ class Reach:
     seconds: float | None = None
     ping: str = ""
     """`ok`, `silent`, or empty where it was not tried."""
-    key: str = ""
-    """Why the key that the inventory names cannot be read; empty: it can, or none is named."""
+    key: str | None = None
+    """Why the key that the inventory names cannot be read; empty: it can; None: none is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

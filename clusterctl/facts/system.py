@@ -12,6 +12,7 @@ from clusterctl.facts.nodefacts import UNLIMITED, Limits, Listener
 from clusterctl.facts.request import LOGIND_FOLDERS
 
 _LISTENING = "0A"
+_PORTS = re.compile(r"\s*(\d{1,5})\s+(\d{1,5})\s*")
 
 
 def parse_os(text: str) -> str | None:
@@ -27,7 +28,7 @@ def parse_os(text: str) -> str | None:
 
 def parse_memory(text: str) -> int | None:
     """Return the machine's memory in bytes from /proc/meminfo."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+    found = re.search(r"^MemTotal:\s+(\d{1,20}) kB", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
 
@@ -37,7 +38,7 @@ def parse_limits(text: str) -> Limits:
 
 
 def _limit(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name}\s+(\d+|unlimited)", text, re.MULTILINE)
+    found = re.search(rf"^{name}\s+(\d{{1,20}}|unlimited)\s", text, re.MULTILINE)
     if not found:
         return None
     return UNLIMITED if found[1] == "unlimited" else int(found[1])
@@ -72,10 +73,8 @@ def _address(text: str) -> str:
 
 def parse_port_range(text: str) -> tuple[int, int] | None:
     """Read the range of ephemeral ports."""
-    words = text.split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words):  # noqa: PLR2004
-        return None
-    return int(words[0]), int(words[1])
+    found = _PORTS.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def parse_kill_user_processes(answers: Answers) -> bool | None:

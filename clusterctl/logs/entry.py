@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusterctl.logs import ranks
-from clusterctl.logs.lines import Line
+from clusterctl.logs.lines import Chunk, Line
 
 
 class Source(NamedTuple):
@@ -17,13 +17,32 @@ class Source(NamedTuple):
     """Global rank; None: the node's launcher."""
 
 
+class Piece(NamedTuple):
+    """Whole lines of one source that came together."""
+
+    source: Source
+    chunk: Chunk
+    time: float
+    """Seconds since 1970 on the master's clock: when they were written, or else arrived."""
+
+    def entries(self) -> list[Entry]:
+        """Cut it into its lines."""
+        source, chunk, time = self
+        return [Entry(source, line, time) for line in chunk.lines()]
+
+    def uncut(self) -> list[Entry]:
+        """Return it as if it were one line, for output that shows its bytes as they are."""
+        begin, data = self.chunk
+        return [Entry(self.source, Line(begin, self.chunk.end, data, ""), self.time)]
+
+
 class Entry(NamedTuple):
     """One line of one source; a named tuple, since logs have millions."""
 
     source: Source
     line: Line
     time: float
-    """Seconds since 1970 on the master's clock: when it was written, or else when it arrived."""
+    """Its piece's."""
 
 
 class Folded(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clusterctl.logs.entry import Entry
+from clusterctl.logs.entry import Entry, Piece
 from clusterctl.logs.sanitise import uncoloured
 
 
@@ -19,19 +19,15 @@ class Filter:
     """Only lines written at this time or later, seconds since 1970."""
     pattern: re.Pattern[str] | None = None
 
-    def passing(self, entries: list[Entry]) -> list[Entry]:
-        """Return the lines that are wanted."""
-        if self == EVERYTHING:
+    def passes(self, piece: Piece) -> bool:
+        """Tell whether any line of a piece may be wanted, by who wrote it and when."""
+        if self.ranks is not None and piece.source.rank not in self.ranks:
+            return False
+        return self.since is None or piece.time >= self.since
+
+    def matching(self, entries: list[Entry]) -> list[Entry]:
+        """Return the lines that match the pattern."""
+        pattern = self.pattern
+        if pattern is None:
             return entries
-        return [entry for entry in entries if self.passes(entry)]
-
-    def passes(self, entry: Entry) -> bool:
-        """Tell whether a line is wanted."""
-        if self.ranks is not None and entry.source.rank not in self.ranks:
-            return False
-        if self.since is not None and entry.time < self.since:
-            return False
-        return self.pattern is None or bool(self.pattern.search(uncoloured(entry.line.text)))
-
-
-EVERYTHING = Filter()
+        return [entry for entry in entries if pattern.search(uncoloured(entry.line.text))]

@@ -3,11 +3,13 @@
 Left out are ends that we ordered. Weak are echoes: ranks that ended because another had gone, or
 that the launcher ended with TERM after another. The earliest strong end is the cause; times of
 different nodes are compared on the master's clock and decide only where their errors do not
-overlap: what they cannot separate is named beside it.
+overlap: what they cannot separate is named beside it. What a node told the others of its own end
+counts while its own events cannot be read.
 """
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +30,8 @@ _NOT_OUT_OF_MEMORY = (
     "someone on the node sent SIGKILL: the kernel's out-of-memory killer did not run"
 )
 _OOM = "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
+_TOLD = {"rank": "rank-ended", "launcher": "launcher-ended", "supervisor": "supervisor-died"}
+"""Who ended a node's part, as it told the others → the event that it wrote of that itself."""
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
 
@@ -91,7 +95,11 @@ class _End:
 
 def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     """Return the earliest bad end that was neither ordered nor an echo; None: there was none."""
-    ends = [end for report in reports for end in _ends(report)]
+    known = tuple(reports)
+    own = [end for report in known for end in _ends(report)]
+    heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
+    told = [end for report in known for end in _told(report) if end.cause.node not in heard]
+    ends = own + told
     strong = [end for end in ends if not end.echo]
     candidates = strong or ends
     if not candidates:
@@ -116,6 +124,20 @@ def _ends(report: NodeReport) -> list[_End]:
     return ends
 
 
+def _told(report: NodeReport) -> list[_End]:
+    """Return the ends that other nodes told this one of, on this one's clock."""
+    offset, error = report.clock
+    ends: list[_End] = []
+    for event in report.events:
+        kind = _TOLD.get(str(event.get("by")))
+        if event.get("kind") == "peer-bad-end" and event.get("peer") and kind:
+            teller = NodeReport(node=str(event["peer"]))
+            cause = _cause(teller, {**event, "kind": kind}, offset)
+            if cause is not None:
+                ends.append(_End(cause=cause, error=error, echo=False))
+    return ends
+
+
 def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> FirstCause | None:
     """Turn one event into a cause, when it is a bad end that nobody ordered."""
     kind = event.get("kind")
@@ -125,6 +147,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
     if kind == "peer-lost":
         lost = str(event.get("peer") or event.get("node") or "?")
         words = str(event.get("message") or "nothing more was heard from it")
+        named = shlex.quote(lost)
         return FirstCause(
             node=lost,
             rank=None,
@@ -132,7 +155,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
             kind="node-lost",
             exit_code=None,
             message=f"lost, as {report.node} saw it: {words}",
-            remedy=f"clusterctl check --nodes {lost}; --exclude {lost} goes on without it",
+            remedy=f"clusterctl check --nodes {named}; --exclude {named} goes on without it",
         )
     if kind == "supervisor-died":
         return FirstCause(

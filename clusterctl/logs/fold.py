@@ -9,7 +9,7 @@ from typing import Protocol
 from clusterctl.logs.entry import Entry, Folded, Source
 from clusterctl.logs.torchrun import TorchrunNoise
 
-WINDOW = 0.1
+WINDOW = 0.06
 """Seconds that lines are collected before they are shown."""
 WINDOW_LINES = 4096
 """Lines collected at most."""

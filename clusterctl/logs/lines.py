@@ -1,18 +1,24 @@
 r"""Bytes of a log file to lines, by byte offset: whatever the chunks, no line lost, cut or doubled.
 
-A line ends at `\n`, `\r\n` or a lone `\r` (progress bars). Bytes are only decoded once a line is
-whole, so a chunk that ends within a character does no harm.
+A line ends at `\n`, `\r\n` or a lone `\r` (progress bars). What arrives is cut once, behind its
+last whole line; it becomes lines only where somebody needs lines, and text once a line is whole.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Literal, NamedTuple
 
 LINE_LIMIT = 1024 * 1024
 """A longer run of bytes without a line end is passed on in pieces."""
 
+Ending = Literal["\n", "\r\n", "\r", ""]
+
 _CONTINUATION = 0b10000000
 _CONTINUATION_MASK = 0b11000000
+_LINE = re.compile(rb"([^\r\n]*+)(\r\n|\n|\r|\Z)")
+_ENDINGS: dict[bytes, Ending] = {b"\n": "\n", b"\r\n": "\r\n", b"\r": "\r", b"": ""}
 
 
 class Line(NamedTuple):
@@ -24,7 +30,7 @@ class Line(NamedTuple):
     """Byte offset behind its line end: where reading goes on."""
     data: bytes
     """Its bytes, without the line end."""
-    ending: Literal["\n", "\r\n", "\r", ""]
+    ending: Ending
     r"""`\r`: the next line of the file overwrites it; empty: the file (or a huge line) ended."""
 
     @property
@@ -33,14 +39,66 @@ class Line(NamedTuple):
         return self.data.decode("utf-8", "backslashreplace")
 
 
+class Chunk(NamedTuple):
+    """Whole lines of one file that came together, not yet cut into lines."""
+
+    begin: int
+    """Byte offset of its first byte."""
+    data: bytes
+    """The lines with their ends; only a file's last line, or a part of a huge one, has none."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.begin + len(self.data)
+
+    def lines(self) -> list[Line]:
+        """Cut it into its lines."""
+        if b"\r" in self.data:
+            return [
+                Line(self.begin + found.start(), self.begin + found.end(), found[1], ending)
+                for found in _LINE.finditer(self.data)
+                for ending in (_ENDINGS[found[2]],)
+                if found[0]
+            ]
+        lines: list[Line] = []
+        begin = self.begin
+        *whole, rest = self.data.split(b"\n")
+        for data in whole:
+            end = begin + len(data) + 1
+            lines.append(Line(begin, end, data, "\n"))
+            begin = end
+        if rest:
+            lines.append(Line(begin, begin + len(rest), rest, ""))
+        return lines
+
+    def without_first(self) -> Chunk:
+        """Return what follows its first line."""
+        first = _LINE.match(self.data)
+        length = first.end() if first else 0
+        return Chunk(self.begin + length, self.data[length:])
+
+    def last(self, count: int) -> Chunk:
+        """Return at most so many of its last lines."""
+        if b"\r" in self.data:
+            lines = self.lines()[-count:]
+            begin = lines[0].begin if lines else self.end
+            return Chunk(begin, self.data[begin - self.begin :])
+        cut = len(self.data) - self.data.endswith(b"\n")
+        for _ in range(count):
+            cut = self.data.rfind(b"\n", 0, cut)
+            if cut < 0:
+                return self
+        return Chunk(self.begin + cut + 1, self.data[cut + 1 :])
+
+
 class LineSplitter:
-    """Turns the chunks of one file into lines."""
+    """Cuts the pieces of one file where lines end."""
 
     def __init__(self, offset: int = 0) -> None:
         """Start at a byte offset, which must be where a line begins."""
         self._begin = offset
-        self._rest = bytearray()
-        self._searched = 0
+        self._rest = b""
 
     @property
     def offset(self) -> int:
@@ -52,62 +110,29 @@ class LineSplitter:
         """The offset behind the last byte that was fed."""
         return self._begin + len(self._rest)
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, data: bytes) -> list[Chunk]:
         """Take the next bytes of the file; return the lines that are whole now."""
-        self._rest += data
-        lines: list[Line] = []
-        if b"\r" not in self._rest:
-            self._take_plain(lines)
-        while (found := self._next_end()) is not None:
-            lines.append(self._take(*found))
-        while len(self._rest) > LINE_LIMIT:
-            lines.append(self._take(_character_start(self._rest, LINE_LIMIT), ""))
-        return lines
+        # Before these bytes no line ended, unless a `\r` that was their last is no half of `\r\n`.
+        searched = max(0, len(self._rest) - 1)
+        if self._rest:
+            data = self._rest + data
+        whole = max(data.rfind(b"\n", searched), data.rfind(b"\r", searched, len(data) - 1)) + 1
+        cuts = [0, whole] if whole else [0]
+        while len(data) - cuts[-1] > LINE_LIMIT:
+            cuts.append(_character_start(data, cuts[-1] + LINE_LIMIT))
+        chunks = [Chunk(self._begin + a, data[a:b]) for a, b in itertools.pairwise(cuts)]
+        self._begin += cuts[-1]
+        self._rest = data[cuts[-1] :]
+        return chunks
 
-    def finish(self) -> list[Line]:
+    def finish(self) -> list[Chunk]:
         """The file is over: return what is left without a line end, if anything."""
-        if self._rest.endswith(b"\r"):
-            return [self._take(len(self._rest) - 1, "\r")]
-        return [self._take(len(self._rest), "")] if self._rest else []
-
-    def _take_plain(self, lines: list[Line]) -> None:
-        r"""Take all that ends in `\n`, quickly: there is no `\r` in it."""
-        whole = self._rest.rfind(b"\n")
-        if whole < 0:
-            return
-        begin = self._begin
-        for data in bytes(self._rest[:whole]).split(b"\n"):
-            end = begin + len(data) + 1
-            lines.append(Line(begin, end, data, "\n"))
-            begin = end
-        del self._rest[: whole + 1]
-        self._begin = begin
-        self._searched = 0
-
-    def _next_end(self) -> tuple[int, Literal["\n", "\r\n", "\r"]] | None:
-        r"""Find the first line end; a `\r` that is the last byte may be half of `\r\n`."""
-        newline = self._rest.find(b"\n", self._searched)
-        limit = newline if newline >= 0 else len(self._rest)
-        carriage = self._rest.find(b"\r", self._searched, limit)
-        if carriage >= 0 and carriage + 1 < len(self._rest):
-            if carriage + 1 == newline:
-                return carriage, "\r\n"
-            return carriage, "\r"
-        if newline >= 0:
-            return newline, "\n"
-        self._searched = carriage if carriage >= 0 else len(self._rest)
-        return None
-
-    def _take(self, length: int, ending: Literal["\n", "\r\n", "\r", ""]) -> Line:
-        end = self._begin + length + len(ending)
-        line = Line(begin=self._begin, end=end, data=bytes(self._rest[:length]), ending=ending)
-        del self._rest[: length + len(ending)]
-        self._begin = end
-        self._searched = 0
-        return line
+        left = Chunk(self._begin, self._rest)
+        self._begin, self._rest = left.end, b""
+        return [left] if left.data else []
 
 
-def _character_start(data: bytearray, at: int) -> int:
+def _character_start(data: bytes, at: int) -> int:
     """Move a cut back to where a UTF-8 character begins, three bytes at most."""
     for cut in range(at, at - 4, -1):
         if data[cut] & _CONTINUATION_MASK != _CONTINUATION:

@@ -5,30 +5,29 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
-from clusterctl.logs.entry import Entry
+from clusterctl.logs.entry import Piece
 
 HELD_LIMIT = 32 * 1024 * 1024
 """Bytes of lines held back at most; beyond, the oldest go on without waiting."""
-ENTRY_BYTES = 400
-"""What a line takes in memory beside its own bytes."""
+PIECE_BYTES = 1000
+"""What a piece takes in memory beside its own bytes."""
 
 
 class _Held:
-    """Lines of one node that came together."""
+    """A piece that waits."""
 
-    __slots__ = ("arrived", "entries", "shown", "size")
+    __slots__ = ("arrived", "piece", "size")
 
-    def __init__(self, arrived: float, entries: Sequence[Entry]) -> None:
+    def __init__(self, arrived: float, piece: Piece) -> None:
         self.arrived = arrived
-        self.entries = entries
-        self.size = entries[-1].line.end - entries[0].line.begin + ENTRY_BYTES * len(entries)
-        self.shown = False
+        self.piece: Piece | None = piece
+        self.size = len(piece.chunk.data) + PIECE_BYTES
 
 
 class Merger:
-    """Orders the entries of several nodes by time; each node's own order is never changed.
+    """Orders the pieces of several nodes by time; each node's own order is never changed.
 
     What it does for a message costs the same for two nodes as for thousands.
     """
@@ -53,15 +52,13 @@ class Merger:
             self._last[node] = float("-inf")
             heapq.heappush(self._slowest, (float("-inf"), node))
 
-    def add(self, entries: Sequence[Entry], *, now: float) -> None:
-        """Take the next entries of one node, which came together; `now` is a monotonic clock's."""
-        if not entries:
-            return
-        node = entries[0].source.node
+    def add(self, piece: Piece, *, now: float) -> None:
+        """Take the next piece of a node; `now` is a monotonic clock's."""
+        node = piece.source.node
         self.open(node)
         # A node's own order wins over a clock that was set back.
-        time = self._last[node] = max(entries[0].time, self._last[node])
-        held = _Held(now, entries)
+        time = self._last[node] = max(piece.time, self._last[node])
+        held = _Held(now, piece)
         heapq.heappush(self._heap, (time, next(self._numbers), held))
         self._arrivals.append(held)
         self._bytes += held.size
@@ -70,26 +67,23 @@ class Merger:
         """The node sends no more; nothing waits for it."""
         self._last.pop(node, None)
 
-    def ready(self, *, now: float) -> list[Entry]:
-        """Return the entries that no later one can come before, or that waited long enough."""
-        out: list[Entry] = []
-        if not self._heap:
-            return out
-        low = self._low()
+    def ready(self, *, now: float) -> Iterator[Piece]:
+        """Yield the pieces that no later one can come before, or that waited long enough.
+
+        What is not asked for any more stays for the next time.
+        """
+        low = self._low() if self._heap else 0.0
         while self._heap and (
             self._heap[0][0] <= low
             or self._arrivals[0].arrived <= now - self._patience
             or self._bytes > HELD_LIMIT
         ):
-            out += self._pop()
-        return out
+            yield self._pop()
 
-    def flush(self) -> list[Entry]:
-        """Return everything that is left, in order."""
-        out: list[Entry] = []
+    def flush(self) -> Iterator[Piece]:
+        """Yield everything that is left, in order."""
         while self._heap:
-            out += self._pop()
-        return out
+            yield self._pop()
 
     def _low(self) -> float:
         """Return the time that every open node has reached."""
@@ -104,11 +98,11 @@ class Merger:
                 heapq.heapreplace(self._slowest, (last, node))
         return float("inf")
 
-    def _pop(self) -> Sequence[Entry]:
+    def _pop(self) -> Piece:
         _, _, held = heapq.heappop(self._heap)
-        held.shown = True
-        while self._arrivals and self._arrivals[0].shown:
+        piece, held.piece = held.piece, None
+        assert piece is not None, "it is shown once"
+        while self._arrivals and self._arrivals[0].piece is None:
             self._arrivals.popleft()
         self._bytes -= held.size
-        entries, held.entries = held.entries, ()
-        return entries
+        return piece

@@ -141,7 +141,9 @@ class Audience:
     def _tops(self, table: Dict[int, Process]) -> Set[int]:
         """Return the processes that are the rank's, without what descends from another of them."""
         leader = table.get(self._leader[0])
-        if leader is not None and leader.group == leader.pid:
+        if leader is not None and leader.mark != self._leader:
+            self._group = None  # the number is another's now, and so is its group's
+        elif leader is not None and leader.group == leader.pid:
             self._group = leader.group
         known = {self._leader, *self._rest}
         own = {

@@ -16,6 +16,8 @@ from clusterctl.node.reactor import Reactor
 LINE_LIMIT = 65536
 STRANGERS_LIMIT = 1024
 """Of one who has not said who it is."""
+STRANGERS_BYTES = 65536
+"""What one may send in all until then: some records cost us an answer, and none ends a line."""
 
 
 class Tls:
@@ -70,6 +72,7 @@ class Channel:
         self._on_message, self._on_over = on_message, on_over
         self._shaken = False
         self._in = self._out = self._wire = b""
+        self._received = 0
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reactor.watch(connection.fileno(), self._ready, write=True)
@@ -110,6 +113,10 @@ class Channel:
             self._over(error.strerror or str(error))
             return
         self.heard = time.monotonic()
+        self._received += len(data)
+        if not self.name and self._received > STRANGERS_BYTES:
+            self._over("it does not say who it is")
+            return
         self._tls.incoming.write(data)
         self._advance()
         if not data:

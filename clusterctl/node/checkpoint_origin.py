@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.lock import exclude
 from clusterctl.node.paths import NodePaths, default_root
-from clusterctl.node.record import read_json
+from clusterctl.node.record import over_at, read_json
 
 _LOCAL = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}
@@ -100,12 +100,14 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
     found: Dict[str, _Run] = {}
     root = args.get("state") or default_root()
     for paths in _folders(root):
+        if paths.distrust():
+            continue  # nor is anything read: a pipe would keep us for ever
         saved = read_json(paths.supervisor) or {}
         began = saved.get("began") or _time_of(paths.job)
-        if began is None or paths.distrust():
+        if began is None:
             continue
         name = os.path.basename(os.path.dirname(paths.folder))
-        ended = (read_json(paths.end) or {}).get("time")
+        ended = over_at(read_json(paths.end))
         job = read_json(paths.job) or {}
         lock, workdir = str(job.get("lock") or ""), str(job.get("workdir") or "")
         if name in found:  # two nodes of one machine

@@ -10,13 +10,18 @@ import _thread
 import contextlib
 import gc
 import os
+import stat
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
+from clusterctl.node.kinds import described
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import FOLDER, Manifest
 from clusterctl.node.trees import Entry, Listing, decode, text, tree_hash
 from clusterctl.wire import Message
+
+OWN_FILES = (b"lock", b"manifest.json", b"manifest.json.new", b".gitignore")
+"""The files in our folder."""
 
 SHOWN = 20
 """Paths that an answer names at most."""
@@ -90,7 +95,32 @@ def folder(args: Dict[str, Any]) -> bytes:
     if not os.path.isabs(path) or os.path.realpath(path) == b"/":
         message = "workdir must be an absolute path and not /: %s" % args["workdir"]
         raise OperationError("workdir", message)
+    must_be_plain(path)
     return path
+
+
+def must_be_plain(root: bytes) -> None:
+    """Refuse a folder in which somebody put links or pipes where our own files belong.
+
+    Raises:
+        OperationError: `squatted`: to write there could change a file elsewhere, or wait for ever.
+    """
+    own = os.path.join(root, FOLDER)
+    folders = [own, *(os.path.join(own, name) for name in (b"replaced", b"seen", b"tmp"))]
+    files = [os.path.join(own, name) for name in OWN_FILES]
+    for path in (*folders, *files):
+        try:
+            seen = os.lstat(path)
+        except OSError:
+            if path == own:
+                return
+            continue
+        is_right, expected = (
+            (stat.S_ISDIR, "a folder") if path in folders else (stat.S_ISREG, "a file")
+        )
+        if not is_right(seen.st_mode):
+            message = "%s: expected %s, found %s" % (text(path), expected, described(seen))
+            raise OperationError("squatted", message)
 
 
 def must_answer(path: bytes) -> None:
@@ -132,8 +162,19 @@ def _leave_token(root: bytes, token: str) -> None:
             old = os.path.join(os.path.dirname(path), name)
             if time.time() - os.lstat(old).st_mtime > TOKEN_SECONDS:
                 os.unlink(old)
-    with open(path, "w"):
-        pass
+    replace_plain(path, "")
+
+
+def replace_plain(path: bytes, content: str) -> None:
+    """Write a new file, whatever has its name: nothing is written through a link.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
+        file.write(content)
 
 
 def make_folder(root: bytes) -> None:

@@ -14,6 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
+HEARD_LIMIT = 256
+"""Bytes of a listener's answer: its half of the word, and an address."""
+
 _STATES = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "timeout",
@@ -61,7 +64,9 @@ class Attempt:
             self.fail(error.errno or errno.EIO)
             return
         self.heard += part
-        if self.heard.endswith(b"\n") and self.heard.startswith(self.wanted):
+        if len(self.heard) > HEARD_LIMIT:
+            self.end("foreign", "another program answers there")
+        elif self.heard.endswith(b"\n") and self.heard.startswith(self.wanted):
             seen_as = self.heard[len(self.wanted) :].strip().decode("ascii", "replace")
             self.end("ok", "", seen_as=seen_as)
         elif not part or not self.heard.startswith(self.wanted[: len(self.heard)]):

@@ -13,12 +13,12 @@ import traceback
 from typing import Any, Callable, Dict, List
 
 from clusterctl.node import lock
-from clusterctl.node.listener import Listener, Strangers
+from clusterctl.node.listener import MOST_A_TURN, Listener, Strangers
 from clusterctl.node.lock import LINE_LIMIT, Peer
 from clusterctl.node.reactor import Reactor
 
-STRANGERS, OWN = 32, 4096
-"""How many connections of other users, and of ours, may wait to ask: ranks report all at once."""
+STRANGERS = 2 * MOST_A_TURN
+"""How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 
 
 class Door:
@@ -109,9 +109,7 @@ class Door:
             return on_request(request, peer)
 
         self._reactor, self._serve = reactor, serve
-        self._strangers, self._own = (
-            Strangers(reactor, most=most, seconds=lock.ANSWER_SECONDS) for most in (STRANGERS, OWN)
-        )
+        self._strangers = Strangers(reactor, most=STRANGERS, seconds=lock.ANSWER_SECONDS)
         self._listeners = [Listener(reactor, own, self._take) for own in self._sockets]
 
     def close(self) -> None:
@@ -119,8 +117,7 @@ class Door:
         for listener in self._listeners:
             listener.close()
 
-    def _take(self, connection: socket.socket) -> None:
-        waiting = self._strangers if is_stranger(Peer.of(connection)) else self._own
+    def _take(self, connection: socket.socket, _address: str) -> None:
         connection.setblocking(False)
 
         def close() -> None:
@@ -128,11 +125,11 @@ class Door:
             connection.close()
 
         def read() -> None:
-            waiting.remove(close)
+            self._strangers.remove(close)
             self._answer(connection)
             close()
 
-        waiting.add(close)
+        self._strangers.add(close, Peer.of(connection).uid)
         self._reactor.watch(connection.fileno(), read)
 
     def _answer(self, connection: socket.socket) -> None:
@@ -142,8 +139,8 @@ class Door:
             request = json.loads(connection.recv(LINE_LIMIT))
             if isinstance(request, dict):
                 connection.send(json.dumps(self._serve(request, peer)).encode() + b"\n")
-        except (OSError, ValueError):
-            pass  # it left, or it is not ours
+        except (OSError, ValueError, RecursionError):
+            pass  # it left, or it is not ours; no stranger may fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()
 

@@ -39,6 +39,8 @@ class Cause(NamedTuple):
     grace: float = FAILURE_GRACE
     signal: Optional[str] = "TERM"
     file: Optional[str] = None
+    killed_by: Optional[int] = None
+    """The signal that ended the rank or the launcher; `signal` is how others are asked."""
 
     @property
     def state(self) -> str:

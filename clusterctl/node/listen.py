@@ -1,4 +1,4 @@
-"""Listeners that know a word: who connects and does not know it is somebody else's program."""
+"""Listeners with a secret: a program that connects without knowing it is somebody else's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import _socket
 import _thread
 import errno
 import os
+import select
+import time
 
 from clusterctl.node.holders import holder_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Optional
 
 GREETING_SECONDS = 2.0
+"""How long a caller has for its half of the word, however it sends it."""
+LOOK_SECONDS = 0.5
+SHORTAGE_SECONDS = 0.05
 BACKLOG = 256
+MOST_CALLERS = 256
+"""How many of them there may be at a time; then the oldest is closed."""
+MOST_FOREIGN = 64
+"""Addresses to remember."""
 
 
 def halves(word: str) -> List[bytes]:
@@ -23,8 +32,19 @@ def halves(word: str) -> List[bytes]:
     return [word[:middle].encode(), word[middle:].encode()]
 
 
+class Caller:
+    """One that connected and has not said its half of the word yet."""
+
+    def __init__(self, descriptor: int, address: str) -> None:
+        self.descriptor, self.address = descriptor, address
+        self.socket = _socket.socket(fileno=descriptor)
+        self.socket.setblocking(False)
+        self.said = b""
+        self.until = time.monotonic() + GREETING_SECONDS
+
+
 class Listeners:
-    """The listening sockets of this node, each served by a thread."""
+    """The listening sockets of this node, each served by one thread."""
 
     def __init__(self, word: str) -> None:
         self._word = word
@@ -49,6 +69,7 @@ class Listeners:
         try:
             listener.bind((address, wanted["port"]))
             listener.listen(BACKLOG)
+            listener.setblocking(False)
         except OSError as error:
             listener.close()
             holder = holder_of(wanted["port"]) if error.errno == errno.EADDRINUSE else ""
@@ -59,47 +80,73 @@ class Listeners:
                 "holder": holder,
             }
         self._sockets.append(listener)
-        _thread.start_new_thread(self._serve, (listener,))
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        _thread.start_new_thread(self._serve, (listener, poll))
         return {**wanted, "port": listener.getsockname()[1]}
 
     def foreign(self) -> List[str]:
         """Return the addresses that connected without knowing the word."""
-        return sorted(set(self._foreign))
+        return sorted(self._foreign)
 
     def close(self) -> None:
         """Stop listening."""
         for listener in self._sockets:
-            # close() alone leaves the port open while a thread waits in accept().
+            # close() alone leaves the port open while a thread waits for callers.
             try:  # noqa: SIM105  (start-up counts)
                 listener.shutdown(_socket.SHUT_RDWR)
             except OSError:
                 pass  # on some systems it is not connected
             listener.close()
 
-    def _serve(self, listener: _socket.socket) -> None:
-        while True:
-            try:
-                descriptor, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
-            except OSError:
-                return
-            connection = _socket.socket(fileno=descriptor)
-            _thread.start_new_thread(self._greet, (connection, str(peer[0])))
+    def _serve(self, listener: _socket.socket, poll: select.poll) -> None:
+        """Greet who connects, all in this thread, until the listener is closed."""
+        callers: Dict[int, Caller] = {}
+        while listener.fileno() >= 0:
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * LOOK_SECONDS)}
+            over = [d for d, one in callers.items() if self._is_served(one, heard=d in ready)]
+            if listener.fileno() in ready:
+                caller = _accepted(listener)
+                if caller is not None:
+                    callers[caller.descriptor] = caller
+                    poll.register(caller.descriptor, select.POLLIN)
+                    over += list(callers)[: len(callers) - MOST_CALLERS]
+            for descriptor in dict.fromkeys(over):
+                poll.unregister(descriptor)
+                callers.pop(descriptor).socket.close()
+        for caller in callers.values():
+            caller.socket.close()
 
-    def _greet(self, connection: _socket.socket, peer: str) -> None:
+    def _is_served(self, caller: Caller, *, heard: bool) -> bool:
+        """Read from a caller, and answer if it knows the word; tell whether it is over."""
         question, answer = halves(self._word)
+        if time.monotonic() > caller.until:
+            return True  # a port scanner
+        if not heard:
+            return False
         try:
-            connection.settimeout(GREETING_SECONDS)
-            said = b""
-            while len(said) < len(question):
-                part = connection.recv(len(question) - len(said))
-                if not part:
-                    break
-                said += part
-            if said == question:
-                connection.sendall(answer + peer.encode() + b"\n")
-            elif said:
-                self._foreign.append(peer)
+            part = caller.socket.recv(len(question) - len(caller.said))
+            caller.said += part
+            if caller.said == question:
+                caller.socket.sendall(answer + caller.address.encode() + b"\n")
+                return True
         except OSError:
-            return  # it left, or says nothing: a port scanner, or a caller that has its answer
-        finally:
-            connection.close()
+            return True  # it left: a port scanner, or a caller that has its answer
+        if not question.startswith(caller.said) or (caller.said and not part):
+            self._note_foreign(caller.address)
+            return True
+        return not part
+
+    def _note_foreign(self, address: str) -> None:
+        if address not in self._foreign and len(self._foreign) < MOST_FOREIGN:
+            self._foreign.append(address)
+
+
+def _accepted(listener: _socket.socket) -> Optional[Caller]:
+    """Take in the next caller; None: it left, or nobody can be taken in now."""
+    try:
+        descriptor, address = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+    except OSError:
+        time.sleep(SHORTAGE_SECONDS)  # no descriptor may be left: to try at once would spin
+        return None
+    return Caller(descriptor, str(address[0]))

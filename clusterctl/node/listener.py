@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import traceback
-from typing import Callable, Dict
+from typing import Callable, Dict, Union
 
 from clusterctl.node.reactor import Callback, Reactor, Timer
 
@@ -17,24 +17,39 @@ SHORTAGE_SECONDS = 1.0
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+Origin = Union[str, int]
+"""Where a connection comes from: a network address, or a local user."""
+
+
 class Strangers:
-    """Connections that have not shown who they are. The oldest makes room for the newest."""
+    """Connections that have not shown who they are: few at a time, and none for long.
+
+    If there are too many, the origin with the most loses its oldest. So one that connects all the
+    time takes no place from the others.
+    """
 
     def __init__(self, reactor: Reactor, *, most: int, seconds: float) -> None:
         self._reactor, self._most, self._seconds = reactor, most, seconds
-        self._closing: Dict[Callback, Timer] = {}
+        self._origins: Dict[Callback, Origin] = {}
+        self._closing: Dict[Origin, Dict[Callback, Timer]] = {}
 
-    def add(self, close: Callback) -> None:
+    def add(self, close: Callback, origin: Origin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
-        self._closing[close] = self._reactor.after(self._seconds, lambda: self._close(close))
-        if len(self._closing) > self._most:
-            self._close(next(iter(self._closing)))
+        self._origins[close] = origin
+        timer = self._reactor.after(self._seconds, lambda: self._close(close))
+        self._closing.setdefault(origin, {})[close] = timer
+        if len(self._origins) > self._most:
+            largest = max(self._closing.values(), key=len)
+            self._close(next(iter(largest)))
 
     def remove(self, close: Callback) -> None:
         """Keep this connection: it has shown who it is, or it is closed."""
-        timer = self._closing.pop(close, None)
-        if timer is not None:
-            timer.cancel()
+        if close not in self._origins:
+            return
+        origin = self._origins.pop(close)
+        self._closing[origin].pop(close).cancel()
+        if not self._closing[origin]:
+            del self._closing[origin]
 
     def _close(self, close: Callback) -> None:
         self.remove(close)
@@ -48,9 +63,9 @@ class Listener:
         self,
         reactor: Reactor,
         listening: socket.socket,
-        on_connection: Callable[[socket.socket], None],
+        on_connection: Callable[[socket.socket, str], None],
     ) -> None:
-        """Call back with each connection of a socket that already listens."""
+        """Call back with each connection of a socket that already listens, and its address."""
         self._reactor, self._socket, self._on_connection = reactor, listening, on_connection
         listening.setblocking(False)
         self._watch()
@@ -68,7 +83,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(MOST_A_TURN):
             try:
-                connection, _ = self._socket.accept()
+                connection, address = self._socket.accept()
             except OSError as error:
                 if error.errno in _SHORTAGE:  # it stays readable: to try at once would spin
                     self._reactor.forget(self._socket.fileno())
@@ -77,7 +92,7 @@ class Listener:
                     continue
                 return
             try:
-                self._on_connection(connection)
+                self._on_connection(connection, address[0] if address else "")
             except Exception:  # noqa: BLE001  (one connection may not end the run; the log has it)
                 traceback.print_exc()
                 connection.close()

@@ -149,7 +149,7 @@ def ask(
 def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:
     """Return a run of this machine that works in a folder, or may; None: there is none."""
     for holder in holders([machine, *places(machine)]):
-        workdir = holder.get("workdir")
+        workdir = workdir_of(holder)
         if not workdir or os.path.realpath(os.fsencode(workdir)) == os.path.realpath(folder):
             return holder
     return None
@@ -195,11 +195,25 @@ def _harmless(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
     """Return what may be believed and shown of another user's answer."""
     if not is_run_id(answer.get("run")):
         return {}
-    workdir = answer.get("workdir")
+    workdir = workdir_of(answer)
     known: Dict[str, Any] = {"run": answer["run"], "user": user_name(peer.uid)}
-    if isinstance(workdir, str) and len(workdir) < LINE_LIMIT:
+    if workdir:
         known["workdir"] = workdir
-    return {**known, "since": answer.get("since"), "holds": known_parts(answer)}
+    since = answer.get("since")
+    known["since"] = since if isinstance(since, (int, float)) else None
+    return {**known, "holds": known_parts(answer)}
+
+
+def workdir_of(answer: Dict[str, Any]) -> str:
+    """Return the folder that a holder works in; empty: it names none that can be."""
+    workdir = answer.get("workdir")
+    if not isinstance(workdir, str) or len(workdir) >= LINE_LIMIT or "\0" in workdir:
+        return ""
+    try:
+        os.fsencode(workdir)
+    except UnicodeEncodeError:  # half a character, which JSON can bring in
+        return ""
+    return workdir
 
 
 def known_parts(answer: Dict[str, Any]) -> List[str]:

@@ -7,9 +7,10 @@ its own files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from typing import Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.trees import Entry, digest_of, kind_of, raw, text
 
@@ -17,8 +18,22 @@ SCHEMA = 1
 FOLDER = b".clusterctl"
 """Our folder within the mirrored one; never part of a tree."""
 
+NAME = os.path.join(FOLDER, b"manifest.json")
+
+_NAME_LIMIT, _PATH_LIMIT = 255, 4095
+"""Bytes that the system takes in a name, and in a whole path."""
 TICK_NS = 20_000_000
 """Within this time of the manifest a file may have changed without its times showing it."""
+
+
+def is_unfinished(root: bytes) -> bool:
+    """Tell whether a sync has begun to change a folder, and has not proven what it brought."""
+    try:
+        with open(os.path.join(root, NAME), "rb") as file:
+            document = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("tree", "") is None
 
 
 class Record(NamedTuple):
@@ -37,7 +52,7 @@ class Manifest:
 
     def __init__(self, root: bytes) -> None:
         """Read it; one that is missing or unreadable is empty, and then nothing there is ours."""
-        self.path = os.path.join(root, FOLDER, b"manifest.json")
+        self.path = os.path.join(root, NAME)
         self.tree: Optional[str] = None
         self.records: Dict[bytes, Record] = {}
         self.origin: Dict[str, str] = {}
@@ -50,11 +65,13 @@ class Manifest:
             with open(self.path, "rb") as file:
                 document = json.load(file)
                 self._written = os.fstat(file.fileno()).st_mtime_ns
-            self.tree = document["tree"]
-            self.records = {raw(path): Record(*item) for path, item in document["files"].items()}
-            self.origin = {str(k): str(v) for k, v in dict(document.get("from") or {}).items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self.records = {}
+            room = _PATH_LIMIT - len(self._prefix)
+            records = dict(_record(path, one, room) for path, one in document["files"].items())
+            origin = {str(k): str(v) for k, v in dict(document.get("from") or {}).items()}
+            tree = document["tree"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return
+        self.tree, self.records, self.origin = tree, records, origin
 
     def current(self, path: bytes) -> Optional[Entry]:
         """Return what is at a path now; None: nothing, a folder or a special file.
@@ -81,7 +98,9 @@ class Manifest:
         files = {text(path): list(record) for path, record in sorted(records.items())}
         document = {"schema": SCHEMA, "tree": tree, "from": self.origin, "files": files}
         temporary = self.path + b".new"
-        with open(temporary, "w") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # written into, one that is linked elsewhere would change there
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
             file.write(
                 json.dumps(document, separators=(",", ":"))
             )  # `dump` takes ten times as long
@@ -91,6 +110,25 @@ class Manifest:
 
     def _is_settled(self, status: os.stat_result) -> bool:
         return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - TICK_NS
+
+
+def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
+    """Read one path's record; whoever may write to the folder may have written it.
+
+    Raises:
+        TypeError, ValueError: it is none of ours.
+    """
+    digests, ours, stamped = item
+    whole = isinstance(digests, list) and isinstance(ours, bool) and isinstance(stamped, list)
+    if not (whole and digests and all(isinstance(digest, str) for digest in digests)):
+        raise TypeError(path)
+    name = raw(path)
+    parts = name.split(b"/")
+    longest = max(map(len, parts))
+    inside = {b"", b".", b"..", FOLDER}.isdisjoint(parts) and b"\0" not in name
+    if not inside or longest > _NAME_LIMIT or len(name) > room:
+        raise ValueError(path)
+    return name, Record(digests, ours, stamped)
 
 
 def stamp(status: os.stat_result) -> List[int]:

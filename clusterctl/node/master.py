@@ -90,7 +90,7 @@ class Master:
         for channel in list(self._channels.values()):
             channel.close()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket, address: str) -> None:
         channel = Channel(
             self._reactor,
             connection,
@@ -98,7 +98,7 @@ class Master:
             on_message=self._heard,
             on_over=self._over,
         )
-        self._strangers.add(channel.close)
+        self._strangers.add(channel.close, address)
 
     def _heard(self, channel: Channel, message: Message) -> None:
         if not channel.name:

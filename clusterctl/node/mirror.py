@@ -20,6 +20,7 @@ from clusterctl.node.compare import (
     folder,
     make_folder,
     no_collection,
+    replace_plain,
     token_path,
     told_by_name,
 )
@@ -139,8 +140,8 @@ def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:
 
 
 def _write_gitignore(root: bytes) -> None:
-    with open(os.path.join(root, FOLDER, b".gitignore"), "w") as file:
-        file.write("*\n")  # if the folder is a clone too, its git must not see ours
+    # If the folder is a clone too, its git must not see ours.
+    replace_plain(os.path.join(root, FOLDER, b".gitignore"), "*\n")
 
 
 def clear(args: Dict[str, Any], body: bytes, link: Link) -> Message:

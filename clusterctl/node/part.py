@@ -11,7 +11,7 @@ from clusterctl.node import lock, processes
 from clusterctl.node.ending import AFTER_TERM, KILL_LIMIT, send_all
 from clusterctl.node.paths import NOWHERE, NodePaths
 from clusterctl.node.processes import Process
-from clusterctl.node.record import read_json, write_whole
+from clusterctl.node.record import Record, read_json
 from clusterctl.node.spawn import stamps
 from clusterctl.node.status import Recorded, is_alive, keepers
 from clusterctl.node.stopfile import remove_left_by
@@ -107,16 +107,14 @@ class Part(NamedTuple):
         return left
 
     def close_the_books(self, reason: str) -> None:
-        """Do what the supervisor could not: remove its stop file, write the end."""
+        """Do what the supervisor could not: remove its stop file, write the end in its reserve."""
         if not self.job or os.path.exists(self.paths.end):
             return
         remove_left_by(self.paths)
         ranks = (read_json(self.paths.supervisor) or {}).get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"
-        end = {"state": "stopped", "by": "stop", "exit_code": None, "time": time.time()}
+        now = time.time()
+        end = {"state": "stopped", "by": "stop", "exit_code": None, "time": now, "over": now}
         reason = "%s; its supervisor had died" % reason
-        try:
-            write_whole(self.paths.end, {"schema": 1, **end, "reason": reason, "ranks": ranks})
-        except OSError:
-            return
+        Record(self.paths).end({"schema": 1, **end, "reason": reason, "ranks": ranks})

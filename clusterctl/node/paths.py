@@ -17,10 +17,12 @@ Never under HOME, which may be one filesystem for all nodes and away just when i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from clusterctl.node.kinds import described
 from clusterctl.node.link import OperationError
 
 EVENTS = "events.jsonl"
@@ -138,7 +140,8 @@ class NodePaths(NamedTuple):
         *parents, _ = self._levels()
         try:
             for parent in parents:
-                os.makedirs(parent, mode=0o700, exist_ok=True)
+                with contextlib.suppress(FileExistsError):  # if it is no folder, `_not_ours` tells
+                    os.makedirs(parent, mode=0o700, exist_ok=True)
                 problem = _not_ours(parent)
                 if problem:
                     raise OperationError("state-folder", problem, folder=parent, hint=_HINT)
@@ -200,11 +203,12 @@ def _not_ours(folder: str) -> str:
     /var/tmp is open to all: whoever comes first could put a folder there for us to believe in.
     """
     seen = os.lstat(folder)
-    if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and not seen.st_mode & 0o022:
+    ours = seen.st_uid == os.getuid()
+    if stat.S_ISDIR(seen.st_mode) and ours and not seen.st_mode & 0o022:
         return ""
-    mode = stat.S_IMODE(seen.st_mode)
-    found = "owner uid %d, mode %o; wanted uid %d, mode 700" % (seen.st_uid, mode, os.getuid())
-    return "%s is not a folder of this user alone (%s)" % (folder, found)
+    expected = "a folder of uid %d, mode 700" % os.getuid()
+    words = "%s is not a folder of this user alone: expected %s, found %s"
+    return words % (folder, expected, described(seen))
 
 
 _HINT = "set `state:` of this node to another folder, on a local disk"

@@ -36,8 +36,11 @@ _ENDING: Dict[str, Tuple[type, ...]] = {
     "grace": (int, float),
     "signal": (str, type(None)),
     "file": (str, type(None)),
+    "killed_by": (int, type(None)),
 }
 """What an ending is made of; the first three are always there."""
+_LONGEST = 10**8
+"""Seconds of grace."""
 
 
 def ending_in(message: Message) -> Message:
@@ -52,6 +55,8 @@ def ending_in(message: Message) -> Message:
     for name, kinds in _ENDING.items():
         if name in ending and not isinstance(ending[name], kinds):
             raise ValueError("%s of an ending: found %.200r" % (name, ending[name]))
+    if not 0 <= ending.get("grace", 0) <= _LONGEST:  # no timer waits for NaN
+        raise ValueError("grace of an ending: found %.200r" % ending["grace"])
     try:
         signal_number(ending.get("signal") or "TERM")
     except KeyError as error:

@@ -6,9 +6,14 @@ remembers what it is given.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import resource
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
+
+_MEMORY_LIMIT = 2 * 1024**3
+"""Bytes that reading one pickle may take; the largest `.metadata` that we know need a tenth."""
 
 
 class Blank:
@@ -60,6 +65,22 @@ class Reader(pickle.Unpickler):
         self.storages: Dict[str, Tuple[str, int]] = {}
         """A tensor storage's key → its class, and how many elements it has."""
 
+    def load(self) -> Any:  # noqa: ANN401  (a pickle holds anything)
+        """Read one pickle.
+
+        Raises:
+            MemoryError: it asks for more memory than any whole one of its kind needs.
+        """
+        # Nine bytes can ask for a table of sixty gigabytes, which would be filled with zeros.
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        most = _address_space() + _MEMORY_LIMIT
+        ceiling = most if limits[1] == resource.RLIM_INFINITY else min(most, limits[1])
+        resource.setrlimit(resource.RLIMIT_AS, (ceiling, limits[1]))
+        try:
+            return super().load()
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
     def find_class(self, module: str, name: str) -> type:
         """Return an empty class of that name."""
         self.named.append((module, name))
@@ -69,6 +90,11 @@ class Reader(pickle.Unpickler):
         """Leave tensors where they are; remember how long each must be."""
         if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage":  # noqa: PLR2004
             self.storages[str(pid[2])] = (getattr(pid[1], "__name__", ""), int(pid[4]))
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 _ELEMENT = {

@@ -35,7 +35,7 @@ class Ranks:
         spawner: Spawner,
         record: Record,
         *,
-        on_failure: Callable[[str, int, Optional[int]], None],
+        on_failure: Callable[[str, int, Optional[int], Optional[int]], None],
         on_success: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
@@ -46,7 +46,7 @@ class Ranks:
             job: what to run.
             spawner: starts them.
             record: hears of everything.
-            on_failure: by `rank` or `launcher`, the exit code, and the rank if it was one.
+            on_failure: by `rank` or `launcher`, the exit code, the signal and the rank, if any.
             on_success: all have ended well.
             on_end: any has ended, once it is recorded.
         """
@@ -162,7 +162,7 @@ class Ranks:
     def _judge(self, rank: Rank, *, ordered: bool) -> None:
         """Act on an end whose code is known, or will never be."""
         if rank.exit_code and not self.ordered and not self._job["launcher_decides"]:
-            self._on_failure("rank", rank.exit_code, rank.rank)
+            self._on_failure("rank", rank.exit_code, rank.signal, rank.rank)
         killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
         self._record.event(
             "rank-ended",
@@ -208,11 +208,11 @@ class Ranks:
                 rank.exit_code = rank.exit_code or 0
         self._learn_codes(0)
         if not self.ordered:
-            self._blame(code)
+            self._blame(code, number)
         self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
         self._on_end()
 
-    def _blame(self, code: int) -> None:
+    def _blame(self, code: int, number: Optional[int]) -> None:
         """Find out what the launcher's end means: the ranks' end, or its own."""
         if code == 0:
             self._on_success()
@@ -220,9 +220,9 @@ class Ranks:
         failed = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
         if failed:
             first = min(failed, key=lambda rank: rank.ended or 0)
-            self._on_failure("rank", first.exit_code or code, first.rank)
+            self._on_failure("rank", first.exit_code or code, first.signal, first.rank)
         else:
-            self._on_failure("launcher", code, None)
+            self._on_failure("launcher", code, number, None)
 
     def stuck(self) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""

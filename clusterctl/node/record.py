@@ -36,6 +36,11 @@ def boot_id() -> str:
         return file.read().strip()
 
 
+def over_at(end: Optional[Dict[str, Any]]) -> Optional[float]:
+    """Return when a part was over, by its end; earlier versions kept only when the end began."""
+    return (end or {}).get("over") or (end or {}).get("time")
+
+
 def write_whole(path: str, value: Dict[str, Any]) -> None:
     """Write a JSON file so that it is there whole or as before.
 

@@ -15,6 +15,8 @@ from clusterctl.node.torch_zip import Broken
 SUFFIX = ".safetensors"
 _LIMIT = 100 * 1024 * 1024
 _LENGTH = struct.Struct("<Q")
+_LARGEST = 1 << 63
+"""Elements of a tensor; the library itself takes no more."""
 _ABOUT = "__metadata__"
 _BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
@@ -77,6 +79,8 @@ def _span(tensor: Dict[str, Any]) -> Tuple[int, int, int]:
         if type(dimension) is not int or dimension < 0:
             raise ValueError("shape")
         count *= dimension
+        if count > _LARGEST:  # as many of them would take hours to multiply
+            raise ValueError("shape")
     bits = count * _BITS[tensor["dtype"]]
     if type(begin) is not int or type(end) is not int or bits % 8:
         raise ValueError("offsets")

@@ -19,6 +19,7 @@ from clusterctl.node.environment import compose
 from clusterctl.node.handover import agent_argv
 from clusterctl.node.leftovers import must_be_empty
 from clusterctl.node.link import Link, OperationError
+from clusterctl.node.manifest import is_unfinished
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
 from clusterctl.node.rank import which
 from clusterctl.node.record import boot_id, write_whole
@@ -37,7 +38,8 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """Start a node's part of a run, detached, and answer once its processes are there.
 
     Args:
-        args: `job`: what to start; it is kept in the run's folder, so it holds no secret.
+        args: `job`: what to start; it is kept in the run's folder, so it holds no secret;
+            `forces`: also where the last sync did not finish.
         body: JSON: `env` (secret values), `token`, and on the master `key`.
         link: unused: there is one answer.
     """
@@ -51,6 +53,8 @@ def start(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         raise lock.busy(holder)
     must_be_empty(job)
     answered(job["workdir"], lambda: must_be_enterable(job["workdir"]))
+    if not args.get("forces"):
+        answered(job["workdir"], lambda: must_be_synced_whole(job["workdir"]))
     answered(job["workdir"], lambda: must_be_asked_alone(job))
     environment = compose(job, secrets.pop("env", {}))
     words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]
@@ -123,6 +127,18 @@ def must_be_enterable(workdir: str) -> None:
     what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
     hint = "clusterctl sync, or set `workdir:` in the inventory"
     raise OperationError("workdir", "workdir %s %s" % (workdir, what), workdir=workdir, hint=hint)
+
+
+def must_be_synced_whole(workdir: str) -> None:
+    """Refuse code of which a sync that was cut off brought only some files.
+
+    Raises:
+        OperationError: `sync`.
+    """
+    if is_unfinished(encode(workdir)):
+        message = "the last sync of workdir %s did not finish: its files do not belong together"
+        hint = "clusterctl sync, or --force to run what is there"
+        raise OperationError("sync", message % workdir, workdir=workdir, hint=hint)
 
 
 def must_be_asked_alone(job: Dict[str, Any]) -> None:

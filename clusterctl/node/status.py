@@ -13,6 +13,9 @@ from clusterctl.node.paths import NodePaths, default_root, runs
 from clusterctl.node.record import boot_id, boot_time, read_json
 from clusterctl.wire import Message
 
+END = ("state", "reason", "exit_code", "by", "time", "over")
+"""The fields of an end that `status` answers with."""
+
 
 def status(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     """Answer with this node's part of a run: `cluster`, `run`, `node` and perhaps `state`."""
@@ -86,9 +89,7 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
             "beat_age_s": 0.0 if live else beat_age(paths),
             "rebooted": bool(saved) and saved.get("boot_id") != boot_id(),
         },
-        "end": {name: shown.get(name) for name in ("state", "reason", "exit_code", "by", "time")}
-        if shown
-        else None,
+        "end": {name: shown.get(name) for name in END} if shown else None,
         "began": account.get("began"),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any, Dict
@@ -25,7 +26,9 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `signal`,
-            `file`: as the job's `stop`; `bars`: it may still be about to begin, and must not.
+            `file`: as the job's `stop`; `bars`: it may still be about to begin, and must not;
+            `planned`: what the controller knows of a part without a folder, as in its job:
+            `node_rank`, `master`, `device`; such a part will not begin any more.
         body: unused.
         link: gets `{"stage": …}` as it goes.
 
@@ -37,6 +40,8 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     del body
     if never_began(args) or (args.get("bars") and is_barred(args)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
+    if args.get("planned") and not Part.find(args).holds_lock():
+        take_place(args)
     part = Part.find(args)
     to_runs_own("stop", args, link, part.paths)
     say(link, {"stage": "asking"})
@@ -47,15 +52,27 @@ def stop(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     living = part.kill()
     unkillable = {process.pid for process in living}
     left = [why_left(process) for process in living]
-    memory = proof.memory(part.job, {pid for pid, _ in part.recorded.read()})
+    planned: Dict[str, Any] = args.get("planned") or {}
+    # Which processes had a GPU only the folder knows.
+    used = part.job or (planned if planned.get("device") == "cpu" else {})
+    memory = proof.memory(used, {pid for pid, _ in part.recorded.read()})
     holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
     others = strangers.during(part.paths, holders)
-    port_free, port_holder = proof.port(part.job)
+    port_free, port_holder = proof.port(part.job or planned)
     if not left:
         part.close_the_books(str(args.get("reason") or "stopped"))
     left += memory.ghosts
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
     return Message({"gone": not left, "left": left, "strangers": others, **proven})
+
+
+def take_place(args: Dict[str, Any]) -> None:
+    """Make the folder of a part that has none, so that a start that still hangs cannot.
+
+    It has no `barred` in it: the part may have been here, and its folder deleted.
+    """
+    with contextlib.suppress(OperationError):
+        NodePaths.of(args).make()
 
 
 def is_barred(args: Dict[str, Any]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from clusterctl.node.children import within
 from clusterctl.node.paths import NodePaths, default_root, runs
@@ -24,34 +25,37 @@ def make(workdir: str, name: Optional[str]) -> str:
     if name is None:
         return ""
     path = os.path.join(workdir, name)
-    number = within(LIMIT_SECONDS, lambda: _attempt(lambda: _create(path)))
-    if number == errno.EEXIST:
-        return ""  # the person's, or another node's on the same filesystem
+    number, new = within(LIMIT_SECONDS, lambda: _create(path))
     if number:
         raise OSError(number, os.strerror(number))
-    return path
+    return path if new else ""
 
 
 def remove(path: str) -> None:
     """Remove a file that we made, if it is still there and its filesystem answers."""
     try:
         if path:
-            within(LIMIT_SECONDS, lambda: _attempt(lambda: os.unlink(path)))
+            within(LIMIT_SECONDS, lambda: _unlink(path))
     except OSError:
         return
 
 
-def _create(path: str) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-
-
-def _attempt(action: Callable[[], None]) -> int:
-    """Return the error number, 0 for done."""
+def _create(path: str) -> Tuple[int, bool]:
+    """Return the error's number, 0 for none, and whether the file is new."""
     try:
-        action()
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        if os.path.exists(path):
+            return 0, False  # the person's, or another node's on the same filesystem
+        return errno.EEXIST, False  # a link to nothing, which no rank sees
     except OSError as error:
-        return error.errno or errno.EIO
-    return 0
+        return error.errno or errno.EIO, False
+    return 0, True
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def remove_left_by(paths: NodePaths) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional
 from clusterctl.node import processes
 from clusterctl.node.paths import NodePaths
 from clusterctl.node.processes import Process
-from clusterctl.node.record import boot_id, boot_time, read_json
+from clusterctl.node.record import boot_id, boot_time, over_at, read_json
 from clusterctl.node.spawn import STAMP_RUN
 from clusterctl.node.status import keepers
 
@@ -29,7 +29,7 @@ def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
     if saved.get("boot_id") != boot_id():
         return []
     began = min(start for _, start in keepers(saved))
-    ended = (read_json(paths.end) or {}).get("time")
+    ended = over_at(read_json(paths.end))
     found = []
     for pid in sorted(held):
         process = processes.read(pid)

@@ -162,11 +162,12 @@ class Supervisor:
         phases = after_success(self._job["stop"].get("leftovers", LINGER))
         self._ending = Ending(self.reactor, self._left, phases, self._all_gone)
 
-    def _failed(self, by: str, code: int, rank: Optional[int]) -> None:
+    def _failed(self, by: str, code: int, number: Optional[int], rank: Optional[int]) -> None:
         ended = "the launcher ended with exit code %d" % code
         reason = ended if rank is None else self._ranks.words(rank)
         node = self._job["node"]
-        self._end_everywhere(Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank))
+        cause = Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank)
+        self._end_everywhere(cause._replace(killed_by=number))
 
     def _told_to_end(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was told to end (%s)" % number.name})
@@ -202,7 +203,15 @@ class Supervisor:
         else:
             reason = "node %s: %s" % (cause.node, cause.reason)
             self._end_here(Cause(by="peer", reason=reason, node=cause.node))
-            self._record.event("peer-bad-end", peer=cause.node, message=cause.reason)
+            self._record.event(
+                "peer-bad-end",
+                peer=cause.node,
+                message=cause.reason,
+                by=cause.by,
+                rank=cause.rank,
+                exit_code=cause.exit_code,
+                signal=cause.killed_by,
+            )
 
     # The end.
 
@@ -251,6 +260,7 @@ class Supervisor:
         """Nothing of this part runs any more: settle with the others, then leave."""
         assert self._end is not None
         self._ranks.settle()
+        self._end["over"] = time.time()
         self._end["left"] = [process.pid for process in left]
         stopfile.remove(self._stop_file)  # left there it would stop the next run
         self._peers.tell_bye(self._end["state"])

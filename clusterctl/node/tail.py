@@ -18,6 +18,8 @@ CHUNK = 256 * 1024
 LEAST = 64 * 1024
 """Bytes at the end of a log that are sent at least."""
 POLL_SECONDS = 0.03
+MOST_OPEN = 100
+"""Files that are kept open; opening one again for every piece of it takes longer than reading."""
 MOST_PIECES = 20000
 """Pieces that the history is cut into, for its order in time; more would cost too much."""
 
@@ -31,7 +33,8 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `from`: file → offset, where a negative
             one counts from the log's end; `lines`: at least so many of the last lines of each log
-            that `from` does not name; `follow`; `files`: only these logs.
+            that `from` does not name; `follow`; `files`: only these logs; `by_file`: one log after
+            the other, in large pieces, whenever they were written.
         body: unused.
         link: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset", "next",
             "time", "dropped"}` (the last: bytes before these that are lost), and
@@ -44,7 +47,10 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     reader.resolve_offsets(int(args.get("lines") or 0))
     link.send(Message({"here": True}))  # a run may have nothing to say for hours
     reader.events()
-    reader.history()
+    if args.get("by_file"):
+        reader.news()
+    else:
+        reader.history()
     while args.get("follow") and not link.gone:
         over = is_over(paths)  # before the last look: what is written until then is sent
         if not reader.news() and over:
@@ -67,6 +73,8 @@ class Reader:
         self, paths: NodePaths, link: Link, offsets: Dict[str, int], only: Optional[List[str]]
     ) -> None:
         self.paths, self.link, self.offsets, self.only = paths, link, offsets, only
+        self._open: Dict[str, int] = {}
+        """Descriptors of logs and of their marks: neither is ever replaced by another file."""
         self._skipped: Dict[str, int] = {}
         """Bytes of a log that were dropped before they could be sent."""
 
@@ -90,7 +98,7 @@ class Reader:
         """Send the events that are new and whole; tell whether there were any."""
         any_new = False
         start = self.offsets.get(EVENTS, 0)
-        data = self._read(EVENTS, start, None)
+        data = self._read(EVENTS, start)
         for line in data.splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break
@@ -137,20 +145,19 @@ class Reader:
                 yield max(latest, self._modified(log)), log, start, size
 
     def _send(self, log: str, start: int, end: int, written: float) -> None:
-        start = self._skip(log, start, end)
         while start < end:
-            data = self._read(log, start, min(CHUNK, end - start))
+            data = self._pread(log, start, min(CHUNK, end - start))
             if not data:
                 break
             after = start + len(data)
-            # Again, after the read: what was dropped meanwhile was read as zeros.
-            begin = self._skip(log, start, after)
+            # Only after the read: what was dropped meanwhile was read as zeros.
+            begin = self._skip(log, start, end)
             if begin < after:
                 head = {"data": log, "rank": rank_of(log), "offset": begin, "next": after}
                 if log in self._skipped:
                     head["dropped"] = self._skipped.pop(log)
                 self.link.send(Message({**head, "time": round(written, 3)}, data[begin - start :]))
-            start = after
+            start = max(begin, after)
         self.offsets[log] = start
 
     def _skip(self, log: str, start: int, end: int) -> int:
@@ -163,7 +170,7 @@ class Reader:
     def _dropped(self, log: str) -> int:
         """Return the offset up to which a log was dropped to make room."""
         try:
-            return int(self._read(dropped_of(log), 0, 32) or 0)
+            return int(self._pread(dropped_of(log), 0, 32) or 0)
         except ValueError:
             return 0  # a power failure leaves zeros
 
@@ -174,16 +181,34 @@ class Reader:
         while offset > floor and (lines >= 0 or size - offset < LEAST):
             # `lines + 1` line ends: the last line has one too, and the first may be cut.
             offset = max(0, offset - LEAST)
-            lines -= self._read(log, offset, min(LEAST, size - offset)).count(b"\n")
+            lines -= self._pread(log, offset, min(LEAST, size - offset)).count(b"\n")
         return offset
 
-    def _read(self, name: str, offset: int, count: Optional[int]) -> bytes:
+    def _read(self, name: str, offset: int) -> bytes:
+        """Return a file from an offset to its end; nothing of one that cannot be read."""
         try:
             with open(os.path.join(self.paths.folder, name), "rb") as file:
                 file.seek(offset)
-                return file.read(-1 if count is None else count)
+                return file.read()
         except OSError:
             return b""
+
+    def _pread(self, name: str, offset: int, count: int) -> bytes:
+        """Return at most so many bytes of a log or its mark; none where it cannot be read."""
+        try:
+            if name not in self._open:
+                if len(self._open) >= MOST_OPEN:
+                    self.close()
+                self._open[name] = os.open(os.path.join(self.paths.folder, name), os.O_RDONLY)
+            return os.pread(self._open[name], count, offset)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """Close the files that are open; they are opened again when they are read."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open = {}
 
     def _size(self, log: str) -> int:
         try:
@@ -199,7 +224,7 @@ class Reader:
 
     def _times(self, log: str) -> List[Tuple[float, int]]:
         found = []
-        for line in self._read(times_of(log), 0, None).splitlines():
+        for line in self._read(times_of(log), 0).splitlines():
             try:
                 written, size = line.split()
                 found.append((float(written), int(size)))

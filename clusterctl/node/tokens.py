@@ -109,7 +109,7 @@ def _writer(share: Dict[str, Any], word: str) -> Callable[[Callable[[bytes], Non
 def _write_whole(path: str, word: str) -> None:
     """Write so that no other node can see half of it."""
     part = path + ".part"
-    with open(part, "w") as file:
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
         file.write(word)
         file.flush()
         os.fsync(file.fileno())
@@ -149,8 +149,9 @@ def _sight(folder: str, name: str, word: str) -> Optional[str]:
         # The listing first: NFS caches it apart from the file, and programs use both.
         if name not in os.listdir(folder):
             return "it is not in the folder's listing"
-        with open(os.path.join(folder, name)) as file:
-            return None if file.read() == word else "its content is another"
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(os.path.join(folder, name), flags), "rb") as file:
+            return None if file.read(len(word) + 1) == word.encode() else "its content is another"
     except OSError as error:
         return os.strerror(error.errno or 0)
 

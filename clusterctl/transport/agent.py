@@ -11,6 +11,7 @@ import functools
 import marshal
 import re
 import secrets
+import threading
 
 from clusterctl.node import loader
 
@@ -63,6 +64,10 @@ def _sources() -> bytes:
     return marshal.dumps(loader.read_sources(), 2)
 
 
+_reading = threading.Lock()
+"""Held while the sources are read: all nodes ask for them at once, and one answer does."""
+
+
 def fresh_marker() -> bytes:
     """Return bytes that no login shell prints by chance."""
     return b"clusterctl-%s\n" % secrets.token_hex(12).encode()
@@ -76,5 +81,7 @@ def opening(marker: bytes, python: str | None) -> bytes:
         python: the inventory's interpreter, tried last; one whose path is not plain is not.
     """
     plain = python if python and _PLAIN_PATH.fullmatch(python) else ""
+    with _reading:
+        sources = _sources()
     lines = f"exec({_STUB!r})\n{plain}\n".encode()
-    return lines + b"".join(b"%12d" % len(part) + part for part in (marker, _sources()))
+    return lines + b"".join(b"%12d" % len(part) + part for part in (marker, sources))

@@ -36,9 +36,12 @@ class AgentCall(Call):
         """Send the agent and the request; what goes wrong is said by `reply()`."""
         self.node = node
         self._stream = stream
+        self._request = request
         self._timeouts = timeouts
         self._began = time.monotonic()
         self._deadline = None if timeout is None else self._began + timeout
+        self._due: float | None = None
+        """When the next answer must have come."""
         self._marker = agent.fresh_marker()
         self._buffer = bytearray()
         self._answering = False
@@ -54,6 +57,7 @@ class AgentCall(Call):
         except OSError as error:
             # What the node says on the other pipe tells more than our failure to write.
             logger.debug("%s: sending the agent: %s", node.name, error)
+        self._speaks_by = time.monotonic() + timeouts.answer
 
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, up to and with the last."""
@@ -62,6 +66,7 @@ class AgentCall(Call):
                 self._find_marker()
             while True:
                 message = self._next()
+                self._due = None
                 self._done = "end" in message.head
                 yield message
                 if self._done:
@@ -83,6 +88,10 @@ class AgentCall(Call):
             except OSError as error:
                 self._mute = True
                 logger.debug("%s: sending: %s", self.node.name, error)
+
+    def due(self, seconds: float) -> None:
+        """Expect the next answer within so many seconds: heartbeats are none."""
+        self._due = time.monotonic() + seconds
 
     def reply(self) -> Reply:
         """Say how the call ended."""
@@ -113,18 +122,23 @@ class AgentCall(Call):
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
         while True:
-            message = read_message(cast("BinaryIO", self))
+            message = read_message(
+                cast("BinaryIO", self),
+                head_limit=self._request.head_limit,
+                body_limit=self._request.body_limit,
+            )
             if message is None:
                 raise self._ended_early()
             if "crash" in message.head:
-                logger.debug("%s: %s", self.node.name, message.head["traceback"])
+                logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
                 raise Failed("bad-output", "answer", str(message.head["crash"]), _REPORT)
             if "beat" not in message.head:
                 return message
 
     def _find_marker(self) -> None:
         while (found := self._buffer.find(self._marker)) < 0:
-            part = self._receive(self._timeouts.answer)
+            # A shell's noise does not make it longer.
+            part = self._receive(self._speaks_by - time.monotonic())
             if not part:
                 raise self._never_began()
             self._buffer += part
@@ -138,15 +152,18 @@ class AgentCall(Call):
         self._answering = True
 
     def _receive(self, patience: float) -> bytes:
-        limit = patience
-        if self._deadline is not None:
-            limit = min(limit, self._deadline - time.monotonic())
+        ends = [end for end in (self._deadline, self._due) if end is not None]
+        limit = min([patience, *(end - time.monotonic() for end in ends)])
         try:
+            if limit <= 0:
+                raise TimeoutError  # noqa: TRY301  (also where bytes come without end)
             return self._stream.receive(limit)
         except TimeoutError as error:
             phase = "answer" if self._answering else "exec"
             if limit < patience:
                 words = f"not done in {time.monotonic() - self._began:.0f} s"
+            elif not self._answering:
+                words = f"no sign of life for {self._timeouts.answer:.0f} s"
             else:
                 words = f"no sign of life for {patience:.0f} s"
             if not self._answering and self._buffer:

@@ -11,6 +11,8 @@ import paramiko
 from clusterctl.transport.failure import safe
 from clusterctl.transport.stream import EXIT_PATIENCE, Ending, Stream
 
+RECEIVE_SIZE = 1 << 21
+"""Bytes taken from paramiko at once, all that its window holds; it moves what it keeps."""
 SEND_SIZE = 1 << 16
 """Bytes handed to paramiko at once; it copies what it does not send."""
 
@@ -28,7 +30,7 @@ class ChannelStream(Stream):
         """Return the next bytes of its stdout; stderr is drained along, for they share a window."""
         self._channel.settimeout(max(timeout, 0.001))
         with _as_the_systems():
-            data = self._channel.recv(1 << 16)
+            data = self._channel.recv(RECEIVE_SIZE)
             self._drain()
         return data
 

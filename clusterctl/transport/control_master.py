@@ -17,10 +17,16 @@ from pathlib import Path
 
 from clusterctl.transport.failure import Failed, translated
 from clusterctl.transport.interface import State, Timeouts
+from clusterctl.transport.known_hosts import KnownHosts, fingerprint
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
+from clusterctl.transport.trust import tell_accepted
 
 PREFIX = "cctl-"
-"""Of the folders with sockets in /tmp, before the number of the process that made them."""
+"""Of the folders with sockets, before the number of the process that made them."""
+RSYNC = "r-"
+"""Of the sockets in them that wait for an rsync; nobody removes one whose command was killed."""
+LONGEST_PARENT = 40
+"""A socket's path may have about a hundred characters, and macOS's TMPDIR takes half of them."""
 POLL_SECONDS = 0.01
 CLOSING_SECONDS = 5.0
 
@@ -68,6 +74,12 @@ class Policy:
         strict = "accept-new" if self.accept_new else "yes"
         return ["-o", f"StrictHostKeyChecking={strict}", "-o", f"UserKnownHostsFile={files}"]
 
+    def tell_accepted(self, master: ControlMaster) -> None:
+        """Print the fingerprint of each key that OpenSSH recorded: OpenSSH names only the host."""
+        for name in re.findall(r"Permanently added '([^']+)'", master.said()):
+            for line in KnownHosts.load([self.own_file]).lines(name.partition(",")[0]):
+                tell_accepted(name, f"{line.key_type} {fingerprint(line.blob)}", self.own_file)
+
 
 class Folder:
     """A private folder for sockets, with a path short enough for one; made when first needed.
@@ -106,8 +118,7 @@ class Folder:
             if self._closed:
                 raise Failed("lost", "connect", "the connections of this command are closed")
             if self._path is None:
-                # TMPDIR may be long (macOS); a socket's path may have about a hundred characters.
-                parent = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()  # noqa: S108  (mkdtemp's is private)
+                parent = _parent()
                 _sweep(Path(parent))
                 self._path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
             return self._path
@@ -125,8 +136,19 @@ class Folder:
             shutil.rmtree(self._path, ignore_errors=True)
 
 
+def _parent() -> str:
+    """Return TMPDIR, or /tmp if a socket's path would be too long there."""
+    chosen = tempfile.gettempdir()
+    if len(chosen) > LONGEST_PARENT and os.access("/tmp", os.W_OK):  # noqa: S108  (mkdtemp's is private)
+        return "/tmp"  # noqa: S108
+    return chosen
+
+
 def _sweep(parent: Path) -> None:
-    """Remove empty folders of commands that were killed: their masters end, and remove sockets."""
+    """Remove the folders of commands that were killed, once their masters ended and left them.
+
+    A master removes its own socket when it ends.
+    """
     for path in parent.glob(f"{PREFIX}*-*"):
         pid = path.name.removeprefix(PREFIX).partition("-")[0]
         if not pid.isdigit():
@@ -135,6 +157,8 @@ def _sweep(parent: Path) -> None:
             os.kill(int(pid), 0)
         except ProcessLookupError:
             with contextlib.suppress(OSError):
+                for socket in path.glob(f"{RSYNC}*"):
+                    socket.unlink()
                 path.rmdir()  # one that is not empty, or another person's, stays
         except OSError:
             continue

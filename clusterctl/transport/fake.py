@@ -42,6 +42,9 @@ class FakeCall(Call):
         """Keep the message in `sent`."""
         self.sent.append(message)
 
+    def due(self, seconds: float) -> None:
+        """Answers are never late."""
+
     def reply(self) -> Reply:
         """Return the given failure, or ok."""
         if isinstance(self._answer, Reply):
@@ -72,6 +75,9 @@ class StreamedCall(Call):
 
     def send(self, message: Message) -> None:
         """Send nothing."""
+
+    def due(self, seconds: float) -> None:
+        """Answers are never late."""
 
     def reply(self) -> Reply:
         """Return the reply that came last."""
@@ -162,7 +168,9 @@ class FakePool:
                 yield name, message
             yield name, call.reply()
 
-    def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
         """Merge the given answers as `pool.Pool` does."""
 
         def start(name: str, request: Request) -> Call:
@@ -170,7 +178,7 @@ class FakePool:
                 return StreamedCall(self.cluster.node(name), iter([_absent(name)]))
             return self._start(name, request)
 
-        return Following(start, requests, tick=tick)
+        return Following(start, requests, tick=tick, patience=patience)
 
     def close(self) -> None:
         """Nothing is open."""

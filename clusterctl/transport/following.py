@@ -18,8 +18,10 @@ Item = tuple[str, Message | Reply]
 Start = Callable[[str, Request], Call]
 """Begins a request on a node without waiting for its connection; a failure is in its reply."""
 
-WAITING_LIMIT = 256
-"""Messages that may wait to be read; a fast node then waits for a slow screen."""
+WAITING_LIMIT = 16 * 1024 * 1024
+"""Bytes of messages that may wait to be read; a fast node then waits for a slow screen."""
+LEAST_SIZE = 16 * 1024
+"""Bytes that a message counts at least: what it takes in memory is more than its frame."""
 _LOOK_AROUND = 0.5
 _GATHER = 0.005
 """Seconds to let messages gather before waiting for the next: waking up for each one costs more
@@ -33,14 +35,30 @@ class Following:
     nothing came for `tick` seconds. It ends when every stream has.
     """
 
-    def __init__(self, start: Start, requests: Mapping[str, Request], *, tick: float) -> None:
-        """Start every node's request in a thread of its own."""
+    def __init__(
+        self,
+        start: Start,
+        requests: Mapping[str, Request],
+        *,
+        tick: float,
+        patience: float | None = None,
+    ) -> None:
+        """Start every node's request in a thread of its own.
+
+        Args:
+            start: begins one.
+            requests: by node.
+            tick: seconds of silence after which None is yielded.
+            patience: seconds that a node may take for each message; None: as long as it lives.
+        """
         self._start = start
         self._tick = tick
-        self._items: queue.Queue[Item | _Through] = queue.Queue(WAITING_LIMIT)
+        self._patience = patience
+        self._items: _Waiting = _Waiting(WAITING_LIMIT)
         self._running = 0
         self._closed = threading.Event()
-        self._calls: set[Call] = set()
+        self._calls: dict[Call, str] = {}
+        """The open calls, each with its node."""
         self._lock = threading.Lock()
         for node, request in requests.items():
             self.add(node, request)
@@ -56,6 +74,13 @@ class Following:
         with self._lock:
             self._closed.set()
             calls = tuple(self._calls)
+        for call in calls:
+            call.close()
+
+    def drop(self, node: str) -> None:
+        """Give up what is read of a node: its stream ends with what has come."""
+        with self._lock:
+            calls = [call for call, name in self._calls.items() if name == node]
         for call in calls:
             call.close()
 
@@ -115,15 +140,21 @@ class Following:
             with self._lock:
                 if self._closed.is_set():
                     return
-                self._calls.add(call)
+                self._calls[call] = node
             try:
+                self._expect(call)
                 for message in call.messages():
                     if not self._put((node, message)):
                         return
+                    self._expect(call)
                 self._put((node, call.reply()))
             finally:
                 with self._lock:
-                    self._calls.discard(call)
+                    del self._calls[call]
+
+    def _expect(self, call: Call) -> None:
+        if self._patience is not None:
+            call.due(self._patience)
 
     def _put(self, item: Item | _Through) -> bool:
         """Wait for room; False: nobody reads any more."""
@@ -134,6 +165,32 @@ class Following:
                 continue
             return True
         return False
+
+
+class _Waiting(queue.Queue["Item | _Through"]):
+    """What waits to be read, limited by its bytes."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._size = 0
+
+    def _qsize(self) -> int:
+        return self._size
+
+    def _put(self, item: Item | _Through) -> None:
+        self._size += _size(item)
+        super()._put(item)
+
+    def _get(self) -> Item | _Through:
+        item = super()._get()
+        self._size -= _size(item)
+        return item
+
+
+def _size(item: Item | _Through) -> int:
+    """Return what an item counts: never nothing, for a queue of nothing is empty."""
+    message = None if isinstance(item, _Through) else item[1]
+    return max(LEAST_SIZE, message.size) if isinstance(message, Message) else LEAST_SIZE
 
 
 class _Through:

@@ -74,6 +74,10 @@ class Request:
     op: str
     args: Mapping[str, object]
     body: bytes = b""
+    head_limit: int = 8 * 1024 * 1024
+    """Bytes of JSON that one answer may have; they take thirty times as much memory."""
+    body_limit: int = 16 * 1024 * 1024
+    """Bytes that may follow the JSON of one answer."""
 
 
 class Call(ABC):
@@ -95,6 +99,10 @@ class Call(ABC):
     @abstractmethod
     def send(self, message: Message) -> None:
         """Send a further message to the operation."""
+
+    @abstractmethod
+    def due(self, seconds: float) -> None:
+        """Expect the next answer within so many seconds; without this it may take for ever."""
 
     @abstractmethod
     def reply(self) -> Reply:

@@ -7,11 +7,14 @@ meets its MaxStartups; OpenSSH's own multiplexing has neither fault.
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from clusterctl.transport.control_master import ControlMaster, Folder, Policy
 from clusterctl.transport.failure import Failed
@@ -70,6 +73,44 @@ class ProcessSocket(QuickSocket):
         return self.explain(self.words)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The last jump host on a way, logged in to."""
+
+    jump: str
+    """The whole way to it."""
+    master: ControlMaster
+
+    def argv(self, host: str, port: str) -> list[str]:
+        """Return the program that carries bytes from here to an address behind it."""
+        return self.master.argv("-W", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+    @property
+    def proxy_command(self) -> str:
+        """The same for ssh's option, which fills the address in and has a shell run it."""
+        words = [word.replace("%", "%%") for word in self.master.argv()]
+        return f"{shlex.join([*words[:-2], '-W'])} '[%h]:%p' {shlex.join(words[-2:])}"
+
+    def failure(self, target: str, words: str) -> Failed:
+        """Return why a way through it was not opened.
+
+        Args:
+            target: where it should have led.
+            words: of the program that carried the bytes: they lack the reason.
+        """
+        # The master's stderr has the reason of a refused channel, but not which channel it was.
+        reasons = {
+            line.partition("open failed: ")[2]
+            for line in self.master.said().splitlines()
+            if "open failed: " in line
+        }
+        told = f"{target} through {self.jump}: "
+        if len(reasons) > 1:
+            told += f"one of: {'; '.join(sorted(reasons))}"
+            return Failed("unreachable", "jump", told, f"try: {_typed(self.jump)}")
+        return self.master.failure(told + (reasons.pop() if reasons else words), phase="jump")
+
+
 class Jumps:
     """The jump hosts of one command, each logged in to once; safe from several threads.
 
@@ -83,61 +124,69 @@ class Jumps:
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._masters: dict[str, ControlMaster | Failed] = {}
+        self._gates: dict[str, Gate | Failed] = {}
 
-    def dial(self, endpoint: Endpoint) -> ProcessSocket:
-        """Open a way to a node through its jump host.
+    def dial(self, endpoint: Endpoint, jump: str) -> ProcessSocket:
+        """Open a way to a node through jump hosts.
 
         Raises:
-            Failed: the jump host cannot be reached.
+            Failed: a jump host cannot be reached.
         """
-        assert endpoint.jump is not None
-        master = self._master(endpoint)
-        if isinstance(master, Failed):
-            raise master
-        host = f"[{endpoint.hostname}]" if ":" in endpoint.hostname else endpoint.hostname
+        gate = self.open(endpoint, jump)
+        argv = gate.argv(endpoint.hostname, str(endpoint.port))
+        return ProcessSocket.start(argv, partial(gate.failure, endpoint.target))
 
-        def explain(words: str) -> Failed:
-            # Why a way was refused is told to the master, without saying which way it was.
-            reasons = {
-                line.partition("open failed: ")[2]
-                for line in master.said().splitlines()
-                if "open failed: " in line
-            }
-            told = f"{endpoint.target} through {endpoint.jump}: "
-            if len(reasons) > 1:
-                told += f"one of: {'; '.join(sorted(reasons))}"
-                return Failed("unreachable", "jump", told, f"try: ssh {endpoint.jump} true")
-            return master.failure(told + (reasons.pop() if reasons else words), phase="jump")
+    def open(self, endpoint: Endpoint, jump: str) -> Gate:
+        """Log in to jump hosts, each through the one before it, and return the last.
 
-        argv = master.argv("-W", f"{host}:{endpoint.port}")
-        return ProcessSocket.start(argv, explain)
-
-    def _master(self, endpoint: Endpoint) -> ControlMaster | Failed:
-        jump = str(endpoint.jump)
+        Raises:
+            Failed: one of them cannot be reached.
+        """
         with self._lock:
             opening = self._opening.setdefault(jump, threading.Lock())
         with opening:
-            if jump not in self._masters:
-                self._masters[jump] = self._log_in(endpoint, jump)
-            return self._masters[jump]
+            if jump not in self._gates:
+                try:
+                    self._gates[jump] = self._log_in(endpoint, jump)
+                except Failed as failure:
+                    self._gates[jump] = failure
+            gate = self._gates[jump]
+        if isinstance(gate, Failed):
+            raise gate
+        return gate
 
-    def _log_in(self, endpoint: Endpoint, jump: str) -> ControlMaster | Failed:
-        *before, last = jump.split(",")
-        destination = ["--", last if last.startswith("ssh://") else f"ssh://{last}"]
-        master = self._folder.master(destination)
+    def _log_in(self, endpoint: Endpoint, jump: str) -> Gate:
+        """Log in to the last of them.
+
+        Not by ssh's own -J: it would reach the others without our options, keys and patience.
+        """
+        way, _, last = jump.rpartition(",")
+        before = self.open(endpoint, way) if way else None
         options = self._policy.options(endpoint.known_hosts)
-        if before:
-            options += ["-J", ",".join(before)]
+        if before is not None:
+            options += ["-o", f"ProxyCommand={before.proxy_command}"]
         if endpoint.identity is not None:
             options += ["-i", str(endpoint.identity)]
+        destination = ["--", last if last.startswith("ssh://") else f"ssh://{last}"]
+        master = self._folder.master(destination)
         try:
             master.open(options, timeouts=self._timeouts)
         except Failed as failure:
             master.close()
-            words = f"jump host {jump}: {failure.words}"
-            return Failed(failure.state, "jump", words, failure.hint)
-        return master
+            if before is not None and failure.state in {"lost", "unreachable"}:
+                failure = before.failure(last, failure.words)
+            words, hint = f"jump host {last}: {failure.words}", failure.hint
+            if hint.startswith("try: "):
+                hint = f"try: {_typed(jump)}"
+            raise Failed(failure.state, "jump", words, hint) from None
+        self._policy.tell_accepted(master)
+        return Gate(jump=jump, master=master)
+
+
+def _typed(jump: str) -> str:
+    """Return what a person types to try a way."""
+    way, _, last = jump.rpartition(",")
+    return f"ssh {f'-J {way} ' if way else ''}{last} true"
 
 
 def run_proxy_command(endpoint: Endpoint) -> ProcessSocket:

@@ -25,20 +25,22 @@ def at_limit(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "start new thread" in str(error)
 
 
-def start_thread(target: Callable[..., object], *args: object, name: str) -> None:
-    """Start a daemon thread.
+def start_thread(target: Callable[..., object], *args: object, name: str) -> threading.Thread:
+    """Start a daemon thread and return it.
 
     Raises:
         CouldNotTell: this machine allows no further one.
     """
     try:
-        threading.Thread(target=target, args=args, name=name, daemon=True).start()
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        thread.start()
     except RuntimeError as error:
         if not at_limit(error):
             raise
         running = threading.active_count()
         message = f"this machine allows no more threads: {running} run, expected one more"
         raise CouldNotTell(message, hint=HINT) from error
+    return thread
 
 
 def raise_descriptor_limit() -> None:

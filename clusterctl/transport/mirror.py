@@ -15,10 +15,14 @@ from clusterctl.transport.failure import Failed
 from clusterctl.transport.interface import Call, Connection, Reply, Request
 from clusterctl.transport.rsync import Pushed, push
 from clusterctl.transport.together import Together
-from clusterctl.wire import Message
+from clusterctl.wire import BODY_LIMIT, Message
 
 ALIVE_SECONDS = 5.0
 """How often we tell a waiting node that we live: it releases the folder after silence."""
+PATHS_LIMIT = 1 << 20
+"""Paths of a plan that are believed."""
+STEP_SECONDS = 600.0
+"""Longest a node may take to compare its folder, or to make way in it."""
 _FOREIGN = "is this host still yours? Its agent asked for files that the sync does not place"
 
 
@@ -56,7 +60,7 @@ class Placement:
             "temporary": self.temporary,
             "tokens": list(self.tokens),
         }
-        return Request(op="place", args=args, body=self.listing)
+        return Request(op="place", args=args, body=self.listing, body_limit=BODY_LIMIT)
 
     @property
     def temporary(self) -> str:
@@ -81,10 +85,12 @@ def mirror(connection: Connection, placement: Placement, folder: Folder) -> Repl
     call = connection.call(placement.request)
     with contextlib.closing(call):
         messages = call.messages()
+        call.due(STEP_SECONDS)
         plan = next(messages, None)
         if plan is not None and "locked" in plan.head:
             if placement.together is not None:
                 placement.together.lock(name)
+            call.due(STEP_SECONDS)
             plan = next(messages, None)
         if plan is None or "end" in plan.head:
             return _with(call.reply(), plan)
@@ -92,6 +98,7 @@ def mirror(connection: Connection, placement: Placement, folder: Folder) -> Repl
         if not _agreed(call, placement, plan):
             call.send(Message({"abort": True}))
             return _ended(call, messages)
+        call.due(STEP_SECONDS)
         call.send(Message({"go": True}))
         begun = next(messages, None)
         if begun is None or "end" in begun.head:
@@ -112,7 +119,7 @@ def needed(plan: Message, placement: Placement) -> list[bytes]:
     """Return the paths that a node asks for.
 
     Raises:
-        Failed: one of them is none of the sync's: it could be any file of this machine.
+        Failed: one is none of the sync's: it could be any file here; or they are too many.
     """
     count = plan.head.get("need")
     paths = _paths(plan)[:count] if isinstance(count, int) else []
@@ -131,7 +138,13 @@ def leftovers(plan: Message) -> tuple[str, ...]:
 
 
 def _paths(plan: Message) -> list[bytes]:
-    """Return all paths of a plan: those that are needed, then those that would be taken away."""
+    """Return all paths of a plan: those that are needed, then those that would be taken away.
+
+    Raises:
+        Failed: they are too many to be true.
+    """
+    if plan.body.count(b"\0") > PATHS_LIMIT:
+        raise Failed("bad-output", "answer", f"a plan of more than {PATHS_LIMIT} paths")
     return plan.body.split(b"\0")[:-1]
 
 
@@ -197,9 +210,12 @@ def _beating(call: Call) -> Callable[[], None]:
 
 
 def _ended(call: Call, messages: Iterator[Message], **more: object) -> Reply:
+    call.due(STEP_SECONDS)
     last = next(messages, None)
     if last is not None:
-        last = Message({**last.head, **more}, last.body)
+        if "end" not in last.head:
+            raise Failed("bad-output", "answer", "it sent more messages than a sync expects")
+        last = Message({**last.head, **more})
         for _ in messages:
             pass  # nothing follows; the call's end is what `reply` waits for
     return _with(call.reply(), last)

@@ -5,18 +5,15 @@ One ControlMaster a node; every call is a session through it.
 
 from __future__ import annotations
 
-import re
-
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import agent
 from clusterctl.transport.calls import AgentCall
 from clusterctl.transport.control_master import ControlMaster, Folder, Policy
 from clusterctl.transport.failure import Failed, safe, translated
 from clusterctl.transport.interface import Call, Connection, Request, Timeouts
-from clusterctl.transport.known_hosts import KnownHosts, fingerprint
+from clusterctl.transport.jump import Jumps
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import Ending, ProcessStream
-from clusterctl.transport.trust import tell_accepted
 
 SSH_FAILED = 255
 """ssh's own exit status for anything that went wrong with the connection."""
@@ -60,9 +57,17 @@ class OpensshConnection(Connection):
 
 
 def connect(
-    node: Node, endpoint: Endpoint, *, folder: Folder, policy: Policy, timeouts: Timeouts
+    node: Node,
+    endpoint: Endpoint,
+    *,
+    folder: Folder,
+    policy: Policy,
+    jumps: Jumps,
+    timeouts: Timeouts,
 ) -> OpensshConnection:
     """Let the system's ssh connect and log in; it reads its ssh_config itself.
+
+    Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
 
     Raises:
         Failed: it did not come to that.
@@ -72,25 +77,21 @@ def connect(
         ("-l", node.ssh.user),
         ("-p", node.ssh.port),
         ("-i", node.ssh.identity and endpoint.identity),
-        ("-J", node.ssh.jump),
     )
     for flag, value in settings:
         if value is not None:
             options += [flag, str(value)]
+    gate = None
+    if node.ssh.jump is not None:
+        gate = jumps.open(endpoint, endpoint.jump) if endpoint.jump else None
+        options += ["-o", f"ProxyCommand={gate.proxy_command if gate else 'none'}"]
     master = folder.master(["--", node.host])
     try:
         master.open(options, timeouts=timeouts)
-    except Failed:
+    except Failed as failure:
         master.close()
+        if gate is not None and failure.state in {"lost", "unreachable"}:
+            raise gate.failure(endpoint.target, failure.words) from None
         raise
-    if policy.accept_new:
-        _tell_accepted(master, policy)
+    policy.tell_accepted(master)
     return OpensshConnection(node, master, timeouts)
-
-
-def _tell_accepted(master: ControlMaster, policy: Policy) -> None:
-    """Print the fingerprint of a key that OpenSSH recorded, for it names only the host."""
-    for name in re.findall(r"Permanently added '([^']+)'", master.said()):
-        for line in KnownHosts.load([policy.own_file]).lines(name.partition(",")[0]):
-            shown = f"{line.key_type} {fingerprint(line.blob)}"
-            tell_accepted(name, shown, policy.own_file)

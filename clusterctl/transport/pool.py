@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -102,7 +103,7 @@ class Pool:
     def call(
         self, requests: Mapping[str, Request], *, timeout: float | None = None
     ) -> Iterator[Reply]:
-        """Run one operation on each of the nodes; yield each one's reply as it ends.
+        """Run one operation on each of the nodes; yield each one's reply, with its last answer.
 
         Args:
             requests: what to do, by node name.
@@ -111,7 +112,8 @@ class Pool:
 
         def run(connection: Connection, request: Request) -> Reply:
             with contextlib.closing(connection.call(request, timeout=timeout)) as call:
-                messages = tuple(call.messages())
+                # Of what comes before the last one nothing is kept: it may have no end.
+                messages = tuple(deque(call.messages(), maxlen=1))
                 return replace(call.reply(), messages=messages)
 
         yield from self._each({name: partial(run, request=r) for name, r in requests.items()})
@@ -149,7 +151,9 @@ class Pool:
 
         yield from merged({name: read(call) for name, call in calls.items()})
 
-    def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
         """Run one operation on each of the nodes and merge their messages as they come.
 
         A node whose connection broke is connected anew when it is added again.
@@ -157,8 +161,9 @@ class Pool:
         Args:
             requests: what to do, by node name.
             tick: seconds of silence after which None is yielded.
+            patience: seconds that a node may take for each message; None: as long as it lives.
         """
-        return Following(self._start_anew, requests, tick=tick)
+        return Following(self._start_anew, requests, tick=tick, patience=patience)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over the one that is open.

@@ -18,6 +18,7 @@ from pathlib import Path
 from clusterctl.errors import ClusterError
 from clusterctl.transport import rsync_shim
 from clusterctl.transport.calls import AgentCall
+from clusterctl.transport.control_master import RSYNC
 from clusterctl.transport.failure import Failed, safe
 from clusterctl.transport.interface import Connection, Request
 from clusterctl.transport.stream import Ending, Stream
@@ -70,7 +71,7 @@ def push(
     """
     if shutil.which("rsync") is None:
         raise ClusterError("rsync is not installed on this machine", hint="install rsync")
-    address = folder / f"r-{threading.get_ident()}"
+    address = folder / f"{RSYNC}{threading.get_ident()}"
     with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryFile() as list_file:
         listener.bind(str(address))
         listener.listen(1)
@@ -187,9 +188,12 @@ def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int
         if first is None:
             reply = call.reply()
             raise Failed(reply.state, reply.phase, reply.words, reply.hint)
-        if "error" in first.head:
-            hint = "install rsync on the node"
-            raise Failed("bad-output", "exec", first.head["error"]["message"], hint)
+        error = first.head.get("error")
+        if isinstance(error, dict):
+            words = str(error.get("message") or "rsync cannot be started there")
+            raise Failed("bad-output", "exec", words, "install rsync on the node")
+        if not first.head.get("exec"):
+            raise Failed("bad-output", "answer", "rsync was not started there")
         received, stream = call.take_over()
         source, sink = pipes
         up = threading.Thread(target=_send, args=(os.dup(source), stream), daemon=True)

@@ -28,6 +28,7 @@ ASKED_AT_ONCE = 16
 DEFAULT_PORT = 22
 DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 """The keys that are offered if ssh_config cannot be asked."""
+_NUMBER = re.compile("[0-9]{1,9}")
 DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 
 
@@ -128,7 +129,11 @@ class Oracle:
 
 
 def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
-    """Lay the inventory's words over ssh_config's."""
+    """Lay the inventory's words over ssh_config's.
+
+    Raises:
+        Failed: what stands for a number is none, as with a program that only is called ssh.
+    """
 
     def one(name: str) -> str | None:
         value = said.get(name, [""])[0]
@@ -139,9 +144,9 @@ def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
         jump, proxy_command = (None if node.ssh.jump == "none" else node.ssh.jump), None
     else:
         jump, proxy_command = one("proxyjump"), one("proxycommand")
-    timeout = one("connecttimeout")
+    timeout = _number("connecttimeout", one("connecttimeout"))
     user = node.ssh.user or one("user") or own_user()
-    port = node.ssh.port or int(one("port") or DEFAULT_PORT)
+    port = node.ssh.port or _number("port", one("port")) or DEFAULT_PORT
     alias = one("hostkeyalias") or ""
     target = Target(
         host=node.host, hostname=hostname, port=port, user=user, alias=alias, jump=jump or ""
@@ -159,8 +164,17 @@ def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
         jump=jump,
         proxy_command=expand_command(proxy_command, target) if proxy_command else None,
         known_hosts=_known_hosts(said),
-        connect_timeout=float(timeout) if timeout else None,
+        connect_timeout=timeout,
     )
+
+
+def _number(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not _NUMBER.fullmatch(value):
+        words = f"ssh -G prints {name} {value[:20]!r}, wanted a number"
+        raise Failed("unreachable", "config", words, "is `ssh` on PATH the one of OpenSSH?")
+    return int(value)
 
 
 def _known_hosts(said: Mapping[str, list[str]]) -> tuple[Path, ...]:

@@ -36,6 +36,8 @@ class StartedCall(Call):
         """What waited was sent, so that messages go straight to the call."""
         self._failure: Failed | None = None
         self._waiting: list[Message] = []
+        self._due: float | None = None
+        """What was said of the next answer before the call was open."""
         self._closed = False
         self._lock = threading.Lock()
         """Held for a moment only, never while anything is sent."""
@@ -56,6 +58,14 @@ class StartedCall(Call):
                 return
         if self._call is not None:
             self._call.send(message)
+
+    def due(self, seconds: float) -> None:
+        """Expect the next answer within so many seconds, from when the call is open."""
+        with self._lock:
+            self._due = seconds
+            call = self._call
+        if call is not None:
+            call.due(seconds)
 
     def reply(self) -> Reply:
         """Say how the call ended."""
@@ -78,7 +88,12 @@ class StartedCall(Call):
 
     def _open(self, start: Callable[[], Call]) -> None:
         try:
-            self._call = start()
+            call = start()
+            with self._lock:
+                self._call = call
+                seconds = self._due
+            if seconds is not None:
+                call.due(seconds)
         except Failed as failure:
             self._failure = failure
         except Exception as error:  # noqa: BLE001  (its words are in `unforeseen`)

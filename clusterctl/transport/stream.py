@@ -6,15 +6,20 @@ import contextlib
 import os
 import select
 import subprocess
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO
+
+from clusterctl.errors import CouldNotTell
+from clusterctl.transport.limits import start_thread
 
 EXIT_PATIENCE = 2.0
 """Seconds to wait for the exit status once the output has ended."""
+ERRORS_LIMIT = 1 << 16
+"""The last bytes of stderr that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +77,23 @@ class ProcessStream(Stream):
         Raises:
             OSError: it cannot be started.
         """
-        # A file, not a pipe: whatever is written there, nobody has to read it along.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the stream)
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # the terminal's Ctrl-C is ours, not the nodes'
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        try:
+            self._errors = _Tail(self._process.stderr)
+        except CouldNotTell:
+            with self._process:
+                self._process.kill()
+            raise
         self._in = self._process.stdin.fileno()
         self._out = self._process.stdout.fileno()
         os.set_blocking(self._in, False)
@@ -124,15 +134,7 @@ class ProcessStream(Stream):
             code = None
         if code is not None and code < 0:
             code = None
-        return Ending(connected=True, exit_code=code, errors=self.errors())
-
-    def errors(self) -> bytes:
-        """Return what it has written to stderr."""
-        with self._receiving:
-            if self._errors.closed:
-                return b""
-            self._errors.seek(0)
-            return self._errors.read(1 << 16)
+        return Ending(connected=True, exit_code=code, errors=self._errors.read())
 
     def close(self) -> None:
         """Close its pipes; it ends by itself when it sees that."""
@@ -153,7 +155,7 @@ class ProcessStream(Stream):
     def _let_go(self) -> None:
         self._process.wait()
         with self._receiving, self._sending:
-            for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
                 pipe.close()
 
@@ -163,3 +165,23 @@ class ProcessStream(Stream):
         poll.register(descriptor, event)
         if not poll.poll(max(timeout, 0) * 1000):
             raise TimeoutError
+
+
+class _Tail:
+    """The last bytes of a pipe, read along as they come: whoever writes there never waits."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._last = b""
+        self._thread = start_thread(self._drain, name="stderr")
+
+    def read(self) -> bytes:
+        """Return the last bytes, of a pipe that is about to end."""
+        # A child of the program may hold the pipe open for ever.
+        self._thread.join(EXIT_PATIENCE)
+        return self._last
+
+    def _drain(self) -> None:
+        with self._pipe as pipe:
+            while data := os.read(pipe.fileno(), ERRORS_LIMIT):
+                self._last = (self._last + data)[-ERRORS_LIMIT:]

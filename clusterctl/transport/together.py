@@ -42,7 +42,7 @@ class Together:
             return name == first or first in self._locked or first not in self._expected
 
         with self._changed:
-            self._changed.wait_for(lambda: may_begin() or self._verdict is False)
+            self._changed.wait_for(may_begin)
             return self._verdict is not False
 
     def lock(self, name: str) -> None:

@@ -40,7 +40,7 @@ class Target:
         joined = f"{here}{self.hostname}{port}{self.user}{self.jump}"
         return {
             "%": "%",
-            "C": hashlib.sha1(joined.encode(), usedforsecurity=False).hexdigest(),
+            "C": hashlib.sha1(os.fsencode(joined), usedforsecurity=False).hexdigest(),
             "d": str(Path.home()),
             "h": self.hostname,
             "i": str(os.getuid()),
@@ -74,8 +74,12 @@ def expand_command(text: str, target: Target) -> str:
 
 @lru_cache(maxsize=1024)
 def expand_home(path: str) -> Path:
-    """Return the path with `~` expanded; ssh takes quotes around it too."""
-    return Path(path.strip('"')).expanduser()
+    """Return the path with `~` expanded, unless no such user exists; ssh takes quotes too."""
+    plain = Path(path.strip('"'))
+    try:
+        return plain.expanduser()
+    except (RuntimeError, ValueError):  # the second: no path at all
+        return plain
 
 
 def _expanded(part: str, tokens: Mapping[str, str]) -> str:

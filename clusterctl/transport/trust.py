@@ -8,6 +8,7 @@ cluster accepted for the same host name and port is taken over: clusters are ren
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from pathlib import Path
 
@@ -128,9 +129,9 @@ class Trust:
 
     def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
         if where.startswith(str(self.own_file)):
-            command = f"clusterctl forget {endpoint.host}"
+            command = shlex.join(["clusterctl", "forget", endpoint.host])
         else:
-            command = f"ssh-keygen -R '{name}' -f {where.rpartition(':')[0]}"
+            command = shlex.join(["ssh-keygen", "-R", name, "-f", where.rpartition(":")[0]])
         return f"someone may be in between; if the host was reinstalled: {command}"
 
     def _files(self, endpoint: Endpoint) -> KnownHosts:

@@ -47,7 +47,12 @@ class Ways:
         endpoint = self._oracle.resolve(node)
         if node.ssh.via == "openssh":
             return openssh.connect(
-                node, endpoint, folder=self.folder, policy=self._policy, timeouts=self._timeouts
+                node,
+                endpoint,
+                folder=self.folder,
+                policy=self._policy,
+                jumps=self._jumps,
+                timeouts=self._timeouts,
             )
         return self._by_paramiko().connect(node, endpoint, partial(self._dial, endpoint))
 
@@ -59,7 +64,7 @@ class Ways:
 
     def _dial(self, endpoint: Endpoint) -> QuickSocket:
         if endpoint.jump is not None:
-            return self._jumps.dial(endpoint)
+            return self._jumps.dial(endpoint, endpoint.jump)
         if endpoint.proxy_command is not None:
             return run_proxy_command(endpoint)
         limit = endpoint.connect_timeout or self._timeouts.connect

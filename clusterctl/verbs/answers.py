@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,12 @@ from typing import Any
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Progress
 from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.shape import ERROR, NOT_OURS, Shape, wrong
+
+WORDS_LIMIT = 16 * 1024
+"""Characters of a node's own words that are passed on."""
+ANSWER_SECONDS = 60.0
+"""Longest a node may take to look through its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +52,48 @@ def trouble(reply: Reply) -> Trouble | None:
     error = reply.last.head.get("error") if reply.messages else None
     if not error:
         return None
+    strange = wrong(error, ERROR, "its error")
+    if strange:
+        return not_ours(reply.node, strange)
     return Trouble(
         node=reply.node,
-        kind=str(error.get("kind", "")),
-        message=str(error.get("message", "")),
-        hint=str(error.get("hint", "")),
+        kind=error["kind"],
+        message=error["message"][:WORDS_LIMIT],
+        hint=_harmless(error.get("hint") or ""),
         answered=True,
         details=error,
     )
 
 
+def answer(reply: Reply, shape: Shape) -> Mapping[str, Any] | Trouble:
+    """Return what a node's operation found, or why there is nothing of that shape."""
+    problem = trouble(reply)
+    if problem is not None:
+        return problem
+    head: Mapping[str, Any] = reply.last.head if reply.messages else {}
+    strange = wrong(head, shape)
+    return not_ours(reply.node, strange) if strange else head
+
+
+def not_ours(node: str, strange: str) -> Trouble:
+    """Return the trouble with a node whose answer is none that its operation gives."""
+    message = f"{NOT_OURS}: {strange}"
+    return Trouble(node=node, kind="bad-output", message=message, answered=True)
+
+
+def _harmless(hint: str) -> str:
+    """Return a node's hint; nothing if a shell it is typed into would run more than one command."""
+    safe = re.sub(r"('[^']*')|;", lambda found: found[1] or ",", hint)
+    unquoted = re.sub(r"'[^']*'|`[a-z_]+:`", "", safe)
+    return "" if len(hint) > WORDS_LIMIT or re.search(r"[&|<>$`\"\\\n\r]", unquoted) else safe
+
+
 def ask(
-    nodes: Nodes, requests: Mapping[str, Request], *, phase: str, timeout: float | None = None
+    nodes: Nodes,
+    requests: Mapping[str, Request],
+    *,
+    phase: str,
+    timeout: float = ANSWER_SECONDS,
 ) -> Generator[Progress, None, dict[str, Reply]]:
     """Run one operation on each of some nodes, and say how far it is.
 

@@ -10,7 +10,7 @@ from typing import Any
 from clusterctl.errors import LaunchRefused
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.answers import ANSWER_SECONDS, Trouble, answer
 from clusterctl.verbs.candidates import (
     Seen,
     is_shared,
@@ -23,6 +23,7 @@ from clusterctl.verbs.candidates import (
 from clusterctl.verbs.events import Event, Progress, Said
 from clusterctl.verbs.history import History
 from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.shape import CHECKPOINTS, NOT_OURS, ONE_CHECKPOINT, READ, wrong
 from clusterctl.wire import Message
 
 LATEST = "latest"
@@ -68,7 +69,10 @@ class Asking:
         among: Sequence[Node] | None = None,
         total: int = 0,
     ) -> Generator[Event, None, dict[str, Sequence[Mapping[str, Any]]]]:
-        """Return each node's candidates; with `among` read to the last byte, by these nodes."""
+        """Return each node's candidates, the master first.
+
+        With `among` read to the last byte, by these nodes.
+        """
         requests = {
             node.name: Request(
                 op="checkpoints",
@@ -87,16 +91,17 @@ class Asking:
         }
         found: dict[str, Sequence[Mapping[str, Any]]] = {}
         for reply in (yield from self._replies(requests, which, total)):
-            wrong = trouble(reply)
-            if wrong is None:
-                found[reply.node] = reply.last.head["candidates"]
-                self.knows[reply.node] = bool(reply.last.head.get("knows"))
-            elif wrong.answered and wrong.kind == "missing":
-                found[reply.node] = ({"complete": False, "why": wrong.message, "part": None},)
+            told = answer(reply, CHECKPOINTS if which == LATEST else ONE_CHECKPOINT)
+            if not isinstance(told, Trouble):
+                found[reply.node] = told["candidates"]
+                self.knows[reply.node] = bool(told.get("knows"))
+            elif told.answered and told.kind == "missing":
+                found[reply.node] = ({"complete": False, "why": told.message, "part": None},)
             else:
-                message = f"{wrong.node}: {wrong.message}: cannot prove the checkpoint there"
-                raise LaunchRefused(message, hint=wrong.hint or None, by="checkpoint")
-        return found
+                message = f"{told.node}: {told.message}: cannot prove the checkpoint there"
+                raise LaunchRefused(message, hint=told.hint or None, by="checkpoint")
+        # Replies come in any order; the first node, where the run began, is to be the judge.
+        return {node: found[node] for node in requests}
 
     def _replies(
         self, requests: Mapping[str, Request], which: str, total: int
@@ -105,19 +110,27 @@ class Asking:
         read = dict.fromkeys(requests, 0)
         last: dict[str, Message] = {}
         replies: list[Reply] = []
-        with self.nodes.following(requests, tick=_TICK) as items:
+        strange: dict[str, Reply] = {}
+        with self.nodes.following(requests, tick=_TICK, patience=ANSWER_SECONDS) as items:
             for item in items:
                 if item is None:
                     continue
                 node, told = item
                 if isinstance(told, Reply):
+                    told = strange.get(node, told)
                     messages = (last[node],) if node in last else told.messages
                     replies.append(replace(told, messages=messages))
                     read.pop(node, None)
                 else:
                     last[node] = told
-                    if "read" in told.head:
-                        read[node] = int(told.head["read"])
+                    if "end" in told.head:
+                        continue
+                    if words := wrong(told.head, READ):
+                        words = f"{NOT_OURS}: {words}"
+                        strange[node] = Reply(node=node, state="bad-output", words=words)
+                        items.drop(node)
+                    else:
+                        read[node] = told.head["read"]
                         done = min(read.values()) // _MIB
                         phase = f"reading {PurePosixPath(which).name}, MiB"
                         limit = max(total // _MIB, done)
@@ -150,7 +163,7 @@ class Asking:
             require_fit(read, self.cluster)
         first = next(iter(read.values()))
         told = [*seen.values(), *read.values()]
-        doubts += [str(doubt) for one in told for doubt in one.get("doubts", ())]
+        doubts += [str(doubt) for one in told for doubt in one.get("doubts") or ()]
         doubts += [str(one["mixed"]) for one in told if one.get("mixed")]
         return Chosen(
             path=path,

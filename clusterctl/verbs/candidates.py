@@ -52,8 +52,8 @@ def split(
 ) -> tuple[list[tuple[str, Seen]], list[tuple[str, str]]]:
     """Divide candidates into those of the history and others, each with why it is not.
 
-    Where the files are shared, the first node that had the run judges: its clock is the one that
-    most probably stamped them. Elsewhere every node judges its own.
+    Where the files are shared, the first node that had the run judges: the run began there before
+    anywhere else, and its clock most probably stamped them. Elsewhere every node judges its own.
     """
     others: dict[str, str] = {}
     for name, seen in newest_first(found):
@@ -153,7 +153,7 @@ def _require_all_ranks(seen: Seen) -> list[str]:
     if (span := max(written) - min(written)) > SAVE_SECONDS and not by_all:
         raise Unfit(f"two saves are mixed: the ranks' files were written {span:.0f} s apart")
     held = {rank for part in parts for rank in part["ranks"]}
-    sizes = [part["world_size"] for part in parts if part["world_size"]]
+    sizes = [part["world_size"] for part in parts if part.get("world_size")]
     missing = sorted(set(range(max(sizes, default=max(held) + 1))) - held)
     if missing:
         raise Unfit(f"it is not complete: model_state_rank{missing[0]}.pt is on no node")
@@ -164,7 +164,7 @@ def _require_all_ranks(seen: Seen) -> list[str]:
 
 def _about_size(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Doubt a number of ranks that nothing says."""
-    if not parts or any(part["world_size"] for part in parts):
+    if not parts or any(part.get("world_size") for part in parts):
         return []
     count = max(rank for part in parts for rank in part["ranks"]) + 1
     supposed = next((part["supposed"] for part in parts if part.get("supposed")), None)

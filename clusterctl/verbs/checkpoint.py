@@ -6,6 +6,7 @@ node if it lies on shared storage, by every node if not.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -157,7 +158,7 @@ def _named(asking: Asking, folder: str, others: Sequence[tuple[str, str]]) -> tu
 
 def _taking(asking: Asking, folder: str, name: str) -> str:
     path = str(PurePosixPath(folder) / name)
-    return f"clusterctl resume {asking.history.run} --checkpoint {path}"
+    return f"clusterctl resume {asking.history.run} --checkpoint {shlex.quote(path)}"
 
 
 def _hint(asking: Asking, which: str) -> Generator[Event, None, str]:
@@ -169,7 +170,7 @@ def _hint(asking: Asking, which: str) -> Generator[Event, None, str]:
             chosen = yield from _latest(quick, place)
         except LaunchRefused:
             continue
-        return f"the newest complete one: --checkpoint {chosen.path}"
+        return f"the newest complete one: --checkpoint {shlex.quote(chosen.path)}"
     return "no complete checkpoint of this run was found beside it"
 
 

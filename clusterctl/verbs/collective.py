@@ -54,7 +54,7 @@ def _request(
 ) -> Request:
     assert facts.python is not None
     job = cluster.job
-    chosen = environment(network.nodes[node.name], facts, user=dict(job.env))
+    chosen = environment(network.nodes[node.name], facts)
     settings = [*((v.name, v.value) for v in chosen), *job.env]
     if node.gpus_wanted == 0:
         settings.append(("CUDA_VISIBLE_DEVICES", ""))

@@ -101,7 +101,7 @@ def _refused(
     message = f"this folder lacks {count} {placed} ({', '.join(nodes)}): {names}{why}"
     ways = []
     if one.origin is not None and one.origin != here:
-        there = "" if one.origin.host == here.host else f" on {one.origin.host}"
+        there = "" if one.origin.host == here.host else f" on {shlex.quote(one.origin.host)}"
         ways.append(f"cd {shlex.quote(one.origin.folder)}{there}")
     elif one.origin is None:
         ways.append("cd to the folder of the code")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
-from clusterctl.logs.entry import Entry, Folded
+from clusterctl.logs.entry import Folded, Piece
 from clusterctl.logs.filter import Filter
 from clusterctl.logs.fold import Folder, Shower
 from clusterctl.logs.merge import Merger
@@ -21,9 +21,11 @@ from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.wire import Message
 
-TICK = 0.05
-PATIENCE = 0.1
+TICK = 0.02
+PATIENCE = 0.06
 """Seconds that a line waits for earlier ones of other nodes."""
+BATCH_BYTES = 1024 * 1024
+"""Of lines that are shown at once: cut into lines they take ten times as much memory."""
 BACKOFF = (1.0, 2.0, 5.0, 10.0)
 """Seconds between attempts to reach a lost node again."""
 LAST_WAIT = 10.0
@@ -119,6 +121,8 @@ def follow(
                     if "data" not in said.head:  # the last answer has no lines
                         last[node] = (said,)
                     yield from _taken(node, said, log, lines, lost)
+                    if log.is_hopeless(node):
+                        stream.drop(node)
             yield from lines.ready()
             if _given_up(waiting, lost, alone=len(waiting) == len(names)):
                 break
@@ -133,29 +137,46 @@ def _taken(node: str, message: Message, log: RunLog, lines: Lines, lost: _Lost) 
     if lost.tries.pop(node, None) is not None:
         yield NodeBack(node=node)
     for found in log.take(node, message, now=time.time()):
-        if isinstance(found, list):
+        if isinstance(found, Piece):
             lines.add(found)
         else:
             yield found
 
 
 class Lines:
-    """From entries to lines on the screen; outlives an interrupted `follow`, so nothing is lost."""
+    """From pieces to lines on the screen; outlives an interrupted `follow`, so nothing is lost."""
 
-    def __init__(self, wanted: Filter | None = None, shower: Shower | None = None) -> None:
-        """Show what is wanted, all where None; equal lines of several ranks as one where None."""
-        self._merger = Merger((), patience=PATIENCE)
+    def __init__(
+        self,
+        wanted: Filter | None = None,
+        shower: Shower | None = None,
+        *,
+        uncut: bool = False,
+        patience: float | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            wanted: which lines to show; None: all.
+            shower: how; None: equal lines of several ranks as one.
+            uncut: what came together is shown together, if it is all wanted: only `Raw` prints it
+                as it was.
+            patience: seconds that a line waits for earlier ones of other nodes; None: `PATIENCE`.
+        """
+        self._merger = Merger((), patience=PATIENCE if patience is None else patience)
         self._shower = shower or Folder()
         self._wanted = wanted or Filter()
+        self._uncut = uncut and self._wanted.pattern is None
 
     def open(self, nodes: list[str]) -> None:
         """Expect lines of these nodes."""
         for node in nodes:
             self._merger.open(node)
 
-    def add(self, entries: list[Entry]) -> None:
-        """Take the next entries of a node, which came together."""
-        self._merger.add(self._wanted.passing(entries), now=time.monotonic())
+    def add(self, piece: Piece) -> None:
+        """Take the next lines of a node."""
+        if self._wanted.passes(piece):
+            self._merger.add(piece, now=time.monotonic())
 
     def close(self, node: str) -> None:
         """Expect no more of this node."""
@@ -164,18 +185,28 @@ class Lines:
     def ready(self) -> Generator[LogLines, None, None]:
         """Yield what is to be shown now."""
         now = time.monotonic()
-        for entry in self._merger.ready(now=now):
-            self._shower.add(entry, now=now)
-        yield from batch(self._shower.ready(now=now))
+        yield from self._shown(self._merger.ready(now=now), now)
 
     def rest(self, *, finished: bool) -> Generator[LogLines, None, None]:
         """Yield what waited; `finished`: the run has ended well, on every node."""
-        for entry in self._merger.flush():
-            self._shower.add(entry, now=time.monotonic())
-        yield from batch(self._shower.flush(finished=finished))
+        yield from self._shown(self._merger.flush(), time.monotonic())
+        yield from _batch(self._shower.flush(finished=finished))
+
+    def _shown(self, pieces: Iterator[Piece], now: float) -> Generator[LogLines, None, None]:
+        """Yield what is to be shown now that these came."""
+        size = 0
+        for piece in pieces:
+            entries = piece.uncut() if self._uncut else self._wanted.matching(piece.entries())
+            for entry in entries:
+                self._shower.add(entry, now=now)
+            size += len(piece.chunk.data)
+            if size > BATCH_BYTES:
+                yield from _batch(self._shower.ready(now=now))
+                size = 0
+        yield from _batch(self._shower.ready(now=now))
 
 
-def batch(lines: list[Folded]) -> Generator[LogLines, None, None]:
+def _batch(lines: list[Folded]) -> Generator[LogLines, None, None]:
     """Yield lines as one event; none where there are none."""
     if lines:
         yield LogLines(lines=tuple(lines))

@@ -82,14 +82,15 @@ class Gatherer:
 
     def _note(self, node: str, event: Mapping[str, Any]) -> bool:
         """Take what happened on a node; tell whether a rank joined."""
-        rank = event.get("rank")
+        # Any rank of the run: with c10d rendezvous, torchrun assigns ranks itself.
+        rank = event["rank"] if event.get("rank") in range(self.plan.world_size) else None
         match event.get("kind"):
             case "launcher-joined":
                 self._launchers.add(node)
-            case "rank-started":
-                self._started.add(int(str(rank)))
-            case "rank-joined" if rank not in self._joined:
-                self._joined.add(int(str(rank)))
+            case "rank-started" if rank is not None:
+                self._started.add(rank)
+            case "rank-joined" if rank is not None and rank not in self._joined:
+                self._joined.add(rank)
                 self._said = time.monotonic()
                 return True
             case "rank-ended" | "launcher-ended" | "stop-ordered" | "end":

@@ -164,7 +164,7 @@ def launch(
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing was started") from None
     try:
-        yield from start(pool, cluster, plan, os.environ, record.resumed)
+        yield from start(pool, cluster, plan, os.environ, record.resumed, forces=options.forces)
     except (LaunchRefused, Interrupted) as error:
         state = "stopped" if isinstance(error, Interrupted) else "failed"
         end = {"state": state, "exit_code": error.exit_code, "ended_by": error.by}

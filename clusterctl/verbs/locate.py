@@ -11,12 +11,12 @@ from clusterctl.errors import ClusterError, CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import runid
-from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.answers import ANSWER_SECONDS, Trouble, answer
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import RunRecord
 from clusterctl.verbs.runargs import node_args
 from clusterctl.verbs.runview import NodeAnswer, RunView, name_of
-from clusterctl.verbs.shape import NOT_OURS, wrong_part
+from clusterctl.verbs.shape import RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,33 +37,18 @@ def discover(nodes: Nodes) -> Discovered:
     }
     parts: dict[str, dict[str, Mapping[str, Any]]] = {}
     troubles = []
-    for reply in nodes.call(requests):
-        wrong = trouble(reply)
-        if wrong is not None:
-            troubles.append(wrong)
+    for reply in nodes.call(requests, timeout=ANSWER_SECONDS):
+        told = answer(reply, RUNS)
+        if isinstance(told, Trouble):
+            troubles.append(told)
             continue
-        found = reply.last.head.get("runs")
-        strange = _strange(found)
-        if strange:
-            message = f"{NOT_OURS}: {strange}"
-            troubles.append(
-                Trouble(node=reply.node, kind="bad-output", message=message, answered=True)
-            )
-            continue
-        for part in found or ():
+        for part in told["runs"]:
             # A run's name becomes a folder's here: what is none of ours is left out.
             if runid.cluster_of(part["run"]) == cluster.name:
                 parts.setdefault(part["run"], {})[reply.node] = part
     views = [_view(cluster, run, found, troubles) for run, found in parts.items()]
     views.sort(key=_age, reverse=True)
     return Discovered(runs=tuple(views), troubles=tuple(troubles))
-
-
-def _strange(runs: object) -> str:
-    """Say what is wrong with a node's list of runs; empty where nothing is."""
-    if not isinstance(runs, list):
-        return f"its runs are {runs!r}"
-    return next(filter(None, map(wrong_part, runs)), "")
 
 
 class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.logs import ranks
+from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Folder, Shower
-from clusterctl.logs.merge import Merger
+from clusterctl.logs.fold import Shower
+from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.answers import ANSWER_SECONDS, Trouble, not_ours, trouble
 from clusterctl.verbs.events import Event, Said
-from clusterctl.verbs.follow import batch
+from clusterctl.verbs.follow import Lines
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import RunView
-from clusterctl.verbs.shape import NOT_OURS, wrong_tail
+from clusterctl.verbs.shape import LOG_NAME, wrong_tail
 from clusterctl.wire import Message
 
 TICK = 0.5
+LARGEST_LOG = 1 << 40
+"""Bytes; where the filesystem takes no log that is larger, the node has made it up."""
 UNTIL_ALL_HAVE_SPOKEN = float("inf")
-_OF_A_RUN = re.compile(r"events\.jsonl|launcher\.log|ranks/\d+\.log")
-"""The files that `tail` sends."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -39,10 +41,13 @@ def read(
     *,
     wanted: Filter | None = None,
     shower: Shower | None = None,
+    uncut: bool = False,
     only: frozenset[str] | None = None,
     tail: int = 0,
 ) -> Generator[Event, None, dict[str, Trouble]]:
     """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
+
+    `wanted`, `shower` and `uncut` are those of `Lines`.
 
     Yields:
         `LogLines`, `Said`.
@@ -51,35 +56,37 @@ def read(
         The nodes that could not be read, and why.
     """
     names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    merger = Merger(names, patience=UNTIL_ALL_HAVE_SPOKEN)
-    shows, filters = shower or Folder(), wanted or Filter()
+    lines = Lines(wanted, shower, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
+    lines.open(names)
     troubles: dict[str, Trouble] = {}
     last: dict[str, tuple[Message, ...]] = {}
     requests = {name: log.read_request(name, lines=tail) for name in names}
-    with nodes.following(requests, tick=TICK) as stream:
+    with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
         for item in stream:
-            now = time.monotonic()
             if item is not None:
                 node, message = item
                 if isinstance(message, Reply):
-                    merger.close(node)
+                    lines.close(node)
                     wrong = log.trouble(replace(message, messages=last.get(node, ())))
                     if wrong:
                         troubles[node] = wrong
                 else:
                     last[node] = (message,)
-                    for found in log.take(node, message, now=time.time()):
-                        if isinstance(found, list):
-                            merger.add(filters.passing(found), now=now)
+                    for found in _taken(log, stream, node, message):
+                        if isinstance(found, Piece):
+                            lines.add(found)
                         elif isinstance(found, Said):
                             yield found
-            for entry in merger.ready(now=now):
-                shows.add(entry, now=now)
-            yield from batch(shows.ready(now=now))
-    for entry in merger.flush():
-        shows.add(entry, now=time.monotonic())
-    yield from batch(shows.flush(finished=log.finished))
+            yield from lines.ready()
+    yield from lines.rest(finished=log.finished)
     return troubles
+
+
+def _taken(log: RunLog, stream: Following, node: str, message: Message) -> Iterator[Event | Piece]:
+    """Yield what a node's message tells; read no more of a node that sends only nonsense."""
+    yield from log.take(node, message, now=time.time())
+    if log.is_hopeless(node):
+        stream.drop(node)
 
 
 def lines_of(lines: int, wanted: Filter) -> int:
@@ -165,7 +172,8 @@ def collect(
     troubles: dict[str, Trouble] = {}
     last: dict[str, tuple[Message, ...]] = {}
     copies = {name: _Copy(folder / name) for name in names}
-    with nodes.following({name: log.read_request(name) for name in names}, tick=TICK) as stream:
+    requests = {name: log.copy_request(name) for name in names}
+    with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
         for item in stream:
             if item is None or item[0] in troubles:
                 continue
@@ -181,9 +189,8 @@ def collect(
             try:
                 copies[node].keep(message)
             except _Stranger as stranger:
-                troubles[node] = Trouble(
-                    node=node, kind="bad-output", message=str(stranger), answered=True
-                )
+                troubles[node] = not_ours(node, str(stranger))
+                stream.drop(node)
     return troubles
 
 
@@ -209,7 +216,7 @@ class _Copy:
         head = message.head
         strange = wrong_tail(head)
         if strange:
-            raise _Stranger(f"{NOT_OURS}: {strange}")
+            raise _Stranger(strange)
         if "event" in head:
             # Its line may be shorter here than there: events are appended.
             name, place = str(head.get("file")), (0, os.SEEK_END)
@@ -219,7 +226,7 @@ class _Copy:
             data = message.body
         else:
             return
-        if not _OF_A_RUN.fullmatch(name):
+        if not LOG_NAME.fullmatch(name):
             raise _Stranger(f"it sent a file that is none of a run's: {name!r}")
         path = self._folder / name
         try:
@@ -229,6 +236,8 @@ class _Copy:
                 stream.seek(*place)
                 stream.write(data)
         except OSError as error:
+            if error.errno == errno.EFBIG and place[0] > LARGEST_LOG:
+                raise _Stranger(f"a log of {place[0]} bytes") from error
             raise ClusterError(f"cannot write {path}: {error.strerror}") from error
         self._begun.add(name)
         self.size += len(data)

@@ -7,7 +7,7 @@ and looks for their tokens; only then does any stop listening.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event
-from clusterctl.verbs.reading import Survey
+from clusterctl.verbs.reading import STEP_SECONDS, Survey
+from clusterctl.verbs.shape import LEFT, MET, PREPARED, wrong
 
 ALL_PAIRS = 16
 """Up to so many nodes each one tries every other; beyond, those at distances 1, 2, 4, 8 …"""
@@ -41,6 +42,27 @@ class _Meeting:
     @property
     def cluster(self) -> Cluster:
         return self.survey.cluster
+
+    def take(self, name: str, head: dict[str, Any]) -> str:
+        """Keep what a node says, once; return what is wrong with it."""
+        step = head.get("step")
+        if step == "prepare" and name not in self.prepared:
+            strange = wrong(head, PREPARED)
+            self.prepared.update({} if strange else {name: head})
+        elif step == "meet" and name not in self.met:
+            strange = wrong(head, MET)
+            self.met.update({} if strange else {name: head})
+        elif "end" in head:
+            strange = wrong(head, LEFT)
+            self.foreign.update({} if strange else {name: tuple(head["foreign"])})
+        else:
+            strange = self.survey.watches[name].strange(head)
+        return strange
+
+    def owes(self, name: str, sent: Collection[str]) -> bool:
+        """Tell whether a node has not answered the last of the steps that were sent."""
+        answers = self.met if "meet" in sent else self.prepared
+        return "end" in sent or name not in answers
 
     def all_have(self, answers: Mapping[str, object]) -> bool:
         return all(n in answers or n in self.survey.ended for n in self.survey.calls)
@@ -75,15 +97,16 @@ def _converse(meeting: _Meeting) -> Iterator[Event]:
             survey.send({name: {"step": "end"} for name in survey.calls})
         name, item = next(survey.stream)
         if isinstance(item, Reply):
-            survey.ended[name] = item
-        elif item.head.get("step") == "prepare":
-            meeting.prepared[name] = item.head
+            survey.ended.setdefault(name, item)
+        elif name in survey.ended:
+            continue
+        elif strange := meeting.take(name, item.head):
+            survey.give_up(name, strange)
         elif item.head.get("step") == "meet":
-            meeting.met[name] = item.head
             silent = {node.name for node in survey.cluster.nodes} - set(survey.calls)
             yield survey.progress("trying connections", {*meeting.met, *silent})
-        else:
-            meeting.foreign[name] = tuple(map(str, item.head.get("foreign", ())))
+        elif "end" not in item.head and meeting.owes(name, sent):
+            survey.calls[name].due(STEP_SECONDS)  # a late word about clocks is not what it owes
 
 
 def _prepare(meeting: _Meeting, node: Node) -> dict[str, Any]:
@@ -130,14 +153,16 @@ def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
     order = tuple(node.name for node in meeting.cluster.nodes if node.name in meeting.prepared)
     for peer in peers(order, name):
         for bound in meeting.prepared[peer]["bound"]:
-            if own is not None and bound["port"] is not None:
+            if own is not None and _is_own(meeting, peer, bound):
                 # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
                 # from the very address that the master will be told of.
                 source = own.address if bound["key"] == "master" else None
                 target = {"target": peer, "key": bound["key"], "source": source}
                 targets.append({**target, "address": bound["address"], "port": bound["port"]})
+        folders = _folders_of(meeting, peer)
         for written in meeting.prepared[peer]["written"]:
-            if written["folder"] is not None and written["path"] in _answering(meeting, name):
+            known = written.get("folder") in folders.get(written["path"], ())
+            if known and written["path"] in _answering(meeting, name):
                 rank = [n.name for n in meeting.cluster.nodes].index(peer)
                 token = {"path": written["path"], "folder": written["folder"], "writer": peer}
                 tokens.append(_named({**token, "name": str(rank)}, meeting))
@@ -148,6 +173,22 @@ def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
         "tokens": tokens,
         "token_limit_s": TOKEN_SECONDS,
     }
+
+
+def _is_own(meeting: _Meeting, peer: str, bound: Mapping[str, Any]) -> bool:
+    """Tell whether a node listens where it was told to: others are not sent anywhere else."""
+    network = meeting.network
+    place = network.nodes.get(peer)
+    if place is None or bound["address"] != place.address or not bound.get("port"):
+        return False
+    is_master = peer == meeting.cluster.master.name and bound["port"] == network.master_port
+    return bound["key"] == "pair" or (bound["key"] == "master" and is_master)
+
+
+def _folders_of(meeting: _Meeting, peer: str) -> dict[str, list[str]]:
+    """Return the folders of each share that a node was told to write to."""
+    node = meeting.cluster.node(peer)
+    return {share: _folders(meeting.cluster, node, share) for share in meeting.cluster.shared}
 
 
 def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -179,7 +220,11 @@ def _between(meeting: _Meeting, name: str) -> Between:
         connected=tuple(_connected(c) for c in (met or {}).get("connected", ())),
         tokens=(
             *(_token(t) for t in (met or {}).get("seen", ())),
-            *(_unwritten(name, w) for w in (prepared or {}).get("written", ()) if not w["folder"]),
+            *(
+                _unwritten(name, w)
+                for w in (prepared or {}).get("written", ())
+                if not w.get("folder")
+            ),
         ),
         problem=problem,
     )
@@ -189,9 +234,9 @@ def _bound(told: Mapping[str, Any], foreign: tuple[str, ...]) -> Bound:
     return Bound(
         key=told["key"],
         address=told["address"],
-        port=told["port"],
-        error=told.get("error", ""),
-        holder=told.get("holder", ""),
+        port=told.get("port"),
+        error=told.get("error") or "",
+        holder=told.get("holder") or "",
         foreign=foreign,
     )
 
@@ -201,12 +246,12 @@ def _connected(told: Mapping[str, Any]) -> Connected:
         target=told["target"],
         key=told["key"],
         address=told["address"],
-        port=told["port"],
+        port=told.get("port") or 0,
         state=told["state"],
-        words=told.get("words", ""),
+        words=told.get("words") or "",
         seconds=told.get("seconds"),
         source=told.get("source") or "",
-        seen_as=told.get("seen_as", ""),
+        seen_as=told.get("seen_as") or "",
     )
 
 
@@ -216,10 +261,10 @@ def _token(told: Mapping[str, Any]) -> TokenSeen:
         writer=told["writer"],
         seen=told.get("seen"),
         delay_s=told.get("delay_s"),
-        words=told.get("words", ""),
+        words=told.get("words") or "",
     )
 
 
 def _unwritten(name: str, told: Mapping[str, Any]) -> TokenSeen:
     """Keep why this node could not write: its own token, that nobody can have seen."""
-    return TokenSeen(path=told["path"], writer=name, seen=None, words=told.get("words", ""))
+    return TokenSeen(path=told["path"], writer=name, seen=None, words=told.get("words") or "")

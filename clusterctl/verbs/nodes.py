@@ -30,5 +30,7 @@ class Nodes(Protocol):
     ) -> Iterator[Reply]:
         """Run one operation on each of the nodes; yield each one's reply as it ends."""
 
-    def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
         """Run one operation on each of the nodes and merge their messages as they come."""

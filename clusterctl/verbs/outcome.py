@@ -12,7 +12,7 @@ from clusterctl.verbs.events import Event
 from clusterctl.verbs.gathering import StartTimeout
 from clusterctl.verbs.late import cause_of_ends, late_cause
 from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.runview import RunView
+from clusterctl.verbs.runview import BAD_ENDS, RunView
 from clusterctl.verbs.status import view_of
 from clusterctl.wire import SCHEMA, plain
 
@@ -54,7 +54,7 @@ def outcome(log: RunLog, troubles: Mapping[str, Trouble], late: StartTimeout | N
     if late is not None:
         view = replace(view, first_cause=late_cause(view, log.cluster, late))
         return Ended(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")
-    if view.state != "finished":
+    if view.state in BAD_ENDS:
         view = replace(view, first_cause=log.first_cause() or cause_of_ends(view))
     code, by = _exit(view)
     return Ended(view=view, exit_code=code, ended_by=by)
@@ -63,14 +63,9 @@ def outcome(log: RunLog, troubles: Mapping[str, Trouble], late: StartTimeout | N
 def _exit(view: RunView) -> tuple[int, str]:
     by = view.ended_by or "unknown"
     if view.state == "finished":
-        return 0, "job"
-    cause = view.first_cause
-    if cause is not None and cause.kind == "supervisor":  # ranks elsewhere may have seen it first
-        return EXIT_ENDED_BY_US, "supervisor"
-    if by == "job" and cause is not None and cause.kind != "node-lost":
-        return cause.exit_status, by
-    if by == "job" and not view.silent:
-        return EXIT_FAILED, by
-    if cause is not None and cause.kind == "node-lost":
-        return EXIT_ENDED_BY_US, "lost"
-    return EXIT_ENDED_BY_US, by if by != "job" else "unknown"
+        return 0, by
+    if by != "job":
+        return EXIT_ENDED_BY_US, by
+    if view.first_cause is not None:
+        return view.first_cause.exit_status, by
+    return (EXIT_ENDED_BY_US, "unknown") if view.silent else (EXIT_FAILED, by)

@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.answers import Trouble, answer
 from clusterctl.verbs.locate import discover
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runargs import node_args
 from clusterctl.verbs.runview import RunView
+from clusterctl.verbs.shape import PRUNED
 
 KEPT = 10
 """Ended runs that are kept where nobody says how many."""
+PRUNE_SECONDS = 600.0
+"""Longest a node may take to delete."""
 SETTLED = 24 * 3600.0
 """Seconds after which a run that no node knows is not one that is just about to start."""
 
@@ -99,11 +102,11 @@ def _remove(nodes: Nodes, runs: Sequence[str]) -> tuple[Mapping[str, str], tuple
         for node in nodes.cluster.nodes
         if runs
     }
-    for reply in nodes.call(requests):
-        wrong = trouble(reply)
-        if wrong is not None:
-            troubles.append(wrong)
+    for reply in nodes.call(requests, timeout=PRUNE_SECONDS):
+        told = answer(reply, PRUNED)
+        if isinstance(told, Trouble):
+            troubles.append(told)
             continue
-        for run, why in reply.last.head["kept"].items():
-            failed[str(run)] = f"{reply.node}: {why}"
+        for run, why in told["kept"].items():
+            failed[run] = f"{reply.node}: {why}"
     return failed, tuple(troubles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
@@ -19,7 +20,13 @@ from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.ping import Pings
+from clusterctl.verbs.shape import NOT_OURS, TIME, wrong
 from clusterctl.wire import Message
+
+FACTS_SECONDS = 180.0
+"""Longest a node may take for its facts; each question has its own limit there."""
+STEP_SECONDS = 60.0
+"""Longest a node may take for a step of the meeting."""
 
 
 @dataclass(slots=True)
@@ -29,12 +36,20 @@ class _Stopwatch:
     began: float
     asked: float = 0.0
     rounds: int = 0
+    heard: int = 0
     best: Clock | None = None
 
     def ask(self, call: Call) -> None:
         """Send the next question."""
         self.asked = time.time()
         call.send(Message({}))
+
+    def strange(self, head: Mapping[str, object]) -> str:
+        """Say why a message is none of this conversation's; empty: it is one."""
+        self.heard += 1
+        if self.heard > CLOCK_ROUNDS + 1:
+            return "it sent more messages than expected"
+        return "" if head == {"clock": "ready"} else wrong(head, TIME)
 
     def hear(self, theirs: float) -> None:
         """Keep the answer if its round trip was the shortest."""
@@ -63,14 +78,23 @@ class Survey:
         """Send a message to each of these nodes that is still there."""
         for name, head in heads.items():
             if name not in self.ended:
+                self.calls[name].due(STEP_SECONDS)
                 self.calls[name].send(Message(dict(head)))
+
+    def give_up(self, name: str, strange: str) -> None:
+        """Hear no more of a node that says what it was not asked for."""
+        words = f"{NOT_OURS}: {strange}"
+        self.ended[name] = Reply(node=name, state="bad-output", phase="answer", words=words)
+        self.calls[name].close()
 
     def finish(self) -> None:
         """End every conversation."""
         self.send({name: {"step": "end"} for name in self.calls})
         for name, item in self.stream:
             if isinstance(item, Reply):
-                self.ended[name] = item
+                self.ended.setdefault(name, item)
+            elif name not in self.ended and "end" not in item.head:
+                self.give_up(name, "it sent more messages than expected")
 
     def progress(self, phase: str, done: Collection[str]) -> Progress:
         """Return how far a phase is."""
@@ -137,7 +161,9 @@ def _connect(survey: Survey, pool: Nodes) -> Iterator[Event]:
         if reply.ok:
             wanted = wanted_of(survey.cluster, survey.cluster.node(reply.node))
             args = {**read_arguments(wanted), "word": survey.word}
-            survey.calls[reply.node] = pool.start(reply.node, Request(op="survey", args=args))
+            call = pool.start(reply.node, Request(op="survey", args=args))
+            call.due(FACTS_SECONDS)
+            survey.calls[reply.node] = call
             survey.watches[reply.node] = _Stopwatch(began=time.monotonic())
         else:
             survey.facts[reply.node] = _silent(reply)
@@ -150,15 +176,23 @@ def _listen(survey: Survey) -> Iterator[Event]:
         name, item = next(survey.stream)
         watch = survey.watches[name]
         if isinstance(item, Reply):
-            survey.ended[name] = item
+            survey.ended.setdefault(name, item)
             survey.facts.setdefault(name, _silent(item))
-        elif "answers" in item.head:
+        elif name in survey.ended:
+            continue
+        elif "answers" in item.head and name not in survey.facts:
             survey.facts[name] = _learned(survey, name, item)
+            survey.calls[name].due(math.inf)  # it waits for the slower ones, and owes nothing
+        elif strange := watch.strange(item.head):
+            survey.give_up(name, strange)
+            survey.facts.setdefault(name, _silent(survey.ended[name]))
         else:
             if "time" in item.head:
-                watch.hear(float(item.head["time"]))
+                watch.hear(item.head["time"])
             if watch.rounds < CLOCK_ROUNDS:
                 watch.ask(survey.calls[name])
+            if name not in survey.facts:
+                survey.calls[name].due(FACTS_SECONDS)
             continue
         yield survey.progress("reading facts", survey.facts)
 
@@ -191,9 +225,11 @@ def _seen_from_here(facts: NodeFacts, ping: str, node: Node) -> NodeFacts:
     return replace(facts, reach=replace(facts.reach, ping=ping, key=_key_problem(node)))
 
 
-def _key_problem(node: Node) -> str:
+def _key_problem(node: Node) -> str | None:
     """Say why the inventory's key cannot be read; its public half will do for one in the agent."""
-    if node.local or not node.ssh.identity:
+    if not node.ssh.identity:
+        return None
+    if node.local:
         return ""
     path = Path(node.ssh.identity).expanduser()
     try:

@@ -23,7 +23,7 @@ from typing import Any, Self
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.state import VARIABLE, state_folder
-from clusterctl.verbs import clusterdoc
+from clusterctl.verbs import clusterdoc, runid
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -103,9 +103,11 @@ class Records:
         """Return a run's record; None: there is none that can be read."""
         document = _read(self.folder(cluster, run) / "record.json")
         try:
-            return RunRecord.from_document(document) if document else None
+            record = RunRecord.from_document(document) if document else None
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
+        # Its name is part of commands to type: nothing but its folder's, and one without quotes.
+        return record if record and record.run == run and runid.is_word(run) else None
 
     def find(self, run: str) -> RunRecord | None:
         """Return the record of a run, by its id or by the name it was given (the newest)."""

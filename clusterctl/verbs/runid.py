@@ -7,7 +7,8 @@ import re
 import secrets
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
-_PATTERN = re.compile(r"(?P<cluster>[a-z0-9-]{1,24})-\d{8}t\d{6}-[a-z0-9]{4}")
+_WORD = re.compile(r"[a-z0-9][a-z0-9-]*")
+_PATTERN = re.compile(r"(?P<cluster>[a-z0-9-]{1,24})-[0-9]{8}t[0-9]{6}-[a-z0-9]{4}")
 
 
 def make(cluster: str, now: dt.datetime | None = None) -> str:
@@ -21,3 +22,8 @@ def cluster_of(run: str) -> str | None:
     """Return the cluster that a run's name says; None: it is no run's name."""
     found = _PATTERN.fullmatch(run)
     return found["cluster"] if found else None
+
+
+def is_word(run: str) -> bool:
+    """Say whether a run's name stands in a command as it is, without quotes."""
+    return _WORD.fullmatch(run) is not None

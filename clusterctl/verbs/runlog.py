@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.logs.entry import Entry, Source
+from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
-from clusterctl.logs.lines import Line, LineSplitter
+from clusterctl.logs.lines import Chunk, LineSplitter
 from clusterctl.logs.sanitise import uncoloured
 from clusterctl.plan.nested import once_a_node
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.answers import Trouble, not_ours, trouble
 from clusterctl.verbs.events import Event, NodeHappened, Said
 from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.shape import NOT_OURS, wrong_tail
@@ -33,13 +33,25 @@ LINE_BYTES = 2000
 """Of each of them: a line may be a megabyte long, and is to be read by a person."""
 END_BYTES = 16 * 1024
 """Of each log that are read to say why a run ended."""
+ENDS = frozenset({"peer-bad-end", "peer-lost", "supervisor-died", "rank-ended", "launcher-ended"})
+"""Events that may tell why a run ended."""
+EVENTS_LIMIT, LOGS_LIMIT = 4096, 1024
+"""Of one node that are kept."""
+UNFINISHED_BYTES = 16 * 1024 * 1024
+"""Of all lines of one node that have no end yet; beyond, they are passed on in pieces."""
+MESSAGE_LIMIT = 1024 * 1024
+"""Bytes of a message's JSON, and of a log that it brings; a node sends a quarter of it at most."""
+STRANGE_LIMIT = 100
+"""Messages that are none of a run's, after which no more of a node is read."""
+_TEXTS = ("kind", "by", "peer", "node", "message")
+_NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
 
 
 class RunLog:
     """A run's logs and events, as far as they were read."""
 
-    def __init__(self, run: str, cluster: Cluster) -> None:
-        """Know nothing yet."""
+    def __init__(self, run: str, cluster: Cluster, *, judged: bool = True) -> None:
+        """Know nothing yet; `judged`: the first cause will be asked for."""
         self.run = run
         self.cluster = cluster
         self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
@@ -47,11 +59,15 @@ class RunLog:
         """The NodeRun of each node whose part has been read to its end."""
         self._strange: dict[str, str] = {}
         """What is wrong with what a node said of its part at the end."""
+        self._strangers: dict[str, int] = {}
+        """How many messages of a node were none of a run's."""
+        self._clock_events: dict[str, Mapping[str, Any]] = {}
         self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
         self._events_read: dict[str, int] = {}
         self.goes_on = False
         """Reading on comes next: a line without its end is kept until then."""
+        self._kept = KEPT_LINES if judged else 0
         self._cut = False
         """Logs are read from somewhere within."""
         self._nested = False
@@ -69,6 +85,11 @@ class RunLog:
         self._cut = bool(lines)
         return replace(request, args={**request.args, "lines": lines}) if lines else request
 
+    def copy_request(self, node: str) -> Request:
+        """Return the request for what there is, in an order that suits copying files."""
+        request = self._request(node, follow=False)
+        return replace(request, args={**request.args, "by_file": True})
+
     def go_on(self) -> None:
         """Forget that what there is was read to its end: reading on comes next."""
         self.parts.clear()
@@ -79,9 +100,9 @@ class RunLog:
         args = run_args(self.run, self.cluster, self.cluster.node(node))
         logs = ["launcher.log", *(f"ranks/{rank['rank']}.log" for rank in part.get("ranks", ()))]
         begin = {EVENTS: 0, **dict.fromkeys(logs, -END_BYTES)}
-        return Request(op="tail", args={**args, "from": begin, "follow": False})
+        return _tail({**args, "from": begin, "follow": False})
 
-    def take(self, node: str, message: Message, *, now: float) -> Iterator[Event | list[Entry]]:
+    def take(self, node: str, message: Message, *, now: float) -> Iterator[Event | Piece]:
         """Take one message of a node's `tail`; `now` is the time of day.
 
         Yields:
@@ -89,10 +110,10 @@ class RunLog:
         """
         head = message.head
         strange = wrong_tail(head)
-        if strange and "node" in head:
-            self._strange[node] = strange  # said by `trouble`: the node's stream ends with it
-        elif strange:
-            yield Said(node=node, level="warning", text=f"{NOT_OURS}: {strange}")
+        if not strange and "data" in head and self._has_too_many(node, head["data"]):
+            strange = f"it has more than {LOGS_LIMIT} logs"
+        if strange:
+            yield from self._note(node, strange, is_last="node" in head)
         elif "event" in head:
             yield from self._happened(node, head)
         elif "data" in head:
@@ -103,11 +124,15 @@ class RunLog:
 
     def trouble(self, reply: Reply) -> Trouble | None:
         """Return why a node's part was not read to its end; None: it was."""
+        strange = self._strange.get(reply.node) or "it says nothing of its part"
+        if self.is_hopeless(reply.node):
+            return not_ours(reply.node, strange)
         wrong = trouble(reply)
-        if wrong is not None or reply.node in self.parts:
-            return wrong
-        message = f"{NOT_OURS}: {self._strange.get(reply.node) or 'it says nothing of its part'}"
-        return Trouble(node=reply.node, kind="bad-output", message=message, answered=True)
+        return wrong if wrong or reply.node in self.parts else not_ours(reply.node, strange)
+
+    def is_hopeless(self, node: str) -> bool:
+        """Say whether a node has sent so much that is none of a run's that no more is read."""
+        return self._strangers.get(node, 0) > STRANGE_LIMIT
 
     @property
     def finished(self) -> bool:
@@ -119,7 +144,7 @@ class RunLog:
         return [
             NodeReport(
                 node=name,
-                events=tuple(events),
+                events=(*events, *filter(None, [self._clock_events.get(name)])),
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
             )
             for name, events in self.events.items()
@@ -136,7 +161,7 @@ class RunLog:
             begin[file] = log.splitter.offset
             log.splitter = LineSplitter(log.splitter.offset)
         args = run_args(self.run, self.cluster, self.cluster.node(node))
-        return Request(op="tail", args={**args, "from": begin, "follow": follow})
+        return _tail({**args, "from": begin, "follow": follow})
 
     def _happened(self, node: str, head: Mapping[str, Any]) -> Iterator[Event]:
         begin, behind = head.get("offset"), head.get("next")
@@ -144,13 +169,33 @@ class RunLog:
             return
         if isinstance(behind, int):
             self._events_read[node] = behind
-        self.events[node].append(head["event"])
+        self._keep(node, head["event"])
         if head["event"]["kind"] == "clock":
             self._clocks[node] = NodeReport(node=node, events=(head["event"],)).clock[0]
         yield NodeHappened(node=node, event=head["event"])
         if head["event"]["kind"] == "nested-launcher" and not self._nested:
             self._nested = True
             yield self._warn_of_nested(node, head["event"])
+
+    def _keep(self, node: str, event: Mapping[str, Any]) -> None:
+        """Keep of an event what the search of the first cause reads."""
+        if event["kind"] == "clock":
+            self._clock_events[node] = event
+        elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
+            texts = {key: str(event[key])[:LINE_BYTES] for key in _TEXTS if event.get(key)}
+            numbers = {key: event[key] for key in _NUMBERS if key in event}
+            ordered = bool(event.get("ordered"))
+            self.events[node].append({**texts, **numbers, "ordered": ordered})
+
+    def _has_too_many(self, node: str, file: str) -> bool:
+        return file not in self._logs[node] and len(self._logs[node]) >= LOGS_LIMIT
+
+    def _note(self, node: str, strange: str, *, is_last: bool) -> Iterator[Event]:
+        """Note what is none of a run's; of the last answer `trouble` tells."""
+        if not is_last and node not in self._strange:
+            yield Said(node=node, level="warning", text=f"{NOT_OURS}: {strange}")
+        self._strange[node] = strange
+        self._strangers[node] = self._strangers.get(node, 0) + 1
 
     def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Said:
         """Say that ranks start a launcher each, and what to type instead."""
@@ -159,12 +204,12 @@ class RunLog:
         text = f"{what}, and so may every rank; to run the script once a node: {once}"
         return Said(node=node, level="warning", text=text)
 
-    def _data(self, node: str, message: Message, now: float) -> Iterator[Event | list[Entry]]:
+    def _data(self, node: str, message: Message, now: float) -> Iterator[Event | Piece]:
         file, offset = str(message.head["data"]), int(message.head["offset"])
         log = self._logs[node].get(file)
         if log is None:
             source = Source(node=node, rank=message.head.get("rank"))
-            log = self._logs[node][file] = _LogFile(source, offset)
+            log = self._logs[node][file] = _LogFile(source, offset, self._kept)
             log.begins_within = self._cut and offset > 0
         body = message.body
         received = log.splitter.received
@@ -176,28 +221,33 @@ class RunLog:
             text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
             if dropped <= 0:
                 yield Said(node=node, level="warning", text=text)
-            yield log.entries(log.splitter.finish(), now)
+            yield from log.pieces(log.splitter.finish(), now)
             log.splitter = LineSplitter(offset)
         elif offset < received:
             body = body[received - offset :]
         time = float(message.head.get("time") or now) - self._clocks.get(node, 0.0)
-        yield log.entries(log.splitter.feed(body), time)
+        yield from log.pieces(log.splitter.feed(body), time)
+        if log.unfinished and self._unfinished(node) > UNFINISHED_BYTES:
+            yield from log.pieces(log.splitter.finish(), time)
 
-    def _finish(self, node: str, now: float) -> Iterator[list[Entry]]:
+    def _unfinished(self, node: str) -> int:
+        return sum(log.unfinished for log in self._logs[node].values())
+
+    def _finish(self, node: str, now: float) -> Iterator[Piece]:
         if self.goes_on and not self.parts[node].get("end"):
             return
         for log in self._logs[node].values():
-            if rest := log.splitter.finish():
-                yield log.entries(rest, now)
+            yield from log.pieces(log.splitter.finish(), now)
 
 
 class _LogFile:
     """One log of a node, as far as it was read."""
 
-    __slots__ = ("_last", "_size", "begins_within", "source", "splitter")
+    __slots__ = ("_kept", "_last", "_size", "begins_within", "source", "splitter")
 
-    def __init__(self, source: Source, offset: int) -> None:
+    def __init__(self, source: Source, offset: int, kept: int) -> None:
         self.source = source
+        self._kept = kept
         self.splitter = LineSplitter(offset)
         self._last: deque[bytes] = deque()
         self._size = 0
@@ -209,20 +259,37 @@ class _LogFile:
         """The last lines, those of progress bars left out."""
         return tuple(uncoloured(data.decode("utf-8", "backslashreplace")) for data in self._last)
 
-    def entries(self, lines: list[Line], time: float) -> list[Entry]:
-        """Return these lines as entries, and keep the last of them."""
-        if self.begins_within and lines:
-            lines, self.begins_within = lines[1:], False
-        source, last = self.source, self._last
-        for line in lines[-KEPT_LINES:]:
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a line whose end is still to come."""
+        return self.splitter.received - self.splitter.offset
+
+    def pieces(self, chunks: list[Chunk], time: float) -> Iterator[Piece]:
+        """Yield these lines as pieces, and keep the last of them."""
+        for chunk in chunks:
+            whole = chunk
+            if self.begins_within:
+                whole, self.begins_within = chunk.without_first(), False
+            if whole.data:
+                if self._kept:
+                    self._keep(whole)
+                yield Piece(self.source, whole, time)
+
+    def _keep(self, chunk: Chunk) -> None:
+        last = self._last
+        for line in chunk.last(self._kept).lines():
             if line.ending == "\r" or not line.data.strip():
                 continue
             data = _cut(line.data)
             self._size += len(data)
             last.append(data)
-        while self._size > KEPT_BYTES or len(last) > KEPT_LINES:
+        while self._size > KEPT_BYTES or len(last) > self._kept:
             self._size -= len(last.popleft())
-        return [Entry(source, line, time) for line in lines]
+
+
+def _tail(args: Mapping[str, object]) -> Request:
+    limit = MESSAGE_LIMIT
+    return Request(op="tail", args=args, head_limit=limit, body_limit=limit)
 
 
 def _cut(data: bytes) -> bytes:

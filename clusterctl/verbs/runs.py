@@ -11,6 +11,7 @@ from clusterctl.verbs.locate import Discovered, discover
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runview import RunView
+from clusterctl.verbs.status import find_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class RunList:
 
 def runs(nodes: Nodes, records: Records) -> RunList:
     """List what is known, by the records and by the nodes."""
-    return _listed(discover(nodes), nodes.cluster, records)
+    return _listed(discover(nodes), nodes, records)
 
 
 def rebuild(nodes: Nodes, records: Records) -> RunList:
@@ -57,13 +58,13 @@ def rebuild(nodes: Nodes, records: Records) -> RunList:
         if view.run not in known:
             records.write(_record(nodes.cluster, view))
             made.append(view.run)
-    return replace(_listed(found, nodes.cluster, records), rebuilt=tuple(made))
+    return replace(_listed(found, nodes, records), rebuilt=tuple(made))
 
 
-def _listed(found: Discovered, cluster: Cluster, records: Records) -> RunList:
-    known = {record.run: record for record in records.all(cluster.name)}
+def _listed(found: Discovered, nodes: Nodes, records: Records) -> RunList:
+    known = {record.run: record for record in records.all(nodes.cluster.name)}
     seen = {view.run: view for view in found.runs}
-    listed = [_line(records, known.get(run), seen.get(run)) for run in {**known, **seen}]
+    listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
     listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
     return RunList(runs=tuple(listed), troubles=found.troubles)
 
@@ -88,9 +89,12 @@ def _record(cluster: Cluster, view: RunView) -> RunRecord:
     )
 
 
-def _line(records: Records, record: RunRecord | None, view: RunView | None) -> ListedRun:
+def _line(
+    nodes: Nodes, records: Records, record: RunRecord | None, view: RunView | None
+) -> ListedRun:
     if record is None:
         assert view is not None
+        view = _judged(nodes, view)
         return ListedRun(
             run=view.run,
             cluster=view.cluster,
@@ -105,7 +109,7 @@ def _line(records: Records, record: RunRecord | None, view: RunView | None) -> L
         # A node that took no part may stay silent.
         took_part = frozenset(node.name for node in record.cluster.nodes)
         answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
-        view = replace(view, nodes=answers, remembered=end)
+        view = _judged(nodes, replace(view, nodes=answers, remembered=end))
     return ListedRun(
         run=record.run,
         cluster=record.cluster.name,
@@ -117,6 +121,14 @@ def _line(records: Records, record: RunRecord | None, view: RunView | None) -> L
         name=str(record.options.get("name") or (view.name if view else "")),
         checkpoint=str((record.resumed or {}).get("checkpoint", "")),
     )
+
+
+def _judged(nodes: Nodes, view: RunView) -> RunView:
+    """Ask the nodes for the first cause where it decides the state, as `status` does."""
+    if not view.contested:
+        return view
+    took_part = nodes.cluster.with_nodes(tuple(answer.node for answer in view.nodes))
+    return replace(view, first_cause=find_cause(nodes, took_part, view))
 
 
 def _names(nodes: Iterable[Node]) -> tuple[str, ...]:

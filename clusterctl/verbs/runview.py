@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterctl.inventory.cluster import Node
-from clusterctl.logs.first_cause import FirstCause
+from clusterctl.logs.first_cause import FirstCause, Kind
 from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[
@@ -16,6 +16,17 @@ RunState = Literal[
 ]  # fmt: skip
 
 LIVE = frozenset({"starting", "running", "stopping"})
+BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
+"""States that have a cause, which is looked for in the nodes' events."""
+_CAUSED: Mapping[Kind, tuple[RunState, str]] = {
+    "exit": ("failed", "job"),
+    "signal": ("failed", "job"),
+    "launcher": ("failed", "job"),
+    "supervisor": ("failed", "supervisor"),
+    "start-timeout": ("failed", "start-timeout"),
+    "node-lost": ("lost", "lost"),
+}
+"""Kind of the first cause → the run's state, and who ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +111,14 @@ class RunView:
 
     @property
     def state(self) -> RunState:
-        """The run's state."""
+        """The run's state; the first cause decides if several nodes ended it, each its own way."""
         remembered: RunState | None = (self._memory or {}).get("state")
-        return remembered or state_of(self.nodes)
+        if remembered:
+            return remembered
+        state = state_of(self.nodes)
+        if self.first_cause is not None and state in BAD_ENDS:
+            return _CAUSED[self.first_cause.kind][0]
+        return state
 
     @property
     def _memory(self) -> Mapping[str, Any] | None:
@@ -114,14 +130,24 @@ class RunView:
         return {"state": "lost", **end} if unsure else None
 
     @property
+    def contested(self) -> bool:
+        """It ended badly, and only the nodes' events can tell which of several ends came first."""
+        ends = [answer.end.get("by", "") for answer in self.nodes]
+        own = [by for by in ends if by != "peer"]
+        bad = any(answer.part and answer.state != "finished" for answer in self.nodes)
+        return bad and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
+
+    @property
     def live(self) -> bool:
         """Something of it is still there, as far as we know."""
         return any(node.state in LIVE for node in self.nodes)
 
     @property
     def ended(self) -> float | None:
-        """When its last part ended; None while it lives, or if that is not known."""
-        times = [float(node.end.get("time") or 0.0) for node in self.nodes]
+        """When its last part was over; None while it lives, or if that is not known."""
+        ends = [node.end for node in self.nodes]
+        # A node's earlier version kept only when the end began.
+        times = [float(end.get("over") or end.get("time") or 0.0) for end in ends]
         over = not self.live and self.state not in {"unreachable", "lost"}
         return max(times, default=0.0) or None if over else None
 
@@ -129,7 +155,7 @@ class RunView:
     def last_line(self) -> Mapping[str, Any] | None:
         """What was printed last, on any node: `node`, `rank`, `line`, `age_s`."""
         lines = [
-            {"node": node.node.name, **node.part["last"]}
+            {"node": node.node.name, "rank": None, **node.part["last"]}
             for node in self.nodes
             if node.part and node.part.get("last")
         ]
@@ -142,11 +168,14 @@ class RunView:
 
     @property
     def ended_by(self) -> str:
-        """Who ended it: `job`, `stop`, `lost`, `start-timeout`; empty while it runs."""
+        """Who ended it: as `status --json` has it; empty while it runs, or if nobody knows."""
         if self._memory:
             return str(self._memory.get("ended_by", ""))
-        unsure = self.live or not self.known or self.state == "unreachable"
-        return "" if unsure else ended_by(self.nodes)
+        if self.live or not self.known or self.state == "unreachable":
+            return ""
+        if self.first_cause is not None and self.state in BAD_ENDS:
+            return _CAUSED[self.first_cause.kind][1]
+        return ended_by(self.nodes)
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""

@@ -1,4 +1,4 @@
-"""What a node may say of a run: anything else is named, and not taken for an answer.
+"""What a node may answer: anything else is named, and not taken for an answer.
 
 A node of another version, or one that is not ours any more, must not end a verb about all nodes.
 """
@@ -6,105 +6,291 @@ A node of another version, or one that is not ours any more, must not end a verb
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
-
-Kinds = tuple[type, ...]
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeAlias
 
 NOT_OURS = "its answer is not one of ours"
 
-_NONE = type(None)
-_NUMBER: Kinds = (int, float, _NONE)
-_WHOLE: Kinds = (int, _NONE)
-_TEXT: Kinds = (str, _NONE)
+LOG_NAME = re.compile(r"events\.jsonl|launcher\.log|ranks/[0-9]{1,7}\.log")
+"""The files that `tail` sends."""
 
-_PART: Mapping[str, Kinds] = {
-    "run": (str,),
-    "state": (str,),
-    "ranks": (list,),
-    "rank0": _WHOLE,
-    "world_size": _WHOLE,
-    "began": _NUMBER,
-    "name": _TEXT,
-    "command": (list, _NONE),
-    "workdir": _TEXT,
-    "supervisor": (dict, _NONE),
-    "end": (dict, _NONE),
-    "resumed": (dict, _NONE),
-    "last": (dict, _NONE),
+_DEEPEST = 16
+"""Values within values; more of them nobody prints."""
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number within limits; True and False are none."""
+
+    low: float
+    high: float
+    whole: bool = True
+
+    def takes(self, value: object) -> bool:
+        """Say whether a value is one; NaN is not."""
+        kinds = int if self.whole else int | float
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high  # type: ignore[operator]
+
+
+@dataclass(frozen=True, slots=True)
+class _Maybe:
+    """A value, null, or nothing at all."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Each:
+    """A list of values."""
+
+    shape: Shape
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """An object whose keys may be any."""
+
+    shape: Shape
+
+
+Shape: TypeAlias = type | _Number | _Maybe | _Each | _Table | Mapping[str, "Shape"]
+"""A kind of value; of an object the keys that are read, whatever else it has."""
+
+_WHOLE = _Number(-(10**100), 10**100)
+_COUNT = _Number(0, 1 << 53)
+_RANK = _Number(0, 1 << 20)
+_PID = _Number(0, 1 << 31)
+_EXIT_CODE = _Number(-255, 255)
+_SIGNAL = _Number(0, 127)
+"""A run that a signal ended exits with 128 more: 256 would be taken for success."""
+_PORT = _Number(0, 65535)
+_SECONDS = _Number(0, 1e11, whole=False)
+"""A time since 1970 that a calendar has, or a length of time."""
+_OFFSET = _Number(-1e10, 1e10, whole=False)
+"""Seconds between two clocks."""
+
+_TEXTS = _Each(str)
+
+PART: Shape = {
+    "run": str,
+    "state": str,
+    "ranks": _Each(
+        {
+            "rank": _RANK,
+            "exit_code": _Maybe(_EXIT_CODE),
+            "signal": _Maybe(_SIGNAL),
+        }
+    ),
+    "rank0": _Maybe(_RANK),
+    "world_size": _Maybe(_RANK),
+    "began": _Maybe(_SECONDS),
+    "name": _Maybe(str),
+    "command": _Maybe(_TEXTS),
+    "workdir": _Maybe(str),
+    "master": _Maybe({"address": _Maybe(str), "port": _Maybe(_PORT)}),
+    "supervisor": _Maybe(dict),
+    "end": _Maybe(
+        {
+            "state": _Maybe(str),
+            "by": _Maybe(str),
+            "reason": _Maybe(str),
+            "time": _Maybe(_SECONDS),
+            "over": _Maybe(_SECONDS),
+        }
+    ),
+    "resumed": _Maybe(
+        {
+            "run": str,
+            "checkpoint": str,
+            "step": _Maybe(_WHOLE),
+            "command": _TEXTS,
+            "tree": _Maybe(str),
+            "commit": _Maybe(str),
+        }
+    ),
+    "last": _Maybe({"rank": _Maybe(_RANK), "line": str, "age_s": _SECONDS}),
 }
-_RANK: Mapping[str, Kinds] = {"rank": (int,), "exit_code": _WHOLE, "signal": _WHOLE}
-_END: Mapping[str, Kinds] = {"state": _TEXT, "by": _TEXT, "reason": _TEXT, "time": _NUMBER}
-_LAST: Mapping[str, Kinds] = {"rank": _WHOLE, "line": (str,), "age_s": (int, float)}
-_RESUMED: Mapping[str, Kinds] = {
-    "run": (str,),
-    "checkpoint": (str,),
-    "step": _WHOLE,
-    "command": (list,),
-    "tree": _TEXT,
-    "commit": _TEXT,
+"""A NodeRun."""
+
+_EVENT: Shape = {
+    "kind": str,
+    "rank": _Maybe(_RANK),
+    "exit_code": _Maybe(_EXIT_CODE),
+    "signal": _Maybe(_SIGNAL),
+    "time": _Maybe(_SECONDS),
+    "since": _Maybe(_SECONDS),
+    "oom_kills": _Maybe(_COUNT),
+    "offset_s": _Maybe(_OFFSET),
+    "error_s": _Maybe(_SECONDS),
 }
-_EVENT: Mapping[str, Kinds] = {
-    "kind": (str,),
-    "rank": _WHOLE,
-    "exit_code": _WHOLE,
-    "signal": _WHOLE,
-    "time": _NUMBER,
-    "since": _NUMBER,
-    "oom_kills": _WHOLE,
-    "offset_s": _NUMBER,
-    "error_s": _NUMBER,
+_LOG: Shape = {
+    "data": str,
+    "offset": _COUNT,
+    "rank": _Maybe(_RANK),
+    "time": _Maybe(_SECONDS),
+    "dropped": _Maybe(_Number(-(1 << 53), 1 << 53)),
 }
-_STOPPED: Mapping[str, Kinds] = {"port_holder": (dict, _NONE)}
-_DATA: Mapping[str, Kinds] = {
-    "data": (str,),
-    "offset": (int,),
-    "rank": _WHOLE,
-    "time": _NUMBER,
-    "dropped": _WHOLE,
+_PROCESSES = _Maybe(_Each(dict))
+_PATHS = _Maybe(_TEXTS)
+
+ERROR: Shape = {
+    "kind": str,
+    "message": str,
+    "hint": _Maybe(str),
+    "holder": _Maybe(dict),
 }
+STATUS: Shape = {"node": PART}
+RUNS: Shape = {"runs": _Each(PART)}
+STARTED: Shape = {"pid": _PID, "link_port": _PORT}
+PRUNED: Shape = {"kept": _Table(str)}
+STOPPED: Shape = {
+    "gone": _Maybe(bool),
+    "left": _PROCESSES,
+    "strangers": _PROCESSES,
+    "port_free": _Maybe(bool),
+    "port_holder": _Maybe(dict),
+    "gpu_free": _Maybe(bool),
+}
+_CANDIDATE: Shape = {
+    "name": str,
+    "path": str,
+    "complete": bool,
+    "why": str,
+    "hash": str,
+    "time": _SECONDS,
+    "format": str,
+    "step": _Maybe(_WHOLE),
+    "epoch": _Maybe(_WHOLE),
+    "date": _Maybe(_WHOLE),
+    "real": _PATHS,
+    "run": _Maybe(str),
+    "older": _Maybe(bool),
+    "files": _Maybe(_Table(str)),
+    "doubts": _PATHS,
+    "mixed": _Maybe(str),
+    "bytes": _Maybe(_COUNT),
+    "part": _Maybe(
+        {
+            "ranks": _Each(_RANK, least=1),
+            "world_size": _Maybe(_RANK),
+            "supposed": _Maybe(_RANK),
+            "metadata": bool,
+            "steps": _Each(_WHOLE),
+            "saved": _Each(_SECONDS, least=1),
+            "whole": _Maybe(bool),
+        }
+    ),
+}
+CHECKPOINTS: Shape = {"candidates": _Each(_CANDIDATE), "knows": _Maybe(bool)}
+ONE_CHECKPOINT: Shape = {"candidates": _Each(_CANDIDATE, least=1), "knows": _Maybe(bool)}
+TREE: Shape = {"equal": bool, "different": _PATHS}
+SEEN: Shape = {"seen": _TEXTS, "busy": _Maybe(dict)}
+ABORTED: Shape = {"aborted": bool}
+PLACED: Shape = {
+    "need": _COUNT,
+    "deleted": _COUNT,
+    "deleted_paths": _PATHS,
+    "set_aside": _TEXTS,
+    "equal": bool,
+    "different": _TEXTS,
+}
+PREPARED: Shape = {
+    "bound": _Each(
+        {
+            "key": str,
+            "address": str,
+            "port": _Maybe(_PORT),
+            "error": _Maybe(str),
+            "holder": _Maybe(str),
+        }
+    ),
+    "written": _Each({"path": str, "folder": _Maybe(str), "words": _Maybe(str)}),
+}
+MET: Shape = {
+    "connected": _Each(
+        {
+            "target": str,
+            "key": str,
+            "address": str,
+            "port": _Maybe(_PORT),
+            "state": str,
+            "words": _Maybe(str),
+            "seconds": _Maybe(_SECONDS),
+            "source": _Maybe(str),
+            "seen_as": _Maybe(str),
+        }
+    ),
+    "seen": _Each(
+        {
+            "path": str,
+            "writer": str,
+            "seen": _Maybe(bool),
+            "delay_s": _Maybe(_SECONDS),
+            "words": _Maybe(str),
+        }
+    ),
+}
+LEFT: Shape = {"foreign": _TEXTS}
+TIME: Shape = {"time": _SECONDS}
+READ: Shape = {"read": _COUNT}
 
 
-def wrong_part(part: object) -> str:
-    """Say what is wrong with a NodeRun; empty where nothing is."""
-    wrong = _wrong("its part", part, _PART)
-    if wrong or not isinstance(part, dict):
-        return wrong
-    ranks = (_wrong("a rank", rank, _RANK) for rank in part["ranks"])
-    end = _wrong("its end", part["end"], _END) if part.get("end") else ""
-    last = _wrong("its last line", part["last"], _LAST) if part.get("last") else ""
-    resumed = _wrong("its resume", part["resumed"], _RESUMED) if part.get("resumed") else ""
-    return end or last or resumed or next(filter(None, ranks), "")
-
-
-def wrong_tail(head: Mapping[str, Any]) -> str:
-    """Say what is wrong with the head of an answer of `tail`; empty where nothing is."""
+def wrong_tail(head: Mapping[str, object]) -> str:
+    """Say what is wrong with the head of an answer of `tail`; empty if nothing is."""
     if "event" in head:
-        return _wrong("an event", head["event"], _EVENT)
+        return wrong(head["event"], _EVENT, "event")
     if "data" in head:
-        wrong = _wrong("a piece of a log", head, _DATA)
-        return wrong or ("a piece of a log begins before it" if head["offset"] < 0 else "")
-    return wrong_part(head["node"]) if "node" in head else ""
+        return wrong(head, _LOG)
+    return wrong(head, STATUS) if "node" in head else ""
 
 
-def wrong_stop(head: Mapping[str, object]) -> str:
-    """Say what is wrong with the last answer of `stop`; empty where nothing is."""
-    for name in ("left", "strangers"):
-        left = head.get(name, [])
-        if not isinstance(left, list):
-            return f"what is left is {left!r}"
-        wrong = next(filter(None, (_wrong("what is left", process, {}) for process in left)), "")
-        if wrong:
-            return wrong
-    return _wrong("it", head, _STOPPED)
+def wrong(value: object, shape: Shape, where: str = "") -> str:
+    """Say what in a value is not of this shape, or would not print; empty if nothing is."""
+    return _misfit(value, shape, where) or _untame(value)
 
 
-def _wrong(what: str, value: object, wanted: Mapping[str, Kinds]) -> str:
-    if not isinstance(value, dict):
-        return f"{what} is {value!r}"
-    for name, kinds in wanted.items():
-        found = value.get(name)
-        finite = not isinstance(found, float) or math.isfinite(found)
-        if not isinstance(found, kinds) or not finite:
-            return f"{name} of {what} is {found!r}"[:200]
-    return ""
+def _misfit(value: object, shape: Shape, where: str) -> str:
+    if isinstance(shape, _Maybe):
+        return "" if value is None else _misfit(value, shape.shape, where)
+    if isinstance(shape, _Number):
+        fits = shape.takes(value)
+    elif isinstance(shape, type):
+        fits = isinstance(value, shape)
+    elif isinstance(shape, _Each):
+        fits = isinstance(value, list) and len(value) >= shape.least
+    else:
+        fits = isinstance(value, dict)
+    if not fits:
+        return f"{where or 'it'} is {reprlib.repr(value)}"[:_SHOWN]
+    return next(filter(None, _misfits_within(value, shape, where)), "")
+
+
+def _misfits_within(value: Any, shape: Shape, where: str) -> Iterator[str]:  # noqa: ANN401
+    of = f" of {where}" if where else ""
+    if isinstance(shape, _Each):
+        yield from (_misfit(one, shape.shape, f"one{of}") for one in value)
+    elif isinstance(shape, _Table):
+        yield from (_misfit(one, shape.shape, f"a value{of}") for one in value.values())
+    elif isinstance(shape, Mapping):
+        yield from (_misfit(value.get(key), one, f"{key}{of}") for key, one in shape.items())
+
+
+def _untame(value: object) -> str:
+    """Say why a value cannot be shown or written as JSON; its keys may be of any version."""
+    level: list[object] = [value]
+    for _ in range(_DEEPEST):
+        if any(isinstance(one, float) and not math.isfinite(one) for one in level):
+            return "it holds NaN or an infinite number"
+        lists = [one for one in level if isinstance(one, list)]
+        objects = [one.values() for one in level if isinstance(one, dict)]
+        level = [*chain.from_iterable(lists), *chain.from_iterable(objects)]
+        if not level:
+            return ""
+    return "its values are nested too deeply"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -29,6 +29,30 @@ class Folder:
     """A node where a run works in it, asked for or not; None: nobody uses it."""
 
 
+def mutual(sights: Iterable[Sight], tokens: Mapping[str, str]) -> list[Sight]:
+    """Believe no node that it shares a folder with another which does not see it there.
+
+    Args:
+        sights: what each node claims to see.
+        tokens: by node, the one that it left in its folder; nodes without one are only readers.
+    """
+    sights = list(sights)
+    seen = {sight.node: sight.tokens for sight in sights}
+    owners = {token: node for node, token in tokens.items()}
+
+    def believed(sight: Sight, token: str) -> bool:
+        own, owner = tokens.get(sight.node), owners.get(token)
+        return None in {own, owner} or own == token or own in seen.get(str(owner), ())
+
+    found = []
+    for sight in sights:
+        kept = tuple(token for token in sight.tokens if believed(sight, token))
+        # Whoever left a token has that folder, even where it is seen no more.
+        own_only = (tokens[sight.node],) if sight.node in tokens else ()
+        found.append(replace(sight, tokens=kept or own_only))
+    return found
+
+
 def folders(sights: Iterable[Sight]) -> list[Folder]:
     """Return the folders that nodes see, each with the nodes that see it."""
     nodes: dict[str, list[str]] = {}
@@ -48,7 +72,10 @@ def folders(sights: Iterable[Sight]) -> list[Folder]:
 def busy(node: str, user: Sight) -> str:
     """Say which run keeps a node's folder from being changed."""
     run = user.run or {}
-    words = f"{run.get('run', 'an unknown run')} of {run.get('user', 'someone')} is running"
+    who = f"{run.get('run')} of {run.get('user', 'someone')}"
+    if not run.get("run"):
+        who = f"an unknown run (pid {run.get('pid', '?')} of uid {run.get('uid', '?')})"
+    words = f"{who} is running"
     if user.node == node:
         return f"{words} here with other files"
     return f"{words} on {user.node}, which shares this folder, with other files"

@@ -15,11 +15,14 @@ from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.plan.nodejob import node_job, node_secrets
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.answers import Trouble, trouble
+from clusterctl.verbs.answers import Trouble, answer
 from clusterctl.verbs.events import Event, Said, drive
 from clusterctl.verbs.nodes import Nodes
+from clusterctl.verbs.shape import STARTED
 from clusterctl.verbs.stop import stop
 
+START_SECONDS = 300.0
+"""Longest a node may take to start its part: `env_init` alone may take two minutes."""
 NO_GRACE = 0.0
 """Seconds until KILL for what has only just begun."""
 
@@ -38,6 +41,8 @@ def start(
     plan: Plan,
     environment: Mapping[str, str],
     resumed: Mapping[str, Any] | None = None,
+    *,
+    forces: bool = False,
 ) -> Generator[Event, None, None]:
     """Start every node's part.
 
@@ -47,6 +52,7 @@ def start(
         plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
+        forces: start also where the last sync did not finish.
 
     Yields:
         `Started`.
@@ -55,21 +61,21 @@ def start(
         LaunchRefused: a node did not start its part; the others' were ended again.
         Interrupted: the person ended it.
     """
-    starter = _Starter(cluster, plan, make_identity(plan.run), environment, resumed)
+    starter = _Starter(cluster, plan, make_identity(plan.run), environment, resumed, forces)
     begun: list[str] = []
     try:
         port = 0
         for stage in ((plan.master,), plan.workers):
             wrong: list[Trouble] = []
             begun += [node.node for node in stage]
-            for reply in nodes.call({n.node: starter.request(n, port) for n in stage}):
-                problem = trouble(reply)
-                if problem is not None:
-                    wrong.append(problem)
+            requests = {n.node: starter.request(n, port) for n in stage}
+            for reply in nodes.call(requests, timeout=START_SECONDS):
+                told = answer(reply, STARTED)
+                if isinstance(told, Trouble):
+                    wrong.append(told)
                     continue
-                answer = reply.last.head
-                port = port or int(answer["link_port"])
-                yield Started(node=reply.node, pid=int(answer["pid"]))
+                port = port or told["link_port"]
+                yield Started(node=reply.node, pid=told["pid"])
             _refuse(wrong)
     except LaunchRefused as refused:
         raise LaunchRefused(
@@ -99,6 +105,7 @@ class _Starter:
     identity: Identity
     environment: Mapping[str, str]
     resumed: Mapping[str, Any] | None
+    forces: bool
 
     def request(self, node: NodePlan, link_port: int) -> Request:
         state = self.cluster.node(node.node).state
@@ -111,7 +118,7 @@ class _Starter:
             resumed=self.resumed,
         )
         secrets = node_secrets(self.plan, node, self.identity, self.environment)
-        return Request(op="start", args={"job": job}, body=secrets)
+        return Request(op="start", args={"job": job, "forces": self.forces}, body=secrets)
 
 
 def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.answers import ask, trouble
+from clusterctl.verbs.answers import ANSWER_SECONDS, Trouble, answer, ask
 from clusterctl.verbs.checkpoint import newest
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.history import History, only
@@ -17,10 +18,9 @@ from clusterctl.verbs.late import cause_of_ends
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runargs import run_args
 from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.runview import Checkpoint, NodeAnswer, RunView, name_of
-from clusterctl.verbs.shape import NOT_OURS, wrong_part
-
-BAD_ENDS = frozenset({"failed", "lost"})
+from clusterctl.verbs.runview import BAD_ENDS, Checkpoint, NodeAnswer, RunView, name_of
+from clusterctl.verbs.shape import CHECKPOINTS, STATUS
+from clusterctl.wire import Message
 
 
 def status(
@@ -38,9 +38,10 @@ def status(
         `Progress`.
     """
     view = yield from answers(nodes, run, cluster)
-    cause = find_cause(nodes, run, cluster, view) if view.state in BAD_ENDS else None
+    if view.state in BAD_ENDS:
+        view = replace(view, first_cause=find_cause(nodes, cluster, view))
     checkpoint = newest_checkpoint(nodes, cluster, view, history or only(run))
-    return replace(view, first_cause=cause, checkpoint=checkpoint)
+    return replace(view, checkpoint=checkpoint)
 
 
 def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunView]:
@@ -56,14 +57,11 @@ def answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, 
     failures: dict[str, str] = {}
     replies = yield from ask(nodes, requests, phase="status")
     for reply in replies.values():
-        wrong = trouble(reply)
-        part = reply.last.head.get("node") if wrong is None else None
-        if wrong is None and (strange := wrong_part(part)):
-            failures[reply.node] = f"{NOT_OURS}: {strange}"
-        elif wrong is None:
-            parts[reply.node] = part or {}
-        elif not (wrong.answered and wrong.kind == "no-run"):
-            failures[reply.node] = wrong.advice
+        told = answer(reply, STATUS)
+        if not isinstance(told, Trouble):
+            parts[reply.node] = told["node"]
+        elif not (told.answered and told.kind == "no-run"):
+            failures[reply.node] = told.advice
     return view_of(run, cluster, parts, failures)
 
 
@@ -88,18 +86,24 @@ def view_of(
     )
 
 
-def find_cause(nodes: Nodes, run: str, cluster: Cluster, view: RunView) -> FirstCause | None:
+def find_cause(nodes: Nodes, cluster: Cluster, view: RunView) -> FirstCause | None:
     """Read the events and the ends of the logs, and say why the run ended badly."""
-    log = RunLog(run, cluster)
+    log = RunLog(view.run, cluster)
     requests = {
         answer.node.name: log.end_request(answer.node.name, answer.part)
         for answer in view.nodes
         if answer.part
     }
-    for reply in nodes.call(requests):
-        for message in reply.messages:
-            for _ in log.take(reply.node, message, now=0.0):
-                pass
+    until = time.monotonic() + ANSWER_SECONDS
+    with nodes.following(requests, tick=ANSWER_SECONDS, patience=ANSWER_SECONDS) as stream:
+        for item in stream:
+            if time.monotonic() > until:
+                break  # a node that never ends must not keep what the others said
+            if item is not None and isinstance(item[1], Message):
+                for _ in log.take(item[0], item[1], now=0.0):
+                    pass
+                if log.is_hopeless(item[0]):
+                    stream.drop(item[0])
     return log.first_cause() or cause_of_ends(view)
 
 
@@ -121,11 +125,12 @@ def newest_checkpoint(
         "path": cluster.job.checkpoints,
         **history.args(cluster, first.node),
     }
-    (reply,) = nodes.call({name: Request(op="checkpoints", args=args)})
-    if trouble(reply):
+    (reply,) = nodes.call({name: Request(op="checkpoints", args=args)}, timeout=ANSWER_SECONDS)
+    told = answer(reply, CHECKPOINTS)
+    if isinstance(told, Trouble):
         return None
-    head = reply.last.head
-    one = newest({name: head["candidates"]}, {name: bool(head.get("knows"))}, cluster, history)
+    one = newest({name: told["candidates"]}, {name: bool(told.get("knows"))}, cluster, history)
     if one is None:
         return None
-    return Checkpoint(path=one["path"], step=one["step"], time=one["time"], format=one["format"])
+    step = one.get("step")
+    return Checkpoint(path=one["path"], step=step, time=one["time"], format=one["format"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.answers import Trouble, answer
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runargs import run_args
-from clusterctl.verbs.shape import NOT_OURS, wrong_stop
+from clusterctl.verbs.shape import STOPPED
 from clusterctl.wire import Message
 
 TICK = 0.5
+PATIENCE = 60.0
+"""Seconds beyond the grace that a node may take for all of it."""
 
 GONE, LEFT, UNPROVEN = 0, 1, 3
 
@@ -78,6 +81,7 @@ def stop(
     grace: float | None = None,
     reason: str | None = None,
     bars: bool = False,
+    plan: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, StopResult]:
     """Ask the ranks as the job says, then TERM, then KILL the whole tree, and look that it is gone.
 
@@ -88,26 +92,36 @@ def stop(
         grace: seconds until KILL; the job's own where None.
         reason: kept in the nodes' records; who asked where None.
         bars: a part that has not begun yet never will, though its start is under way.
+        plan: of the run's record; by it a part is proven gone that has no folder on its node.
 
     Yields:
         `Stopping`.
     """
     told = cluster.job.stop
+    seconds = told.grace if grace is None else grace
     order = {
-        "grace": told.grace if grace is None else grace,
+        "grace": seconds,
         "signal": told.signal,
         "file": told.file,
         "bars": bars,
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }
+    planned = _planned(plan or {})
     requests = {
-        node.name: Request(op="stop", args={**run_args(run, cluster, node), **order})
+        node.name: Request(
+            op="stop",
+            args={**run_args(run, cluster, node), **order, "planned": planned.get(node.name)},
+        )
         for node in cluster.nodes
     }
     outcomes: dict[str, StoppedNode] = {}
     last: dict[str, tuple[Message, ...]] = {}
+    limit = seconds + PATIENCE
+    until = time.monotonic() + limit
     with nodes.following(requests, tick=TICK) as stream:
         for item in stream:
+            if time.monotonic() > until:
+                break
             if item is None:
                 continue
             node, message = item
@@ -117,18 +131,26 @@ def stop(
             last[node] = (message,)
             if "stage" in message.head:
                 yield Stopping(node=node, stage=str(message.head["stage"]))
+    for name in requests:
+        late = StoppedNode(node=name, gone=False, failure=f"timeout: not done in {limit:.0f} s")
+        outcomes.setdefault(name, late)
     return StopResult(run=run, nodes=tuple(outcomes[node.name] for node in cluster.nodes))
+
+
+def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what a plan says of each node that its proof needs."""
+    master = {"port": plan.get("master_port")}
+    return {
+        node["node"]: {"node_rank": node["node_rank"], "device": node["device"], "master": master}
+        for node in plan.get("nodes", ())
+    }
 
 
 def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
     """Judge a node's last answer."""
-    wrong = trouble(replace(reply, messages=messages))
-    if wrong is not None:
-        return StoppedNode(node=reply.node, gone=False, failure=wrong.message)
-    head = messages[-1].head
-    strange = wrong_stop(head)
-    if strange:
-        return StoppedNode(node=reply.node, gone=False, failure=f"{NOT_OURS}: {strange}")
+    head = answer(replace(reply, messages=messages), STOPPED)
+    if isinstance(head, Trouble):
+        return StoppedNode(node=reply.node, gone=False, failure=head.message)
     looked = {
         "its port is free": head.get("port_free"),
         "its GPU memory is back": head.get("gpu_free", True),
@@ -139,8 +161,8 @@ def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
     return StoppedNode(
         node=reply.node,
         gone=bool(head.get("gone")) and all(looked.values()) and not head.get("strangers"),
-        left=tuple(head.get("left", ())),
-        strangers=tuple(head.get("strangers", ())),
+        left=tuple(head.get("left") or ()),
+        strangers=tuple(head.get("strangers") or ()),
         port_free=head.get("port_free"),
         port_holder=head.get("port_holder"),
         failure=f"could not see whether {' and '.join(unseen)}" if unseen else "",

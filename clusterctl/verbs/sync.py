@@ -16,11 +16,11 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.mirror import Placement
 from clusterctl.transport.source import Source, read_source, token_in
 from clusterctl.transport.together import Together
-from clusterctl.verbs.answers import trouble
+from clusterctl.verbs.answers import Trouble, answer, trouble
 from clusterctl.verbs.events import Event, Progress, Said
 from clusterctl.verbs.placing import Placing, why_different
-from clusterctl.verbs.shape import NOT_OURS
-from clusterctl.verbs.sharing import Sight, busy, folders
+from clusterctl.verbs.shape import ABORTED, PLACED, SEEN, TREE, Shape
+from clusterctl.verbs.sharing import Sight, busy, folders, mutual
 from clusterctl.verbs.synced import NodeSync, State, SyncOptions, SyncResult
 
 __all__ = ["NodeSync", "SyncOptions", "SyncResult", "sync"]
@@ -156,7 +156,7 @@ class _Sync:
         }
         different = []
         for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
-            head = self._head(reply)
+            head = self._head(reply, TREE)
             if head is None:
                 continue
             if head["equal"]:
@@ -181,18 +181,17 @@ class _Sync:
         sights = []
         for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
-            wrong = trouble(reply)
-            if wrong is not None and not ours:
+            told = answer(reply, SEEN)
+            if isinstance(told, Trouble) and not ours:
                 text = "not known whether a run there works in a folder that is to be changed"
-                yield Said(text=f"{text}: {wrong.message}", level="warning", node=reply.node)
+                yield Said(text=f"{text}: {told.message}", level="warning", node=reply.node)
                 continue
-            head = self._head(reply)
+            head = self._head(reply, SEEN)
             if head is not None:
-                # Whoever left a token has that folder, even where it is seen no more.
-                tokens = head["seen"] or ([self.tokens[reply.node]] if ours else [])
-                sights.append(Sight(node=reply.node, tokens=tuple(tokens), run=head["busy"]))
+                seen = tuple(head["seen"])
+                sights.append(Sight(node=reply.node, tokens=seen, run=head.get("busy")))
         groups: dict[str, list[Node]] = {}
-        for found in folders(sights):
+        for found in folders(mutual(sights, self.tokens)):
             shared = [node for node in nodes if node.name in found.nodes]
             if found.user is None or found.token == own:
                 groups[found.token] = shared
@@ -238,12 +237,10 @@ class _Sync:
         together = Together(sorted(node.name for node in firsts), placing.agree)
         try:
             for reply in self.pool.mirror(placing.placements(firsts, together)):
-                head = self._head(reply)
+                aborted = reply.ok and "aborted" in reply.last.head
+                head = self._head(reply, ABORTED if aborted else PLACED)
                 if head is not None:
-                    try:
-                        self._judge(reply.node, head)
-                    except (KeyError, TypeError, ValueError):
-                        self._fail(reply.node, NOT_OURS, "")
+                    self._judge(reply.node, head)
                 elif _kind(reply) == "locked":
                     together.abort()
                 together.withdraw(reply.node)
@@ -264,7 +261,7 @@ class _Sync:
             self.done[name],
             sent=head["need"],
             deleted=head["deleted"],
-            deleted_paths=tuple(map(str, head.get("deleted_paths", ()))),
+            deleted_paths=tuple(head.get("deleted_paths") or ()),
             set_aside=tuple(head["set_aside"]),
         )
         if not head["equal"]:
@@ -284,13 +281,14 @@ class _Sync:
             for node in nodes
         }
         for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
-            head = self._head(reply)
+            head = self._head(reply, TREE)
             if head is None:
                 continue
             if head["equal"]:
                 self._note(reply.node, state)
             else:
-                words = f"sees other contents in its workdir: {', '.join(head['different'])}"
+                different = ", ".join(head.get("different") or ())
+                words = f"sees other contents in its workdir: {different}"
                 self._fail(reply.node, words, "is the shared filesystem healthy? sync again")
 
     def _like_first(self, first: Node, others: list[Node]) -> None:
@@ -312,11 +310,11 @@ class _Sync:
     def _is_ok(self, name: str) -> bool:
         return name in self.done and self.done[name].ok
 
-    def _head(self, reply: Reply) -> dict[str, Any] | None:
+    def _head(self, reply: Reply, shape: Shape) -> Mapping[str, Any] | None:
         """Return what a node answered; None: it is noted why there is nothing."""
-        wrong = trouble(reply)
-        if wrong is None:
-            return reply.last.head
+        wrong = answer(reply, shape)
+        if not isinstance(wrong, Trouble):
+            return wrong
         if not wrong.answered:
             self._note(reply.node, "unreachable", wrong.message, wrong.hint)
             return None
@@ -345,6 +343,7 @@ _HINTS = {
     "silent": "its file server hangs, or its mount: try `ls` there",
     "running": "stop that run, or wait for its end",
     "in-the-way": "move it away on that node, or choose another workdir",
+    "squatted": "remove it on that node, or choose another workdir",
     "workdir": "make the folder there, or correct `workdir` in the inventory",
 }
 """What to do about an error of `node.mirror` or `node.compare`, by its kind."""
