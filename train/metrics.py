@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from train.collectives import CollectiveClock
 from train.flops import peak
 from train.records import NAME, Records
 from train.slowness import Watch, Window
@@ -70,6 +69,8 @@ class Meter:
         self._board = _board(config) if self._speaks else None
         self._flops = flops_per_token
         self._peak = peak(_device_name(ranks.device)) if ranks.device.type == "cuda" else None
+        from train.collectives import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
+
         self._clock = CollectiveClock()
         self._watch = Watch(config.slow_ratio)
         self._named: set[int] = set()

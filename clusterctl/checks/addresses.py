@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
@@ -44,7 +45,7 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
         message = f"its interface on {wanted} cannot be used: {inside[0].excluded}"
         running = [i.running for i in node.interfaces or () if i.name == inside[0].interface]
         remedy = (
-            f"sudo ip link set {inside[0].interface} up, and look at its cable"
+            f"sudo ip link set {shlex.quote(inside[0].interface)} up, and look at its cable"
             if False in running
             else f"if that network is meant, say so: network: {{subnet: {wanted}}}"
         )
@@ -176,14 +177,16 @@ def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Itera
             # Not the address that the node is reached at: nobody could put it back.
             stays, goes = goes, stays
         wanted = f"only {stays[0]} ({stays[1]}) in {chosen.subnet}"
-        remedy = f"sudo ip addr del {goes[1]}/{second.subnet.split('/')[1]} dev {goes[0]}"
+        address = f"{goes[1]}/{second.subnet.split('/')[1]}"
+        remedy = shlex.join(["sudo", "ip", "addr", "del", address, "dev", goes[0]])
     elif leaves is not None and astray:
         message = f"packets to {peer} leave by {leaves.interface}"
         remedy = (
-            f"sudo ip route del {leaves.destination} dev {leaves.interface}"
+            shlex.join(["sudo", "ip", "route", "del", leaves.destination, "dev", leaves.interface])
             if ip_network(leaves.destination).prefixlen
             # The default route is the node's way to everybody, us too.
-            else f"give it a route by {chosen.interface}, or correct `address:` or `network:`"
+            else f"give it a route by {shlex.quote(chosen.interface)},"
+            " or correct `address:` or `network:`"
         )
     else:
         message = f"connections to the other nodes come from {', '.join(sorted(sources))}"
@@ -251,6 +254,7 @@ def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
         for name, value in known.items():
             if value < usual or (what == "MTU" and value != usual):
                 device = network.nodes[name].interface
+                named = shlex.quote(device)
                 yield Finding(
                     check="network.link",
                     status="warn",
@@ -258,7 +262,7 @@ def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
                     message=f"its data link has another {what}",
                     wanted=f"{usual}{unit}",
                     found=f"{value}{unit} on {device}",
-                    remedy=f"sudo ip link set {device} mtu {usual}"
+                    remedy=f"sudo ip link set {named} mtu {usual}"
                     if what == "MTU"
-                    else f"look at cable and switch: ethtool {device}",
+                    else f"look at cable and switch: ethtool {named}",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -46,7 +47,8 @@ def _failures(facts: Facts, key: str) -> dict[tuple[str, str], Connected]:
         (node.node, made.target): made
         for node in facts.values()
         for made in (node.between.connected if node.between else ())
-        if made.key == key and made.state != "ok"
+        # Saved facts may be of more nodes than are judged now.
+        if made.key == key and made.state != "ok" and made.target in facts
     }
 
 
@@ -70,7 +72,7 @@ def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
                 message="it cannot listen on its address",
                 wanted=f"a listener on {bound.address}",
                 found=bound.error,
-                remedy=f"ip addr show to {bound.address} (on {node.node})",
+                remedy=f"ip addr show to {shlex.quote(bound.address)} (on {node.node})",
             )
     left = _failures(facts, "pair")
     while left:
@@ -95,7 +97,8 @@ def _blame(name: str, mine: dict[tuple[str, str], Connected], network: Network) 
     out = sorted(target for source, target in mine if source == name)
     (source, target), made = next(iter(mine.items()))
     others = [network.nodes[other].address for other in into or out if other in network.nodes]
-    others = [network.subnet] if network.subnet else others
+    others = [shlex.quote(one) for one in ([network.subnet] if network.subnet else others)]
+    address = shlex.quote(made.address)
     if into and out:
         message = "no TCP between it and " + _names(into, out)
     elif into:
@@ -103,13 +106,13 @@ def _blame(name: str, mine: dict[tuple[str, str], Connected], network: Network) 
     else:
         message = "TCP from it fails to " + _names(out)
     if made.state == "foreign":
-        remedy = f"ip neigh show {made.address} (on {source}): is that {target}?"
+        remedy = f"ip neigh show {address} (on {source}): is that {target}?"
     elif into:
         remedy = " && ".join(f"sudo ufw allow from {o}" for o in others) + f" (on {name})"
     else:
         remedy = " && ".join(f"sudo ufw allow out to {o}" for o in others) + f" (on {name})"
     if made.state == "unreachable":
-        remedy = f"ip route get {made.address} (on {source}); where there is a route: {remedy}"
+        remedy = f"ip route get {address} (on {source}); where there is a route: {remedy}"
     return Finding(
         check=PAIRS,
         status="fail",
@@ -195,7 +198,8 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
             found=_port_cause(made),
             remedy=f"ss -ltnp 'sport = :{port}' (on {master}) shows who listens"
             if made.state == "foreign"
-            else f"sudo ufw allow from {network.subnet or 'any'} to any port {port} proto tcp"
+            else f"sudo ufw allow from {shlex.quote(network.subnet or 'any')}"
+            f" to any port {port} proto tcp"
             f" (on {master if at_master else f'{master} and {source}'})",
         )
     yield from _translated(facts, network)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -12,7 +14,7 @@ from clusterctl.checks.finding import Finding
 from clusterctl.checks.planned import chosen_by_job, planned_gpus
 from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.gpuset import VISIBLE
-from clusterctl.facts.nodefacts import UNLIMITED, NodeFacts, RunLock
+from clusterctl.facts.nodefacts import UNLIMITED, Clock, NodeFacts, RunLock
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -123,7 +125,7 @@ def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
             wanted=f"a python3 with {' and '.join(sorted(needed))}",
             found=f"{path} without {' and '.join(missing)}",
             remedy="sudo apt-get install python3 (there), and put /usr/bin before the folder of"
-            f" {path} on the PATH of SSH sessions",
+            f" {shlex.quote(path)} on the PATH of SSH sessions",
         )
 
 
@@ -154,8 +156,8 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
     # Anybody may hold the lock, and use any name: no such word is for a shell.
     remedy = "see who holds it: sudo ss -xlp (on the node), and look for @clusterctl-run"
     if _RUN.fullmatch(lock.run):
-        remedy = f"clusterctl status {lock.run} shows it; --nodes or --exclude launches on other"
-        remedy += " nodes"
+        remedy = f"clusterctl status {lock.run} shows it to its owner; --nodes or --exclude"
+        remedy += " launches on other nodes"
     if held and free:
         remedy += f", --env {VISIBLE}={free} on its free GPUs"
     return Finding(
@@ -180,12 +182,24 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
 def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare each clock with the middle of all, the controller's among them, or with that."""
     clocks = {node.node: node.clock for node in facts.values() if node.clock is not None}
-    offsets = [clock.offset_s for clock in clocks.values()]
+    offsets = [clock.offset_s for clock in clocks.values() if _tells_time(clock)]
     # The middle of two would be a time that neither has.
     middle = median([*offsets, 0.0]) if len(offsets) > 1 else 0.0
     for name, clock in clocks.items():
         off = clock.offset_s - middle
-        if abs(off) - clock.error_s <= SKEW_WARN_S:
+        agrees = abs(off) - clock.error_s <= SKEW_WARN_S
+        if not _tells_time(clock) or (agrees and abs(off) + clock.error_s > SKEW_FAIL_S):
+            yield Finding(
+                check="node.clock",
+                status="unknown",
+                nodes=(name,),
+                message="its clock was measured too coarsely to be compared",
+                wanted=f"an error that leaves it within {SKEW_FAIL_S:.0f} s of the other machines",
+                found=f"{off:+.3f} s, known to {clock.error_s:.3f} s",
+                remedy="run the check again, when the connection to the node is faster",
+            )
+            continue
+        if agrees:
             continue
         yield Finding(
             check="node.clock",
@@ -198,6 +212,11 @@ def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findin
         )
 
 
+def _tells_time(clock: Clock) -> bool:
+    """Tell whether a measurement says anything; facts of a file may hold any numbers."""
+    return math.isfinite(clock.offset_s) and math.isfinite(clock.error_s) and clock.error_s >= 0
+
+
 @check(
     "node.arch",
     title="all nodes have one processor architecture",
@@ -205,9 +224,13 @@ def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findin
     needs=("arch",),
 )
 def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare with the master."""
+    """Compare with the master; while its own is unknown, that alone keeps a run from starting."""
     master = facts.get(cluster.master.name)
     if master is None or master.arch is None:
+        message = "the master's architecture is unknown"
+        for node in facts.values():
+            if node.arch is not None:
+                yield Finding(check="node.arch", status="skip", nodes=(node.node,), message=message)
         return
     for node in facts.values():
         if node.arch not in {None, master.arch}:
@@ -291,5 +314,6 @@ def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
                 message="logind would end the run when the SSH session closes",
                 wanted="KillUserProcesses=no, or linger for this user",
                 found="KillUserProcesses=yes",
-                remedy=f"sudo loginctl enable-linger {node.user or '$USER'}",
+                remedy="sudo loginctl enable-linger "
+                + (shlex.quote(node.user) if node.user else "$USER"),
             )

@@ -6,6 +6,7 @@ paths ask here first, so that one cause gives one finding.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,15 +110,16 @@ def _broken(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[Br
             present.append(node)
             continue
         message, found = absence
+        named = shlex.quote(share)
         yield Broken(
             node=node.node,
             share=share,
             message=f"{share} {message}",
             wanted=f"the folder {share}, one filesystem for all nodes",
             found=found,
-            remedy=f"sudo mount {share} (on the node)"
+            remedy=f"sudo mount {named} (on the node)"
             if path.exists is False
-            else f"its file server hangs; then: sudo umount -l {share} && sudo mount {share}",
+            else f"its file server hangs; then: sudo umount -l {named} && sudo mount {named}",
         )
     tried = [node for node in present if any(t.seen is not None for t in tokens_of(node, share))]
     if len(tried) < 2:  # noqa: PLR2004  (nobody to compare with)
@@ -161,6 +163,7 @@ def _elsewhere(node: str, path: PathFacts, usual: PathFacts | None, count: int) 
         message = f"{path.path} is not mounted: it is a plain folder of {path.mount}"
     else:
         message = f"{path.path} is another filesystem than on the other nodes"
+    named = shlex.quote(path.path)
     where = f"as on {counted(count, 'other node')}"
     return Broken(
         node=node,
@@ -168,9 +171,9 @@ def _elsewhere(node: str, path: PathFacts, usual: PathFacts | None, count: int) 
         message=message,
         wanted=f"{_name(usual)}, {where}" if usual is not None else where,
         found=_name(path),
-        remedy=f"sudo mount {path.path}"
+        remedy=f"sudo mount {named}"
         if unmounted
-        else f"findmnt -T {path.path} (on the node), and mount what the others have",
+        else f"findmnt -T {named} (on the node), and mount what the others have",
     )
 
 

@@ -51,16 +51,16 @@ def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             message="the job's interpreter does not start",
             wanted=python.asked,
             found=python.problem,
-            remedy=_make_python(python, node.user or "this user"),
+            remedy=_make_python(python, node.user or "its user"),
         )
 
 
 def _make_python(python: Python, user: str) -> str:
     folder, in_venv, _ = python.asked.rpartition("/bin/")
     is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
-    make = f"python3 -m venv {folder}" if is_venv else "sudo apt-get install python3"
+    make = f"python3 -m venv {shlex.quote(folder)}" if is_venv else "sudo apt-get install python3"
     if "Permission denied" in python.problem:
-        make = f"let {user} read and run {python.asked}"
+        make = f"let {shlex.quote(user)} read and run {shlex.quote(python.asked)}"
     return f"{make} (there), or write another absolute path as `python:` in the inventory"
 
 
@@ -84,7 +84,7 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
         "Python",
         status,
         lambda _name, usual: (
-            f"install Python {usual} there, or give another `python:` in the inventory"
+            f"install Python {shlex.quote(usual)} there, or give another `python:` in the inventory"
         ),
     )
 
@@ -130,13 +130,15 @@ _BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
 
 def _install(python: Python, package: str, version: str) -> str:
     """Return the command; what torch was built for is not on PyPI but has an index of its own."""
-    command = f"{python.executable} -m pip install {package}" + (f"=={version}" if version else "")
+    wanted = f"{package}=={version}" if version else package
+    command = shlex.join([python.executable, "-m", "pip", "install", wanted])
     build = version.partition("+")[2]
     if not build:
         return command
     if package == "torch" and _BUILD.fullmatch(build):
         return f"{command} --index-url https://download.pytorch.org/whl/{build}"
-    return f"install {package} {version} there, from where the other nodes have it"
+    named = f"{shlex.quote(package)} {shlex.quote(version)}"
+    return f"install {named} there, from where the other nodes have it"
 
 
 @check(
@@ -155,7 +157,7 @@ def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
 
         def remedy(name: str, usual: str, package: str = package) -> str:
             if usual == _NONE:
-                remove = f"{pythons[name].executable} -m pip uninstall {package}"
+                remove = shlex.join([pythons[name].executable, "-m", "pip", "uninstall", package])
                 return f"{remove}; or install it on the others, where the job needs it"
             return _install(pythons[name], package, usual)
 
@@ -226,6 +228,7 @@ def _cuda_complaint(
     installed = f"torch {python.package('torch')}"
     amd = node.gpus is not None and node.gpus.tool in {"amd-smi", "rocm-smi"}
     if python.torch_build == "cpu":
+        install = [python.executable, "-m", "pip", "install", "--force-reinstall", "torch"]
         wheels = "https://download.pytorch.org/whl/cu128"
         return (
             "fail",
@@ -233,7 +236,7 @@ def _cuda_complaint(
             installed,
             "install a torch for ROCm there: https://pytorch.org/get-started/locally"
             if amd
-            else f"{python.executable} -m pip install --force-reinstall torch --index-url {wheels}",
+            else shlex.join([*install, "--index-url", wheels]),
         )
     told = python.torch
     if told is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding
@@ -42,7 +43,7 @@ def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findi
         reach = facts[node.name].reach if node.name in facts else Reach(state="unreachable")
         if reach.state != "ok":
             message = _SAYS.get(reach.state, reach.state) + _ping_says(reach)
-            remedy = reach.hint or _REMEDY.get(reach.state, "").format(host=node.host)
+            remedy = reach.hint or _REMEDY.get(reach.state, "").format(host=shlex.quote(node.host))
             phase = "" if reach.phase in {"", reach.state} else f"{reach.phase}: "
             alike.setdefault((message, remedy), {})[node.name] = phase + reach.words
     for (message, remedy), found in alike.items():
@@ -95,13 +96,26 @@ def ping(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
 def identity(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Warn where another key was taken; where none fits, the login's own words say it."""
     for node in facts.values():
-        if node.answered and node.reach.key:
+        named = cluster.node(node.node).ssh.identity
+        if not node.answered or not named:
+            continue
+        if node.reach.key is None:
+            yield Finding(
+                check="ssh.identity",
+                status="unknown",
+                nodes=(node.node,),
+                message="whether the key that the inventory names can be read is not known",
+                wanted=named,
+                found="the facts, from before the inventory named it, do not have it",
+                remedy="clusterctl check",
+            )
+        elif node.reach.key:
             yield Finding(
                 check="ssh.identity",
                 status="warn",
                 nodes=(node.node,),
                 message="the key that the inventory names was not used: another one fitted",
-                wanted=str(cluster.node(node.node).ssh.identity),
+                wanted=named,
                 found=node.reach.key,
                 remedy="correct `identity:` under `ssh:` in the inventory, or take it out",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ SHARED = "storage.shared"
 GIB = 1024**3
 ROOM_FAIL = GIB
 ROOM_WARN = 4 * GIB
+_NOT_SAVED = "the facts, from before the inventory named it, do not have it"
 DELAY_WARN_S = 2.0
 """Longer, and programs that wait for each other's files give up: NFS caches for up to 60 s."""
 
@@ -42,7 +44,23 @@ def shared(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
         )
     missing = Missing.of(facts, cluster)
     for share in cluster.shared:
+        yield from _unasked(facts, share)
         yield from _sight(facts, missing, share)
+
+
+def _unasked(facts: Facts, share: str) -> Iterator[Finding]:
+    """Say where nobody looked at a share."""
+    for node in facts.values():
+        if node.answered and node.path(share) is None:
+            yield Finding(
+                check=SHARED,
+                status="unknown",
+                nodes=(node.node,),
+                message=f"whether {share} is one filesystem is not known",
+                wanted=f"the folder {share}, one filesystem for all nodes",
+                found=_NOT_SAVED,
+                remedy="clusterctl check",
+            )
 
 
 def _sight(facts: Facts, missing: Missing, share: str) -> Iterator[Finding]:
@@ -100,9 +118,7 @@ def _looked_at(
         if known is None or not known.answered:
             continue
         for path in dict.fromkeys(p.path for p in places(cluster, node) if p.role in roles):
-            found = known.path(path)
-            if found is not None:
-                yield node, known, found
+            yield node, known, known.path(path) or PathFacts(path=path, problem=_NOT_SAVED)
 
 
 def _has_place(node: NodeFacts, cluster: Cluster) -> bool:
@@ -134,7 +150,7 @@ def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
             message=f"{path.path} does not answer" if unknown else f"{path.path} is not writable",
             wanted=f"a folder that {known.user or 'the user'} may write to",
             found="mounted read-only" if path.read_only else path.problem or "no answer",
-            remedy=_make_writable(path, known.user or "$USER"),
+            remedy=_make_writable(path, shlex.quote(known.user) if known.user else "$USER"),
         )
 
 
@@ -142,13 +158,14 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def _make_writable(path: PathFacts, user: str) -> str:
+    named = shlex.quote(path.path)
     if path.exists is None:
-        return f"findmnt -T {path.path} (on the node): does its file server answer?"
+        return f"findmnt -T {named} (on the node): does its file server answer?"
     if path.problem in _FULL:
         return _find_the_large(path)
     if path.read_only:
-        return f"sudo mount -o remount,rw {path.mount}"
-    return f"sudo mkdir -p {path.path} && sudo chown {user} {path.path}"
+        return f"sudo mount -o remount,rw {shlex.quote(path.mount)}"
+    return f"sudo mkdir -p {named} && sudo chown {user} {named}"
 
 
 @check(
@@ -162,8 +179,10 @@ def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
     seen: set[tuple[str, str]] = set()
     for node, _known, path in _looked_at(facts, cluster, "workdir", "checkpoints", "state"):
         again = (node.name, path.mount or path.path) in seen
+        alone = all(name != node.name for name, _ in seen)
         seen.add((node.name, path.mount or path.path))
-        if path.path == (node.state or DEFAULT_STATE) and (again or path.exists is None):
+        silent = path.exists is None and not alone
+        if path.path == (node.state or DEFAULT_STATE) and (again or silent):
             continue  # reported for workdir already, or a hung root that all else shows
         if missing.explains(node.name, path.path):
             yield explained("storage.room", node.name, path.path)
@@ -185,7 +204,7 @@ def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
 
 
 def _find_the_large(path: PathFacts) -> str:
-    return f"du -xh --max-depth=2 {path.mount or path.path} | sort -h | tail"
+    return f"du -xh --max-depth=2 {shlex.quote(path.mount or path.path)} | sort -h | tail"
 
 
 @check(
@@ -218,8 +237,8 @@ def _copy(model: PathFacts, owner: Node, node: Node) -> str:
     # Without the slash rsync would put a folder into the one of the same name.
     path = model.path.rstrip("/") + ("/" if model.folder else "")
     if owner.local:
-        return f"rsync -a {path} {node.host}:{path} (on this machine)"
-    return f"rsync -a {owner.host}:{path} {path} (on the node)"
+        return shlex.join(["rsync", "-a", path, f"{node.host}:{path}"]) + " (on this machine)"
+    return shlex.join(["rsync", "-a", f"{owner.host}:{path}", path]) + " (on the node)"
 
 
 def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> Iterator[Finding]:
@@ -242,7 +261,7 @@ def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> I
             message=f"{need} could not be read",
             wanted="it to be readable",
             found=path.problem or "no answer",
-            remedy=f"ls -l {need} (on the node)",
+            remedy=f"ls -l {shlex.quote(need)} (on the node)",
         )
     elif model is not None and path.digest != model.digest:
         yield Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from clusterctl.cli import inventory_option
@@ -38,6 +39,6 @@ def _say(result: Forgotten) -> None:
     elif not result.elsewhere:
         sys.stderr.write(f"{result.node}: no host key of {result.name} is recorded\n")
     for where in result.elsewhere:
-        file = where.rpartition(":")[0]
+        command = shlex.join(["ssh-keygen", "-R", result.name, "-f", where.rpartition(":")[0]])
         sys.stderr.write(f"{result.node}: your own file has a key of it too: {where}\n")
-        sys.stderr.write(f"hint: ssh-keygen -R '{result.name}' -f {file}\n")
+        sys.stderr.write(f"hint: {command}\n")

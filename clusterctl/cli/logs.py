@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     )
     shown = Shown(screen=Screen(), lines=_printer(args))
     with open_run(args) as opened, _left_in_words(opened.run, follows=args.follow):
-        log = RunLog(opened.run, opened.cluster)
+        log = RunLog(opened.run, opened.cluster, judged=False)
         if wanted.ranks is not None:
             logs.require_ranks(wanted, drive(answers(opened.pool, opened.run, opened.cluster)))
         only = None
@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
             troubles = _read(args, pool, log, wanted, shown, only)
             log.go_on()
         if args.follow:
-            following = follow(pool, log, Lines(wanted, _shower(args)), only=only)
+            lines = Lines(wanted, _shower(args), uncut=_prints_bytes(args))
+            following = follow(pool, log, lines, only=only)
             troubles = drive(following, shown.show).troubles
     shown.tell(troubles)
     return EXIT_SILENT if troubles else 0
@@ -84,10 +85,15 @@ def _read(
 ) -> dict[str, Trouble]:
     """Show what there is, with `--tail` the last of it."""
     shower, last = _shower(args), 0
+    uncut = _prints_bytes(args) and args.tail is None
     if args.tail is not None:
         shower, last = LastLines(shower, args.tail), logs.lines_of(args.tail, wanted)
-    reading = logs.read(pool, log, wanted=wanted, shower=shower, only=only, tail=last)
+    reading = logs.read(pool, log, wanted=wanted, shower=shower, uncut=uncut, only=only, tail=last)
     return drive(reading, shown.show)
+
+
+def _prints_bytes(args: argparse.Namespace) -> bool:
+    return bool(args.raw and not args.json)
 
 
 def _shower(args: argparse.Namespace) -> Shower:

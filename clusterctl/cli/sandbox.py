@@ -43,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     up.add_argument("--gpus", metavar="MODELxCOUNT", help="let a stand-in nvidia-smi show these")
     up.add_argument("--shells", default="bash", help="login shells, dealt out: dash,bash+noise,…")
+    up.add_argument(
+        "--users", metavar="LIST", help="accounts on every host; hosts.yaml uses the first"
+    )
+    up.add_argument("--ip", choices=("4", "6", "both"), default="4", help="IP version (default: 4)")
+    up.add_argument(
+        "--jumps", type=int, default=0, metavar="N", help="jump hosts in front (default: 0)"
+    )
     parsers["status"].add_argument("--json", action="store_true", help="for programs")
     parsers["exec"].add_argument("--on", metavar="NODE", help="on this host, as root, without SSH")
     parsers["exec"].add_argument("command", nargs="+", metavar="CMD")

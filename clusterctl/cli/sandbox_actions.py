@@ -19,6 +19,9 @@ def _up(args: argparse.Namespace) -> int:
         backend=args.backend,
         gpus=gpus.parse(args.gpus) if args.gpus else gpus.NONE,
         shells=args.shells.split(","),
+        users=args.users.split(",") if args.users else (),
+        ip=args.ip,
+        jumps=args.jumps,
     )
     _show(box)
     name = "" if args.name == "sandbox" else f" --name {args.name}"
@@ -29,10 +32,12 @@ def _up(args: argparse.Namespace) -> int:
 def _show(box: Sandbox) -> None:
     """Print the hosts, and what is wrong with each."""
     faults = box.faults()
-    width = max(len(host.interface) for host in box.hosts)
-    for host in box.hosts:
+    hosts = (*box.jumps, *box.hosts)
+    width = max(len(host.interface) for host in hosts)
+    for host in hosts:
         ill = ", ".join(f"{f.kind} {f.value}".strip() for f in faults if f.node == host.name)
-        shown = f"{host.name:8} {host.address}:{host.port:<6}{host.interface:{width}}"
+        address = f"[{host.address}]" if ":" in host.address else host.address
+        shown = f"{host.name:8} {address}:{host.port:<6}{host.interface:{width}}"
         print(f"{shown}  {ill or 'healthy'}")
     print(f"inventory {box.inventory}")
 

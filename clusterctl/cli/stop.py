@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     results = []
     with _meant(args) as (opened, silent):
         for one in opened:
-            stopping = stop(one.pool, one.run, one.cluster, grace=args.grace)
+            plan = one.record.plan if one.record else None
+            stopping = stop(one.pool, one.run, one.cluster, grace=args.grace, plan=plan)
             results.append(screen.watch(stopping))
     for result in results:
         if not args.json:
@@ -72,9 +73,13 @@ def _meant(args: argparse.Namespace) -> Iterator[tuple[list[OpenRun], tuple[Trou
 
 
 def _open(view: RunView, pool: Pool, records: Records) -> OpenRun:
-    """Return a run with the nodes that have a part of it, and the job it was launched with."""
+    """Return a run with the nodes that have a part of it or may get one, and its job."""
     record = records.read(pool.cluster.name, view.run)
-    nodes = tuple(answer.node for answer in view.nodes if answer.part)
+    parts = {answer.node.name for answer in view.nodes if answer.part}
+    silent = {answer.node.name for answer in view.nodes if answer.failure}
+    planned = {node.name for node in record.cluster.nodes} if record else set()
+    wanted = parts | (planned - silent)
+    nodes = tuple(node for node in pool.cluster.nodes if node.name in wanted)
     job = record.cluster.job if record else pool.cluster.job
     cluster = replace(pool.cluster.with_nodes(nodes), job=job)
     return OpenRun(run=view.run, cluster=cluster, pool=pool, record=record)

@@ -6,7 +6,6 @@ prefixes; Gloo aborts on `=eth0`; TensorPipe takes exact names and else falls ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterctl.facts.nodefacts import NodeFacts
@@ -22,16 +21,8 @@ class Variable:
     why: str
 
 
-def environment(
-    network: NodeNetwork, facts: NodeFacts, *, user: Mapping[str, str]
-) -> tuple[Variable, ...]:
-    """Return what to set on this node; what the user set is left out, for it wins.
-
-    Args:
-        network: what this node uses.
-        facts: of this node.
-        user: the job's own environment.
-    """
+def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[Variable, ...]:
+    """Return what to set on this node; what the job sets itself is stronger."""
     interface = network.interface
     why = f"{network.address} on {network.subnet}: {network.why}"
     wanted = [
@@ -50,4 +41,4 @@ def environment(
                 why="InfiniBand devices with an active port",
             )
         )
-    return tuple(variable for variable in wanted if variable.name not in user)
+    return tuple(wanted)

@@ -51,7 +51,7 @@ def compose(
         *_devices(cluster, count, facts),
         *(
             _chosen(variable.name, variable.value, variable.why)
-            for variable in network_environment(network, facts, user=dict(job.env))
+            for variable in network_environment(network, facts)
         ),
         *_asked_for(cluster, folder),
         *(_asked(name, None, "env_from: read when it is launched") for name in job.env_from),

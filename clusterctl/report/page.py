@@ -46,7 +46,7 @@ def write_page(path: Path, result: CheckResult) -> None:
     """
     page = form_of(path)(result)
     try:
-        path.write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
 
