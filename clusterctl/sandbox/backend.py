@@ -6,11 +6,13 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from clusterctl.sandbox import gpus, processes
-from clusterctl.sandbox.layout import BackendName, Host, Layout
+from clusterctl.sandbox.gpus import Gpus
+from clusterctl.sandbox.layout import BackendName, Host, Ip, Layout
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -18,6 +20,23 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def in_folder(folder: str, argv: Sequence[str]) -> list[str]:
     """Return the argv that runs a command in a folder."""
     return ["sh", "-c", 'cd -- "$0" && exec "$@"', folder, *argv]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The hosts that somebody asks for."""
+
+    nodes: int = 3
+    gpus: Gpus = gpus.NONE
+    """What a stand-in nvidia-smi shows on each host."""
+    shells: tuple[str, ...] = ("bash",)
+    """Login shells, dealt out to the hosts in turn."""
+    users: tuple[str, ...] = ()
+    """Who can log in; the first is the inventory's. None: the backend's own."""
+    ip: Ip = "4"
+    """The versions of the Internet Protocol that hosts speak."""
+    jumps: int = 0
+    """How many jump hosts lead to the nodes, each behind the one before it."""
 
 
 class Backend(ABC):
@@ -30,8 +49,10 @@ class Backend(ABC):
         self.layout = layout
 
     @abstractmethod
-    def plan(self, count: int, login: Sequence[str], gpu: gpus.Gpus) -> list[Host]:
+    def plan(self, wanted: Wanted) -> list[Host]:
         """Return the hosts that `start` will bring up; a port of 0 is chosen there.
+
+        Jump hosts come first, in the order in which they are passed.
 
         Raises:
             UsageError: this backend cannot make such hosts.

@@ -3,6 +3,9 @@
 `unshare` has just made the namespaces. It is started by its path and uses the standard library
 only. The host gets a root file system of its own: the machine's programs read-only, and its own
 /root, /home, /tmp, /var/tmp, /run, /dev/shm, /proc, /sys, /etc/hosts and /etc/passwd.
+
+/etc is a folder of links into the machine's, beside the host's own files: a file that is mounted
+over one of the machine's would be gone as soon as that is replaced, as `useradd` does.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +27,11 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 1, 32, 4096, 16384
 MNT_DETACH = 2
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 
-OWN = ("root", "home", "tmp", "run", "dev", "proc", "sys", "shared", "workspace", "sandbox")
+OWN = ("root", "home", "tmp", "run", "dev", "proc", "sys", "etc", "shared", "workspace", "sandbox")
 """Top folders that are not the machine's; the last three exist on sandbox hosts only."""
-ETC = ("hosts", "passwd", "shadow", "hostname", "machine-id")
+MACHINE_ETC = "etc-of-the-machine"
+"""At the top as /etc is, since links in it may be relative."""
+ETC = ("hosts", "passwd", "group", "shadow", "hostname", "machine-id")
 STAGE = Path("/run")
 """Where the new root is put together: a folder that is not itself shown to the host, or the
 recursive binds would show it once more."""
@@ -43,8 +49,8 @@ class Spec:
     shared: str
     """The sandbox's shared folder on the machine; the host sees it as /shared."""
     interface: str
-    address: str
-    """With prefix length."""
+    addresses: list[str]
+    """With prefix lengths."""
     visible: list[str]
     """Folders of the machine (of the job's Python) to show again where a mount hid them."""
     sshd: list[str]
@@ -101,14 +107,27 @@ def build_root(spec: Spec) -> Path:
     mount("tmpfs", root / "run", "tmpfs", data="mode=755")
     (root / "run" / "sshd").mkdir(mode=0o755)
     mount_kernel(root)
-    for name in ETC:
-        target = root / "etc" / name
-        if target.exists() and not target.is_symlink():
-            bind(folder / "etc" / name, target)
+    build_etc(root, folder / "etc")
     bind(folder / "etc" / "boot_id", root / "proc" / "sys" / "kernel" / "random" / "boot_id")
     for path in spec.visible:
         show(root, Path(path))
     return root
+
+
+def build_etc(root: Path, own: Path) -> None:
+    """Link to what the machine's /etc has, and put the host's own files beside it."""
+    (root / MACHINE_ETC).mkdir()
+    bind("/etc", root / MACHINE_ETC, read_only=True)
+    etc = root / "etc"
+    for entry in sorted(Path("/etc").iterdir()):
+        if entry.name not in ETC:
+            kept = entry.readlink() if entry.is_symlink() else f"/{MACHINE_ETC}/{entry.name}"
+            (etc / entry.name).symlink_to(kept)
+    for name in ETC:
+        (etc / name).touch()
+    bind(etc, etc, read_only=True)
+    for name in ETC:
+        bind(own / name, etc / name)
 
 
 def mount_kernel(root: Path) -> None:
@@ -146,11 +165,19 @@ def configure_network(spec: Spec) -> None:
     while spec.interface not in {name for _, name in socket.if_nameindex()}:
         time.sleep(0.002)
     batch = (
-        "link set lo up\n"
-        f"address add {spec.address} dev {spec.interface}\n"
-        f"link set {spec.interface} up\n"
+        "link set lo up",
+        *address_lines(spec.addresses, spec.interface),
+        f"link set {spec.interface} up",
     )
-    subprocess.run(["ip", "-batch", "-"], input=batch, text=True, check=True)
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(batch), text=True, check=True)
+
+
+def address_lines(addresses: Iterable[str], interface: str) -> list[str]:
+    """Return the `ip` commands that give an interface its addresses, usable at once."""
+    return [
+        f"address add {address} dev {interface}{' nodad' if ':' in address else ''}"
+        for address in addresses
+    ]
 
 
 def main() -> None:

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
+import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from clusterctl.errors import UsageError
 from clusterctl.sandbox import shells
-from clusterctl.sandbox.layout import Host, Layout
+from clusterctl.sandbox.layout import ROOT, Host, Layout
 
-ADA = 2000
-"""User id of the second account, which is not root."""
+FIRST_UID = 2000
+"""Of the users who are not root."""
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
-def write_controller(layout: Layout, hosts: Sequence[Host], *, address: str) -> None:
-    """Write the controller's /etc/hosts."""
+def judge_user(name: str) -> None:
+    """Refuse a name that no new account can have.
+
+    Raises:
+        UsageError: it is none, or an account of this machine has it.
+    """
+    taken = name != ROOT and name in {entry.pw_name for entry in pwd.getpwall()}
+    if taken or not _USER.fullmatch(name):
+        found = f"{name!r}, an account of this machine" if taken else repr(name)
+        raise UsageError(f"--users: wanted root or new names such as ada, found {found}")
+
+
+def accounts(users: Iterable[str]) -> dict[str, int]:
+    """Return the user ids of these users, and of root, who is always there."""
+    ordinary = [name for name in dict.fromkeys(users) if name != ROOT]
+    return {ROOT: 0, **{name: FIRST_UID + number for number, name in enumerate(ordinary)}}
+
+
+def write_controller(layout: Layout, hosts: Iterable[Host], controller: Iterable[str]) -> None:
+    """Write the controller's /etc/hosts, with the hosts that it knows and its own addresses."""
     etc = layout.controller_etc
     etc.mkdir(parents=True)
-    (etc / "hosts").write_text(_etc_hosts(hosts, address))
+    (etc / "hosts").write_text(_etc_hosts(hosts, controller))
 
 
-def write_host(layout: Layout, host: Host, hosts: Sequence[Host], *, controller: str) -> None:
-    """Fill the folder that holds a host's own files."""
+def write_host(
+    layout: Layout, host: Host, hosts: Sequence[Host], controller: Iterable[str]
+) -> None:
+    """Fill the folder that holds a host's own files.
+
+    Args:
+        layout: of the sandbox.
+        host: the host.
+        hosts: those that it knows by name.
+        controller: the addresses of the controller.
+    """
     folder = layout.host(host.name)
-    for name in ("root", "home/ada", "tmp", "var-tmp", "workspace", "etc", "bin", "shared"):
+    for name in ("root", "home", "tmp", "var-tmp", "workspace", "etc", "bin", "shared"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in ("tmp", "var-tmp", "workspace"):
         (folder / name).chmod(0o1777)
@@ -33,39 +64,62 @@ def write_host(layout: Layout, host: Host, hosts: Sequence[Host], *, controller:
     (etc / "hosts").write_text(_etc_hosts(hosts, controller))
     (etc / "hostname").write_text(f"{host.name}\n")
     (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
-    (etc / "passwd").write_text(_passwd(home="/root", login=shells.path_of(host.shell)))
-    accounts = ("root", "ada", "sshd")
-    (etc / "shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in accounts))
-    key = layout.key.with_suffix(".pub").read_text()
-    for home, owner in ((folder / "root", 0), (folder / "home" / "ada", ADA)):
-        _write_home(home, owner, key, host.shell)
+    owners = accounts(host.users)
+    login = shells.path_of(host.shell)
+    (etc / "passwd").write_text(_passwd(owners, login))
+    (etc / "group").write_text(_group(owners))
+    names = (*owners, "sshd")
+    (etc / "shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in names))
+    for user, owner in owners.items():
+        public = layout.key_of(user).with_suffix(".pub").read_text()
+        _write_home(folder / home_of(user)[1:], owner, public, host.shell)
+
+
+def home_of(user: str) -> str:
+    """Return a user's home, as the host sees it."""
+    return "/root" if user == ROOT else f"/home/{user}"
 
 
 def _write_home(home: Path, owner: int, key: str, shell: str) -> None:
-    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
     authorized = home / ".ssh" / "authorized_keys"
     authorized.write_text(key)
     authorized.chmod(0o600)
     shells.furnish(home, shell)
-    home.chmod(0o700)
+    # Others may pass through root's: the job's Python may be shown below it.
+    home.chmod(0o700 if owner else 0o711)
     for path in (home, *home.rglob("*")):
         os.chown(path, owner, owner)
 
 
-def _etc_hosts(hosts: Sequence[Host], controller: str) -> str:
-    lines = ["127.0.0.1 localhost", "::1 localhost", f"{controller} controller"]
-    lines += [f"{host.address} {host.name}" for host in hosts]
-    # A dual-stack server asks for the name of such an address, and would wait for a name server.
-    lines += [f"::ffff:{host.address} {host.name}.sandbox" for host in hosts]
+def _etc_hosts(hosts: Iterable[Host], controller: Iterable[str]) -> str:
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    lines += [f"{address} controller" for address in controller]
+    for host in hosts:
+        for address in host.addresses:
+            lines.append(f"{address} {host.name}")
+            if ":" not in address:
+                # A dual-stack server asks for the name of such an address, and would wait for a
+                # name server.
+                lines.append(f"::ffff:{address} {host.name}.sandbox")
     return "\n".join(lines) + "\n"
 
 
-def _passwd(*, home: str, login: str) -> str:
-    """Return the machine's accounts, with this home and shell for root, and with `ada`."""
-    lines = [f"root:x:0:0:root:{home}:{login}", f"ada:x:{ADA}:{ADA}:Ada:/home/ada:{login}"]
+def _passwd(owners: dict[str, int], login: str) -> str:
+    """Return the machine's accounts, and those of the users with their home and shell."""
+    lines = [f"{user}:x:{uid}:{uid}:{user}:{home_of(user)}:{login}" for user, uid in owners.items()]
     lines += [
         f"{e.pw_name}:x:{e.pw_uid}:{e.pw_gid}:{e.pw_gecos}:{e.pw_dir}:{e.pw_shell}"
         for e in pwd.getpwall()
-        if e.pw_uid not in {0, ADA}
+        if e.pw_uid not in owners.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _group(owners: dict[str, int]) -> str:
+    """Return the machine's groups, and one of each user's own."""
+    lines = [f"{user}:x:{uid}:" for user, uid in owners.items()]
+    lines += [
+        f"{e.gr_name}:x:{e.gr_gid}:" for e in grp.getgrall() if e.gr_gid not in owners.values()
     ]
     return "\n".join(lines) + "\n"

@@ -11,13 +11,19 @@ import yaml
 from clusterctl.sandbox.layout import Host, Layout
 
 
-def text(layout: Layout, hosts: Sequence[Host], *, master_port: int) -> str:
-    """Return hosts.yaml for these hosts."""
+def text(
+    layout: Layout, hosts: Sequence[Host], jumps: Sequence[Host], *, user: str, master_port: int
+) -> str:
+    """Return hosts.yaml for these hosts, reached as this user through these jump hosts."""
     alone = len({host.address for host in hosts}) == len(hosts)
     document: dict[str, Any] = {
         "cluster": layout.name,
         **({} if alone else {"same_machine": "allow"}),
-        "ssh": {"user": hosts[0].user, "identity": str(layout.key)},
+        "ssh": {
+            "user": user,
+            "identity": str(layout.key_of(user) if alone else layout.key),
+            **({"jump": ",".join(f"{user}@{jump.name}" for jump in jumps)} if jumps else {}),
+        },
         "defaults": {"gpus": hosts[0].gpus.count, "python": sys.executable},
         "shared": [hosts[0].shared],
         "workdir": f"{hosts[0].shared}/code",

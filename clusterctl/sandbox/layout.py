@@ -14,8 +14,10 @@ from clusterctl.sandbox.gpus import NONE as NO_GPUS
 from clusterctl.sandbox.gpus import Gpus
 
 BackendName = Literal["netns", "loopback"]
+Ip = Literal["4", "6", "both"]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
+ROOT = "root"
 
 
 def base() -> Path:
@@ -37,8 +39,8 @@ class Host:
     name: str
     address: str
     port: int
-    user: str
-    """Who logs in; the netns backend also knows `ada`, who is not root."""
+    users: tuple[str, ...]
+    """Who can log in; the first is the inventory's."""
     shell: str
     """Login shell, as `dash` or, with rc files that print, `bash+noise`."""
     interface: str
@@ -50,6 +52,20 @@ class Host:
     """Where node state goes when hosts share /var/tmp."""
     gpus: Gpus = NO_GPUS
     """What a stand-in nvidia-smi shows."""
+    networks: tuple[str, ...] = ()
+    """With netns: its addresses, each with the length of its prefix; `address` is the first."""
+    behind: tuple[str, ...] = ()
+    """The same of a jump host, on the network that it leads to."""
+
+    @property
+    def user(self) -> str:
+        """Who logs in."""
+        return self.users[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses that its name stands for."""
+        return tuple(network.partition("/")[0] for network in self.networks) or (self.address,)
 
     def to_json(self) -> dict[str, Any]:
         """Return the value as JSON types."""
@@ -59,6 +75,7 @@ class Host:
     def from_json(cls, value: dict[str, Any]) -> Host:
         """Return the host that `to_json` wrote; keys of a later version are not read."""
         known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        known |= {k: tuple(v) for k, v in known.items() if isinstance(v, list)}
         return cls(**known | {"gpus": Gpus(**value["gpus"])})
 
 
@@ -118,8 +135,16 @@ class Layout:
 
     @property
     def key(self) -> Path:
-        """The controller's private key, which every host accepts."""
+        """The private key that logs in as root, or as whoever runs a loopback sandbox."""
         return self.ssh / "id_ed25519"
+
+    def key_of(self, user: str) -> Path:
+        """Return the private key of one of the users of netns hosts."""
+        return self.key if user == ROOT else self.ssh / f"id_ed25519-{user}"
+
+    def inventory_of(self, user: str) -> Path:
+        """Return the hosts.yaml of a user who is not the first."""
+        return self.root / f"hosts-{user}.yaml"
 
     @property
     def ssh_config(self) -> Path:

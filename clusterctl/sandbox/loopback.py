@@ -18,8 +18,7 @@ import psutil
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import processes, sshd
-from clusterctl.sandbox.backend import Backend, in_folder
-from clusterctl.sandbox.gpus import Gpus
+from clusterctl.sandbox.backend import Backend, Wanted, in_folder
 from clusterctl.sandbox.layout import BackendName, Host
 
 ADDRESS = "127.0.0.1"
@@ -33,27 +32,32 @@ class Loopback(Backend):
 
     name: ClassVar[BackendName] = "loopback"
 
-    def plan(self, count: int, login: Sequence[str], gpu: Gpus) -> list[Host]:
+    def plan(self, wanted: Wanted) -> list[Host]:
         """Return hosts node1 … whose ports the system will choose."""
-        if set(login) != {"bash"}:
-            raise UsageError(
-                "--shells: the loopback backend logs in to the shell of this account",
-                hint="--backend netns, as root",
-            )
+        for refused, why in (
+            (set(wanted.shells) != {"bash"}, "--shells: {} logs in to the shell of this account"),
+            (wanted.users, "--users: {} logs in as this user"),
+            (wanted.ip != "4", "--ip: {} has 127.0.0.1"),
+            (wanted.jumps, "--jumps: {} has hosts that are reached directly"),
+        ):
+            if refused:
+                raise UsageError(
+                    why.format("the loopback backend"), hint="--backend netns, as root"
+                )
         return [
             Host(
                 name=f"node{number}",
                 address=ADDRESS,
                 port=0,
-                user=getpass.getuser(),
+                users=(getpass.getuser(),),
                 shell="",
                 interface="lo",
                 shared=str(self.layout.shared),
                 workspace=str(self.layout.host(f"node{number}") / "workspace"),
                 state=str(self.layout.host(f"node{number}") / "state"),
-                gpus=gpu,
+                gpus=wanted.gpus,
             )
-            for number in range(1, count + 1)
+            for number in range(1, wanted.nodes + 1)
         ]
 
     def begin(self, hosts: Sequence[Host]) -> None:
@@ -97,7 +101,7 @@ class Loopback(Backend):
                 port=host.port,
                 folder=str(folder),
                 environment=environment | dict(more),
-                listen=ADDRESS,
+                listen=[ADDRESS],
                 authorized=f"{folder}/authorized_keys",
             )
         )

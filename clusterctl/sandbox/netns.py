@@ -16,21 +16,26 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import ClassVar
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import host as host_program
 from clusterctl.sandbox import hostfiles, processes, shells, sshd
-from clusterctl.sandbox.backend import PATH, Backend, in_folder
-from clusterctl.sandbox.gpus import Gpus
-from clusterctl.sandbox.layout import BackendName, Host
+from clusterctl.sandbox.backend import PATH, Backend, Wanted, in_folder
+from clusterctl.sandbox.layout import ROOT, BackendName, Host, Ip
 from clusterctl.sandbox.waiting import Waiting
 
-NETWORK = "10.77.0"
-"""Every sandbox has the same one: no sandbox can see another, or the machine."""
-CONTROLLER = f"{NETWORK}.1"
+NETWORKS = {"4": "10.77.{network}.{number}/24", "6": "fd77:0:0:{network}::{number}/64"}
+"""Every sandbox has the same ones: no sandbox can see another, or the machine.
+
+Number 0 is the nodes'. Where there are jump hosts, network N leads to the one of that number.
+"""
+USERS = (ROOT, "ada")
 MOST_HOSTS = 200
+MOST_JUMPS = 8
 LINK_SECONDS = 5.0
 BRIDGE = "switch"
 INTERFACES = ("eth0", "enp3s0", "ens5", "eno1np0", "enp65s0f0", "bond0")
@@ -56,36 +61,60 @@ class Netns(Backend):
 
     name: ClassVar[BackendName] = "netns"
 
-    def plan(self, count: int, login: Sequence[str], gpu: Gpus) -> list[Host]:
-        """Return hosts node1 … on 10.77.0.11 …."""
-        if count > MOST_HOSTS:
-            raise UsageError(f"--nodes: wanted {MOST_HOSTS} at most, found {count}")
-        for name in login:
+    def plan(self, wanted: Wanted) -> list[Host]:
+        """Return hosts node1 … on 10.77.0.11 …, and gate1 … before them."""
+        for option, found, most in (
+            ("--nodes", wanted.nodes, MOST_HOSTS),
+            ("--jumps", wanted.jumps, MOST_JUMPS),
+        ):
+            if found > most:
+                raise UsageError(f"{option}: wanted {most} at most, found {found}")
+        for name in wanted.shells:
             shells.path_of(name)
-        return [
-            Host(
-                name=f"node{number}",
-                address=f"{NETWORK}.{10 + number}",
+        for user in wanted.users:
+            hostfiles.judge_user(user)
+
+        def host(name: str, number: int, networks: tuple[str, ...]) -> Host:
+            return Host(
+                name=name,
+                address=networks[0].partition("/")[0],
+                networks=networks,
                 port=22,
-                user="root",
-                shell=login[(number - 1) % len(login)],
+                users=wanted.users or USERS,
+                shell=wanted.shells[(number - 1) % len(wanted.shells)],
                 interface=INTERFACES[(number - 1) % len(INTERFACES)],
                 shared="/shared",
                 workspace="/workspace",
-                gpus=gpu,
+                gpus=wanted.gpus,
             )
-            for number in range(1, count + 1)
+
+        gates = [
+            replace(
+                host(f"gate{number}", number, _networks(wanted.ip, number, 2)),
+                behind=_networks(wanted.ip, (number + 1) % (wanted.jumps + 1), 1),
+            )
+            for number in range(1, wanted.jumps + 1)
         ]
+        nodes = range(1, wanted.nodes + 1)
+        return gates + [host(f"node{n}", n, _networks(wanted.ip, 0, 10 + n)) for n in nodes]
 
     def begin(self, hosts: Sequence[Host]) -> None:
         """Make the controller's namespaces, with the bridge in them, and the hosts' folders."""
         self.layout.shared.chmod(0o1777)
+        owner = hostfiles.accounts(hosts[0].users)[hosts[0].user]
+        os.chown(self.layout.shared / "code", owner, owner)
+        sshd.make_keys(self.layout.key_of(user) for user in hosts[0].users if user != ROOT)
+        gates, nodes = jumps_and_nodes(hosts)
         sshd.write_client(self.layout)
-        hostfiles.write_controller(self.layout, hosts, address=CONTROLLER)
-        for host in hosts:
-            hostfiles.write_host(self.layout, host, hosts, controller=CONTROLLER)
+        sshd.write_ways(self.layout, gates, nodes)
+        networks = [ip_interface(network).network for network in hosts[0].networks]
+        controller = [str(network[1]) for network in networks]
+        hostfiles.write_controller(self.layout, gates[:1] or nodes, controller)
+        for number, host in enumerate(hosts, 1):
+            near = hosts[number : number + 1] if number < len(gates) else nodes
+            hostfiles.write_host(self.layout, host, near, controller)
             self._configure(host, {})
-        self._hold_controller()
+        self._hold_controller(f"{network[1]}/{network.prefixlen}" for network in networks)
 
     def _configure(self, host: Host, more: Mapping[str, str]) -> None:
         (self.layout.host(host.name) / "sshd_config").write_text(
@@ -93,20 +122,25 @@ class Netns(Backend):
                 port=host.port,
                 folder="/sandbox",
                 environment={"PATH": self.host_environment(host)["PATH"], **more},
-                listen="0.0.0.0",  # noqa: S104  (of its own namespace)
+                listen=tuple(
+                    {"::" if ":" in address else "0.0.0.0": None for address in host.addresses}  # noqa: S104  (of its own namespace)
+                ),
             )
         )
 
-    def _hold_controller(self) -> None:
-        etc = self.layout.controller_etc
+    def _hold_controller(self, networks: Iterable[str]) -> None:
+        batch = (
+            "link set lo up",
+            f"link add {BRIDGE} type bridge forward_delay 0",
+            *host_program.address_lines(networks, BRIDGE),
+            f"link set {BRIDGE} up",
+        )
         script = (
-            'mount --bind "$1/hosts" /etc/hosts &&'
-            ' printf "%s\\n" "link set lo up" "link add $2 type bridge forward_delay 0"'
-            ' "address add $3 dev $2" "link set $2 up" | ip -batch - &&'
+            'mount --bind "$1/hosts" /etc/hosts && printf "%s" "$2" | ip -batch - &&'
             " hostname controller && echo ready && exec sleep infinity"
         )
         argv = ["unshare", "-n", "-m", "-u", "sh", "-c", script, "controller"]
-        argv += [str(etc), BRIDGE, f"{CONTROLLER}/24"]
+        argv += [str(self.layout.controller_etc), "\n".join(batch)]
         with Waiting() as waiting:
             pid = processes.spawn(
                 argv,
@@ -155,7 +189,7 @@ class Netns(Backend):
             "folder": str(folder),
             "shared": str(self.layout.shared),
             "interface": host.interface,
-            "address": f"{host.address}/24",
+            "addresses": [*host.networks, *host.behind],
             "visible": [str(path) for path in python_folders()],
             "sshd": [sshd.program(), "-D", "-e", "-f", "/sandbox/sshd_config"],
         }
@@ -308,6 +342,17 @@ class Netns(Backend):
             return processes.end(ours)
 
 
+def jumps_and_nodes(hosts: Sequence[Host]) -> tuple[list[Host], list[Host]]:
+    """Return the jump hosts in the order in which they are passed, and the nodes."""
+    return [h for h in hosts if h.behind], [h for h in hosts if not h.behind]
+
+
+def _networks(ip: Ip, network: int, number: int) -> tuple[str, ...]:
+    """Return the addresses of a machine, with the lengths of their prefixes."""
+    patterns = NETWORKS.values() if ip == "both" else [NETWORKS[ip]]
+    return tuple(str(ip_interface(p.format(network=network, number=number))) for p in patterns)
+
+
 def python_folders() -> list[Path]:
     """Return the folders that the running Python needs, so that hosts have it at the same path."""
     folders = {Path(sys.prefix), Path(sys.base_prefix)}
@@ -315,9 +360,12 @@ def python_folders() -> list[Path]:
     while link.is_symlink():
         link = Path(os.path.normpath(link.parent / link.readlink()))
         folders.add(link.parent.parent)
+    # A .pth file can add the packages of another environment.
+    folders |= {Path(f) for f in sys.path if Path(f).name in {"site-packages", "dist-packages"}}
     folders |= {folder.resolve() for folder in folders}
-    folders -= {Path("/"), Path("/usr")}
-    return sorted(f for f in folders if not any(f != o and f.is_relative_to(o) for o in folders))
+    folders -= {Path("/")}
+    outermost = {f for f in folders if not any(f != o and f.is_relative_to(o) for o in folders)}
+    return sorted(outermost - {Path("/usr")})
 
 
 def _mac(cable: str) -> str:

@@ -16,7 +16,8 @@ STAMP = "CLUSTERCTL_SANDBOX"
 HOST_STAMP = "CLUSTERCTL_SANDBOX_HOST"
 """On the loopback backend: which host of the sandbox a process belongs to."""
 
-GONE_SECONDS = 10.0
+GONE_SECONDS = 60.0
+"""Long: the machine may be busy with other things than what was killed."""
 
 
 def spawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,13 +16,13 @@ from typing import Any
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import cgroup, hostsyaml, netns, sshd
 from clusterctl.sandbox import gpus as stand_in
-from clusterctl.sandbox.backend import Backend
+from clusterctl.sandbox.backend import Backend, Wanted
 from clusterctl.sandbox.faults import registry
 from clusterctl.sandbox.faults.interface import Place
 from clusterctl.sandbox.faults.registry import InForce
 from clusterctl.sandbox.gpus import NONE as NO_GPUS
 from clusterctl.sandbox.gpus import Gpus
-from clusterctl.sandbox.layout import BackendName, Host, Layout, base
+from clusterctl.sandbox.layout import BackendName, Host, Ip, Layout, base
 from clusterctl.sandbox.loopback import Loopback
 from clusterctl.sandbox.netns import Netns
 
@@ -36,6 +37,8 @@ class Sandbox:
     layout: Layout
     backend_name: BackendName
     hosts: tuple[Host, ...]
+    jumps: tuple[Host, ...] = ()
+    """The jump hosts that lead to them, in the order in which they are passed."""
     master_port: int
     """The port that its inventory names, so that a fault can sit on it."""
 
@@ -65,10 +68,10 @@ class Sandbox:
         Raises:
             UsageError: there is none.
         """
-        for host in self.hosts:
+        for host in (*self.jumps, *self.hosts):
             if host.name == name:
                 return host
-        names = ", ".join(host.name for host in self.hosts)
+        names = ", ".join(host.name for host in (*self.jumps, *self.hosts))
         raise UsageError(f"sandbox {self.name}: wanted one of {names}, found {name!r}")
 
     def folder(self, name: str) -> Path:
@@ -150,6 +153,7 @@ class Sandbox:
             "inventory": str(self.inventory),
             "master_port": self.master_port,
             "hosts": [host.to_json() for host in self.hosts],
+            "jumps": [host.to_json() for host in self.jumps],
             "faults": [asdict(fault) for fault in self.faults()],
         }
 
@@ -165,6 +169,9 @@ def up(
     backend: BackendName | None = None,
     gpus: Gpus = NO_GPUS,
     shells: Sequence[str] = ("bash",),
+    users: Sequence[str] = (),
+    ip: Ip = "4",
+    jumps: int = 0,
 ) -> Sandbox:
     """Start a sandbox.
 
@@ -174,6 +181,9 @@ def up(
         backend: how hosts are made; the best that this machine can do if not told.
         gpus: what a stand-in nvidia-smi shows on each host.
         shells: login shells, dealt out to the hosts in turn.
+        users: who can log in, the first by the inventory; root and `ada`, or you, if not told.
+        ip: the versions of the Internet Protocol that hosts speak.
+        jumps: how many jump hosts lead to them, each reached through the one before it.
 
     Raises:
         UsageError: there is one of this name already, or it cannot be as asked.
@@ -186,7 +196,8 @@ def up(
     if chosen == "netns" and (why := netns.missing()):
         raise UsageError(f"the netns backend cannot be had here: {why}", hint="--backend loopback")
     driver = BACKENDS[chosen](layout)
-    base().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # if it is no folder, the next line tells
+        base().mkdir(mode=0o700, parents=True, exist_ok=True)
     _must_be_ours(base())
     try:
         layout.root.mkdir()
@@ -197,7 +208,16 @@ def up(
         ) from None
     umask = os.umask(0o022)  # others than root must be able to read a host's /etc
     try:
-        hosts = driver.plan(nodes, tuple(shells), gpus)
+        hosts = driver.plan(
+            Wanted(
+                nodes=nodes,
+                gpus=gpus,
+                shells=tuple(shells),
+                users=tuple(users),
+                ip=ip,
+                jumps=jumps,
+            )
+        )
         _lay_out(layout, hosts)
         driver.begin(hosts)
         for host in hosts:
@@ -207,7 +227,8 @@ def up(
         sandbox = Sandbox(
             layout=layout,
             backend_name=chosen,
-            hosts=tuple(hosts),
+            hosts=tuple(host for host in hosts if not host.behind),
+            jumps=tuple(host for host in hosts if host.behind),
             master_port=driver.master_port(),
         )
         _save(sandbox)
@@ -235,8 +256,9 @@ def _must_be_ours(folder: Path) -> None:
     if own and not seen.st_mode & 0o022:
         return
     raise UsageError(
-        f"{folder}: wanted a folder that only this user may write to, found owner uid"
-        f" {seen.st_uid}, mode {S_IMODE(seen.st_mode):o}",
+        f"{folder}: expected a folder that only this user may write to, found"
+        f" {'a folder' if S_ISDIR(seen.st_mode) else 'no folder'} of uid {seen.st_uid},"
+        f" mode {S_IMODE(seen.st_mode):o}",
         hint=f"chmod 700 {folder}" if own else "set CLUSTERCTL_SANDBOXES to another folder",
     )
 
@@ -255,10 +277,14 @@ def _lay_out(layout: Layout, hosts: Sequence[Host]) -> None:
 def _save(sandbox: Sandbox) -> None:
     """Write what needs the hosts' final ports, the state last: it says that `up` got through."""
     layout = sandbox.layout
-    sshd.write_known_hosts(layout, sandbox.hosts)
-    layout.inventory.write_text(
-        hostsyaml.text(layout, sandbox.hosts, master_port=sandbox.master_port)
-    )
+    sshd.write_known_hosts(layout, (*sandbox.jumps, *sandbox.hosts))
+    first, *others = sandbox.hosts[0].users
+    for user, file in ((first, layout.inventory), *((u, layout.inventory_of(u)) for u in others)):
+        file.write_text(
+            hostsyaml.text(
+                layout, sandbox.hosts, sandbox.jumps, user=user, master_port=sandbox.master_port
+            )
+        )
     layout.state.write_text(json.dumps(sandbox.to_json(), indent=1))
 
 
@@ -269,7 +295,7 @@ def find(name: str = "sandbox") -> Sandbox:
         UsageError: there is none, or its start was cut off.
     """
     layout = Layout.of(name)
-    if base().exists():
+    if os.path.lexists(base()):
         _must_be_ours(base())
     if not layout.root.exists():
         raise UsageError(f"there is no sandbox {name}", hint=f"clusterctl sandbox up --name {name}")
@@ -285,6 +311,7 @@ def find(name: str = "sandbox") -> Sandbox:
         backend_name=document["backend"],
         master_port=document["master_port"],
         hosts=tuple(Host.from_json(host) for host in document["hosts"]),
+        jumps=tuple(Host.from_json(host) for host in document["jumps"]),
     )
 
 
@@ -292,7 +319,7 @@ def names() -> list[str]:
     """Return the names of this user's sandboxes, whole or not."""
     try:
         return sorted(path.name for path in base().iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
@@ -303,14 +330,16 @@ def remove(name: str) -> None:
         UsageError: its files are not this user's alone: what they name is not ended.
         ClusterError: some of its processes could not be ended; its files stay.
     """
-    if base().exists():
+    if os.path.lexists(base()):
         _must_be_ours(base())
     layout = Layout.of(name)
     left = set().union(*(backend(layout).end() for backend in BACKENDS.values()))
     if left:
         raise ClusterError(f"sandbox {name}: processes that could not be ended: {sorted(left)}")
     cgroup.remove(layout)
-    if layout.root.exists():
-        shutil.rmtree(layout.root)
-    if base().exists() and not names():
-        base().rmdir()
+    while layout.root.exists():
+        with contextlib.suppress(FileNotFoundError):  # another takes it down too
+            shutil.rmtree(layout.root)
+    if not names():
+        with contextlib.suppress(OSError):  # it is gone, or another sandbox has just come
+            base().rmdir()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def configuration(
     port: int,
     folder: str,
     environment: Mapping[str, str],
-    listen: str,
+    listen: Iterable[str],
     authorized: str | None = None,
 ) -> str:
     """Return an sshd_config.
@@ -69,12 +70,12 @@ def configuration(
         port: where it listens.
         folder: the host's own folder, as sshd sees it; holds its host key.
         environment: set for every session.
-        listen: address it listens on.
+        listen: addresses it listens on.
         authorized: file with the accepted keys, instead of the one in each account's home.
     """
     lines = [
         f"Port {port}",
-        f"ListenAddress {listen}",
+        *(f"ListenAddress {address}" for address in listen),
         f"HostKey {folder}/host_key",
         f"PidFile {folder}/sshd.pid",
         f"StrictModes {'yes' if authorized is None else 'no'}",
@@ -104,11 +105,11 @@ def _version() -> tuple[int, int]:
 
 
 def write_known_hosts(layout: Layout, hosts: Iterable[Host]) -> None:
-    """Record every host's key under its name and its address."""
+    """Record every host's key under its name and its addresses."""
     lines = []
     for host in hosts:
         key = " ".join((layout.host(host.name) / "host_key.pub").read_text().split()[:2])
-        names = dict.fromkeys((host.name, host.address))
+        names = dict.fromkeys((host.name, *host.addresses))
         marks = [n if host.port == 22 else f"[{n}]:{host.port}" for n in names]  # noqa: PLR2004
         lines.append(f"{','.join(marks)} {key}\n")
     (layout.ssh / "known_hosts").write_text("".join(lines))
@@ -126,6 +127,15 @@ def write_client(layout: Layout) -> None:
     wrapper = layout.bin / "ssh"
     wrapper.write_text(f'#!/bin/sh\nPATH="{PATH}" exec ssh -F "{layout.ssh_config}" "$@"\n')
     wrapper.chmod(0o755)
+
+
+def write_ways(layout: Layout, gates: Sequence[Host], nodes: Sequence[Host]) -> None:
+    """Tell that `ssh` who logs in to netns hosts, with which keys, and which way leads there."""
+    lines = [f"User {nodes[0].user}", f"IdentityFile {layout.ssh}/id_ed25519-%r"]
+    for before, after in itertools.pairwise([*([gate] for gate in gates), nodes]):
+        lines += [f"Host {host.name}\n  ProxyJump {before[0].name}" for host in after]
+    with layout.ssh_config.open("a") as config:
+        config.write("\n".join(lines) + "\n")
 
 
 def size(log: Path) -> int:

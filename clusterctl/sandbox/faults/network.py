@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from typing_extensions import override
@@ -90,7 +91,7 @@ class SecondInterface(Fault):
 
     @override
     def default(self, place: Place) -> str:
-        return f"ens9={SECOND_NETWORK}.{place.host.address.rpartition('.')[2]}/24"
+        return f"ens9={SECOND_NETWORK}.{re.split('[.:]', place.host.address)[-1]}/24"
 
     def _cable(self, place: Place) -> str:
         return f"{place.host.name}-2"
