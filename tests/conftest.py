@@ -5,40 +5,58 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import tracemalloc  # noqa: F401  (pytest imports it while a leak is reported: two at once collide)
 from collections.abc import Iterator
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from typing_extensions import Unpack
 
 from clusterctl.sandbox import netns, sandbox
-from clusterctl.sandbox.gpus import NONE as NO_GPUS
 from clusterctl.sandbox.gpus import Gpus
-from clusterctl.sandbox.layout import BackendName
+from clusterctl.sandbox.layout import BackendName, Ip
 from clusterctl.sandbox.sandbox import Sandbox
+
+
+class Wanted(TypedDict, total=False):
+    """What `sandbox.up` takes."""
+
+    nodes: int
+    gpus: Gpus
+    shells: tuple[str, ...]
+    users: tuple[str, ...]
+    ip: Ip
+    jumps: int
 
 
 class MakeSandbox(Protocol):
     """Starts a sandbox that ends with the test."""
 
-    def __call__(
-        self,
-        *,
-        nodes: int = 3,
-        backend: BackendName = "netns",
-        gpus: Gpus = NO_GPUS,
-        shells: tuple[str, ...] = ("bash",),
-    ) -> Sandbox: ...
+    def __call__(self, *, backend: BackendName = "netns", **wanted: Unpack[Wanted]) -> Sandbox: ...
 
 
 # Examples are limited by number, never by time: a busy machine must not fail a test.
+# `make test` plays the same examples every time; `make soak` searches for new ones.
 settings.register_profile(
-    "clusterctl", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "clusterctl",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("clusterctl")
+settings.register_profile(
+    "soak",
+    settings.get_profile("clusterctl"),
+    derandomize=False,
+    max_examples=5000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("clusterctl")  # `--hypothesis-profile soak` loads the other
+
+pytest_plugins = ["tests.leftovers"]
 
 LONGEST = (
     "tests/cli/test_training_over_hosts.py",
@@ -48,6 +66,7 @@ LONGEST = (
     "tests/cli/test_launch.py::test_an_interrupt_while_it_starts",
     "tests/cli/test_lost_node.py",
     "tests/cli/test_launch.py::test_unhealthy_nodes",
+    "tests/chaos/test_chaos.py::test_a_schedule_of_faults",
     "tests/train/test_slow_rank.py::test_a_slowed_rank",
     "tests/train/test_batching.py::test_every_batching",
     "tests/train/test_checkpoint.py::test_other_nodes_with_folders",
@@ -61,6 +80,11 @@ LONGEST = (
 )
 """The tests that take longest, by `make test`, longest first."""
 WORKERS_LIMIT = 16
+REQUIRED = "CLUSTERCTL_TESTS_REQUIRE"
+"""Environment variable: what a test may not be skipped for, such as `netns`."""
+
+IMPORTED = pytest.StashKey[frozenset[str]]()
+"""The modules that collecting the tests imported."""
 
 _numbers = count(1)
 _OF_A_TEST = re.compile(r"t(\d+)-\d+")
@@ -79,6 +103,11 @@ def pytest_sessionstart() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Start two workers a core: most tests wait for other processes."""
     return min(2 * (os.cpu_count() or 1), WORKERS_LIMIT)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note what collecting has imported; the tests themselves will import more."""
+    session.config.stash[IMPORTED] = frozenset(sys.modules)
 
 
 @pytest.hookimpl(trylast=True)  # after the shuffle
@@ -104,18 +133,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = dealt + others
 
 
-def _start(
-    *,
-    nodes: int = 3,
-    backend: BackendName = "netns",
-    gpus: Gpus = NO_GPUS,
-    shells: tuple[str, ...] = ("bash",),
-) -> Sandbox:
+def need_netns() -> None:
+    """Skip a test where there are no network namespaces; fail it where they are demanded."""
+    if why := netns.missing():
+        told = f"no network namespaces here: {why}"
+        if "netns" in os.environ.get(REQUIRED, "").split(","):
+            pytest.fail(f"{told} ({REQUIRED} requires them)", pytrace=False)
+        pytest.skip(told)
+
+
+def _start(*, backend: BackendName = "netns", **wanted: Unpack[Wanted]) -> Sandbox:
     """Start a sandbox under a name that no other test process uses."""
-    if backend == "netns" and (why := netns.missing()):
-        pytest.skip(f"no network namespaces here: {why}")
-    name = f"t{os.getpid()}-{next(_numbers)}"
-    return sandbox.up(name, nodes=nodes, backend=backend, gpus=gpus, shells=shells)
+    if backend == "netns":
+        need_netns()
+    return sandbox.up(f"t{os.getpid()}-{next(_numbers)}", backend=backend, **wanted)
 
 
 @pytest.fixture(scope="session")
@@ -131,14 +162,8 @@ def make_sandbox() -> Iterator[MakeSandbox]:
     """Start sandboxes of a test's own, which end with it."""
     started: list[Sandbox] = []
 
-    def make(
-        *,
-        nodes: int = 3,
-        backend: BackendName = "netns",
-        gpus: Gpus = NO_GPUS,
-        shells: tuple[str, ...] = ("bash",),
-    ) -> Sandbox:
-        started.append(_start(nodes=nodes, backend=backend, gpus=gpus, shells=shells))
+    def make(*, backend: BackendName = "netns", **wanted: Unpack[Wanted]) -> Sandbox:
+        started.append(_start(backend=backend, **wanted))
         return started[-1]
 
     yield make

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+import clusterctl
+import train
+
+FOLDERS = [Path(clusterctl.__file__).parent, Path(train.__file__).parent]
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -65,7 +68,7 @@ class Source:
         return {name.split(".")[0] for name in self.imports}
 
 
-def source(path: Path) -> Source:
+def source(path: Path, folder: Path) -> Source:
     imports, calls = set[str](), set[str]()
     for item in ast.walk(ast.parse(path.read_text())):
         if isinstance(item, ast.Import):
@@ -75,10 +78,10 @@ def source(path: Path) -> Source:
             imports |= {f"{item.module}.{alias.name}" for alias in item.names}
         elif isinstance(item, ast.Call) and isinstance(item.func, ast.Name):
             calls.add(item.func.id)
-    package, *parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(folder).with_suffix("").parts
     return Source(
-        path=str(path.relative_to(ROOT)),
-        package=package,
+        path=f"{folder.name}/{path.relative_to(folder)}",
+        package=folder.name,
         room=parts[0],
         imports=frozenset(imports),
         calls=frozenset(calls),
@@ -87,8 +90,7 @@ def source(path: Path) -> Source:
 
 @pytest.fixture(scope="module")
 def sources() -> list[Source]:
-    paths = [path for folder in ("clusterctl", "train") for path in (ROOT / folder).rglob("*.py")]
-    return [source(path) for path in sorted(paths)]
+    return [source(path, folder) for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 
 
 def test_an_import_follows_an_arrow(sources: list[Source]) -> None:

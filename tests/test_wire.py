@@ -57,6 +57,24 @@ def test_a_head_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
         read_message(io.BytesIO(frame))
 
 
+@pytest.mark.parametrize("data", [b"[1]", b'"text"', b"null", b"5"])
+def test_a_head_that_is_no_object_is_a_bad_frame(data: bytes) -> None:
+    frame = len(data).to_bytes(4, "big") + bytes(4) + data
+    with pytest.raises(BadFrame, match="not an object"):
+        read_message(io.BytesIO(frame))
+
+
+@pytest.mark.parametrize(
+    "lengths", [(wire.HEAD_LIMIT + 1, 0), (2, wire.BODY_LIMIT + 1), (2**32 - 1, 2**32 - 1)]
+)
+def test_a_frame_beyond_all_limits_is_not_even_read(lengths: tuple[int, int]) -> None:
+    """What is no frame of ours announces gigabytes."""
+    stream = io.BytesIO(b"".join(length.to_bytes(4, "big") for length in lengths) + b"{}")
+    with pytest.raises(BadFrame, match="announced"):
+        read_message(stream)
+    assert stream.tell() == 8
+
+
 def test_a_python_without_the_halves_in_c_uses_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "_json", None)
     dumps, loads = wire._codec()

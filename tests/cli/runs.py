@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from clusterctl.sandbox.sandbox import Sandbox
 
 ROOT = Path(__file__).parent.parent.parent
-DONE = 40
+DONE = 120
 """Seconds that any step of a test may take on a busy machine."""
 
 JOB = """
@@ -23,7 +25,8 @@ import os, signal, socket, sys, time
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if rank == 0:
-    server = socket.create_server(place)
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    server = socket.create_server(place, family=family)
     peers = [server.accept()[0] for _ in range(world - 1)]
     for peer in peers:
         peer.sendall(b"go")
@@ -88,16 +91,22 @@ class Project:
         argv = [sys.executable, "-m", "clusterctl", *words]
         return self.sandbox.run(argv, env=self.settings(env), cwd=self.folder, timeout=seconds)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `clusterctl` on the controller's side; its stdout is a pipe."""
+    def start(
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Start `clusterctl` on the controller's side."""
         # As from a shell, whatever signals the tests themselves were started to ignore.
         argv = ["env", "--default-signal", sys.executable, "-u", "-m", "clusterctl", *words]
         process = subprocess.Popen(
             self.sandbox.command(argv, cwd=self.folder),
-            env=self.sandbox.environment() | self.settings(None),
+            env=self.sandbox.environment() | self.settings(env),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             text=True,
         )
         self.started.append(process)
@@ -134,3 +143,28 @@ class Project:
 def lines_of(rank: int, stdout: str) -> list[str]:
     """Return the job's step lines of one rank, as `logs --raw` gives them."""
     return [line for line in stdout.splitlines() if line.startswith(f"rank {rank} step")]
+
+
+def signal_all(controller: subprocess.Popen[str], number: int) -> None:
+    """Send a signal to a command and to what brought it to the controller's side."""
+    children = Path(f"/proc/{controller.pid}/task/{controller.pid}/children").read_text()
+    for pid in (*map(int, children.split()), controller.pid):
+        os.kill(pid, number)
+
+
+def checkpoint(folder: Path, step: int, run: str) -> Path:
+    """Write a checkpoint as the training program does in a run."""
+    path = folder / f"step-{step:06d}"
+    path.mkdir(parents=True)
+    (path / "__0_0.distcp").write_bytes(b"shard of step %d" % step * 100)
+    files = {
+        file.name: {
+            "size": file.stat().st_size,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
+        for file in path.iterdir()
+    }
+    manifest = path / "MANIFEST.json"
+    manifest.write_text(json.dumps({"schema": 1, "step": step, "run": run, "files": files}))
+    (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest() + "\n")
+    return path

@@ -22,10 +22,8 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs import follow
 from clusterctl.verbs.launch import Launched
 from clusterctl.verbs.records import Records, RunRecord
-from tests.cli.runs import DONE, JOB, Project
-from tests.cli.test_launch import signal_all
-from tests.verbs.runs import CLUSTER, RUN
-from tests.verbs.test_gathering import PLAN
+from tests.cli.runs import DONE, JOB, Project, signal_all
+from tests.verbs.runs import CLUSTER, PLAN, RUN
 
 
 @pytest.fixture

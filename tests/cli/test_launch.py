@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ import yaml
 
 from clusterctl.sandbox.gpus import Gpus
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import DONE, Project, lines_of
+from tests.cli.runs import DONE, Project, lines_of, signal_all
 from tests.conftest import MakeSandbox
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
@@ -229,13 +227,6 @@ def until_step(controller: subprocess.Popen[str], step: int) -> None:
     assert controller.stderr is not None
     while f"step {step}" not in controller.stdout.readline():
         assert controller.poll() is None, controller.stderr.read()
-
-
-def signal_all(controller: subprocess.Popen[str], number: int) -> None:
-    """Send a signal to a command and to what brought it to the controller's side."""
-    children = Path(f"/proc/{controller.pid}/task/{controller.pid}/children").read_text()
-    for pid in (*map(int, children.split()), controller.pid):
-        os.kill(pid, number)
 
 
 def must_be_whole(stdout: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 import time
@@ -14,8 +13,7 @@ import pytest
 
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import Project
-from tests.cli.test_launch import signal_all
+from tests.cli.runs import Project, checkpoint, signal_all
 from tests.conftest import MakeSandbox
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
@@ -35,24 +33,6 @@ EVIL = (
     "%s %d \\n",
     "' \" \\",
 )
-
-
-def checkpoint(folder: Path, step: int, run: str) -> Path:
-    """Write a checkpoint as the training program does in a run."""
-    path = folder / f"step-{step:06d}"
-    path.mkdir(parents=True)
-    (path / "__0_0.distcp").write_bytes(b"shard of step %d" % step * 100)
-    files = {
-        file.name: {
-            "size": file.stat().st_size,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        }
-        for file in path.iterdir()
-    }
-    manifest = path / "MANIFEST.json"
-    manifest.write_text(json.dumps({"schema": 1, "step": step, "run": run, "files": files}))
-    (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest() + "\n")
-    return path
 
 
 def lose_a_shard(path: Path) -> None:

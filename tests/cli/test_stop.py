@@ -27,7 +27,8 @@ def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
     launched = replace(CLUSTER, job=Job(command=("x.py",), stop=ASKED_BY_FILE))
-    Records().write(RunRecord(run=RUN, began=1.0, cluster=launched))
+    plan = {"master_port": 29500, "nodes": [{"node": "a", "node_rank": 0, "device": "cpu"}]}
+    Records().write(RunRecord(run=RUN, began=1.0, cluster=launched, plan=plan))
     pools: list[FakePool] = []
 
     def pool(cluster: Cluster) -> FakePool:
@@ -43,3 +44,25 @@ def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
     assert "b: auth: Permission denied: whether a run lives there is not known" in err
     (asked,) = [request for _, request in pools[0].requests if request.op == "stop"]
     assert (asked.args["signal"], asked.args["file"], asked.args["grace"]) == (None, "STOP", 9.0)
+    planned = {"node_rank": 0, "device": "cpu", "master": {"port": 29500}}
+    assert asked.args["planned"] == planned
+
+
+def test_a_node_whose_part_has_not_begun_is_asked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text("cluster: lab\nnodes: [a, b, c]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    Records().write(RunRecord(run=RUN, began=1.0, cluster=CLUSTER, plan={}))
+    pools: list[FakePool] = []
+
+    def pool(cluster: Cluster) -> FakePool:
+        parts = {"a": [part("a")], "b": [], "c": []}
+        answers = {n: {"runs": [Message({"runs": p})], "stop": GONE} for n, p in parts.items()}
+        pools.append(FakePool(cluster, answers))
+        return pools[-1]
+
+    monkeypatch.setattr(stop, "Pool", pool)
+    assert main(["stop", "--all"]) == 0
+    assert {node for node, request in pools[0].requests if request.op == "stop"} == {"a", "b"}

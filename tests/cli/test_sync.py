@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from clusterctl.sandbox.sandbox import Sandbox
-from tests.cli.runs import Project
-from tests.cli.test_resume import checkpoint
+from tests.cli.runs import Project, checkpoint
 
 pytestmark = pytest.mark.netns
 

@@ -21,6 +21,7 @@ from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.load import SIZE_LIMIT
 from clusterctl.inventory.problems import TOLD
 from clusterctl.wire import plain
+from tests.damage import damaged
 
 ROOT = Path(__file__).parent.parent.parent
 BAD = sorted((Path(__file__).parent / "bad").glob("*.yaml"))
@@ -342,4 +343,22 @@ def test_any_mapping_gives_a_cluster_or_an_inventory_error(
     write: Write, pairs: list[tuple[str, str]]
 ) -> None:
     path = write("".join(f"{key}: {value}\n" for key, value in pairs))
+    assert_told(path)
+
+
+_EXAMPLE = (ROOT / "hosts.example.yaml").read_bytes()
+_HOSTFILE = b"# MPI\nroot@gpu1 slots=8 port=2222\n10.0.0.2:4\ngpu[03-04] user=me slots=2\n"
+
+
+@given(damaged(_EXAMPLE) | st.lists(st.sampled_from(_EXAMPLE.split(b"\n"))).map(b"\n".join))
+def test_the_example_with_some_of_it_changed(write: Write, content: bytes) -> None:
+    path = write("")
+    path.write_bytes(content)
+    assert_told(path)
+
+
+@given(damaged(_HOSTFILE) | st.binary(max_size=60))
+def test_a_hostfile_with_some_of_it_changed(write: Write, content: bytes) -> None:
+    path = write("").with_name("hostfile")
+    path.write_bytes(content)
     assert_told(path)

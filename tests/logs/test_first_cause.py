@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.logs import known_errors
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
@@ -112,6 +114,43 @@ def test_a_killed_supervisor_is_the_cause_of_what_ranks_elsewhere_saw_of_it() ->
     assert "out-of-memory" in cause.remedy
 
 
+def told(time: float, **more: Any) -> dict[str, Any]:
+    message = "rank 1 was killed by signal 9"
+    return {"kind": "peer-bad-end", "time": time, "peer": "b", "message": message, **more}
+
+
+OF_RANK_1 = {"by": "rank", "rank": 1, "exit_code": 137, "signal": 9}
+
+
+def test_what_a_silent_node_told_the_others_is_the_cause() -> None:
+    reports = [NodeReport(node=name, events=[told(1.0, **OF_RANK_1)]) for name in ("a", "c")]
+    lost = {"kind": "peer-lost", "time": 20.0, "since": 5.0, "peer": "b"}
+    reports.append(NodeReport(node="d", events=[lost]))
+    cause = found(*reports)
+    assert (cause.node, cause.rank, cause.kind, cause.signal) == ("b", 1, "signal", 9)
+    assert (cause.exit_status, cause.also) == (137, ())
+
+
+def test_what_a_node_says_itself_comes_before_what_it_told_the_others() -> None:
+    own = ended(5.0, 1, exit_code=137, signal=9)
+    cause = found(
+        NodeReport(node="a", events=[told(1.0, **OF_RANK_1)]),
+        NodeReport(node="b", events=[own], last_lines={1: ["its last words"]}),
+    )
+    assert (cause.time, cause.lines) == (5.0, ("its last words",))
+
+
+@pytest.mark.parametrize("by", ["launcher", "supervisor"])
+def test_a_silent_nodes_launcher_or_supervisor_is_named(by: str) -> None:
+    cause = found(NodeReport(node="a", events=[told(1.0, by=by, exit_code=1)]))
+    assert (cause.node, cause.kind) == ("b", by)
+
+
+@pytest.mark.parametrize("more", [{}, {"by": "stop"}, {"by": "rank", "peer": None}])
+def test_what_was_told_without_a_code_is_no_cause(more: dict[str, Any]) -> None:
+    assert first_cause([NodeReport(node="a", events=[told(1.0, **more)])]) is None
+
+
 def test_what_an_event_does_not_know_is_no_trouble() -> None:
     blank = {"kind": "clock", "offset_s": None, "error_s": None}
     unseen = {"kind": "peer-lost", "time": 3.0, "since": None, "peer": "b"}
@@ -213,3 +252,42 @@ def test_what_only_looks_like_an_echo_may_be_the_cause(line: str) -> None:
 def test_a_kill_is_laid_to_the_kernel_if_its_counter_says_so(count: int | None, word: str) -> None:
     killed = ended(1.0, 0, exit_code=137, signal=9, oom_kills=count)
     assert word in found(NodeReport(node="a", events=[killed])).remedy
+
+
+ECHO, BAD = RESET, ["ValueError: bad luck"]
+ENDS = st.builds(
+    lambda time, code, number, lines, ordered: (
+        ended(time, 0, exit_code=code, signal=number, ordered=ordered),
+        lines,
+    ),
+    st.floats(0, 100),
+    st.sampled_from([0, 1, 7, None]),
+    st.sampled_from([None, 6, 9, 11]),
+    st.sampled_from([ECHO, BAD, []]),
+    st.booleans(),
+)
+
+
+@given(st.lists(ENDS, max_size=6), st.randoms(use_true_random=False))
+def test_of_any_ends_the_earliest_that_is_neither_ordered_nor_an_echo_is_the_cause(
+    ends: list[tuple[dict[str, Any], list[str]]], chance: Any
+) -> None:
+    reports = [
+        NodeReport(node=f"n{number}", events=[event], last_lines={0: lines})
+        for number, (event, lines) in enumerate(ends)
+    ]
+    bad = {
+        f"n{number}": (lines is ECHO, event["time"])
+        for number, (event, lines) in enumerate(ends)
+        if not event["ordered"] and (event["exit_code"] or event["signal"])
+    }
+    shuffled = list(reports)
+    chance.shuffle(shuffled)
+    cause = first_cause(shuffled)
+    if cause is None:
+        assert not bad
+        return
+    assert bad[cause.node] == min(bad.values())
+    same = {f"{node}:0" for node, end in bad.items() if end == bad[cause.node]}
+    assert {*cause.also, f"{cause.node}:0"} == same
+    assert cause.exit_status != 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.logs import lines
-from clusterctl.logs.lines import Line, LineSplitter
+from clusterctl.logs.lines import Chunk, Line, LineSplitter
 
 LOGS = st.lists(
     st.sampled_from([b"a", b"\xc3\xa4", b"\xe2\x82\xac", b"\n", b"\r", b"\r\n", b"\xff", b""])
@@ -17,12 +18,20 @@ LOGS = st.lists(
 
 
 def split(data: bytes, cuts: list[int]) -> list[Line]:
+    return lines_of(chunks_of(data, cuts))
+
+
+def chunks_of(data: bytes, cuts: list[int]) -> list[Chunk]:
     splitter = LineSplitter()
-    found: list[Line] = []
+    found: list[Chunk] = []
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for begin, end in itertools.pairwise(edges):
         found += splitter.feed(data[begin:end])
     return found + splitter.finish()
+
+
+def lines_of(chunks: list[Chunk]) -> list[Line]:
+    return [line for chunk in chunks for line in chunk.lines()]
 
 
 @given(LOGS, st.lists(st.integers(0, 1000)))
@@ -44,7 +53,28 @@ def test_reading_on_from_the_offset_after_a_break_loses_and_doubles_nothing(
     before = first.feed(data[:cut])
     second = LineSplitter(first.offset)
     after = second.feed(data[first.offset :]) + second.finish()
-    assert before + after == split(data, [])
+    assert lines_of(before + after) == split(data, [])
+
+
+@given(LOGS, st.lists(st.integers(0, 1000)), st.integers(1, 5))
+def test_chunks_are_the_bytes_of_the_file_cut_between_lines(
+    data: bytes, cuts: list[int], count: int
+) -> None:
+    chunks = chunks_of(data, cuts)
+    assert b"".join(chunk.data for chunk in chunks) == data
+    for chunk in chunks:
+        lines = chunk.lines()
+        assert chunk.data
+        assert (lines[0].begin, lines[-1].end) == (chunk.begin, chunk.end)
+        assert all(line.ending for line in lines) or chunk is chunks[-1]
+        assert chunk.last(count).lines() == lines[-count:]
+        assert chunk.without_first().lines() == lines[1:]
+
+
+@given(LOGS)
+def test_lines_are_those_that_a_slower_and_simpler_cut_gives(data: bytes) -> None:
+    wanted = re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", data)
+    assert [line.data + line.ending.encode() for line in split(data, [])] == wanted
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,15 @@ def test_no_escape_but_a_colour_gets_through(raw: str) -> None:
 
 def test_colours_can_be_stripped_too() -> None:
     assert uncoloured("\x1b[1;31mred\x1b[0m") == "red"
+
+
+@given(st.lists(st.sampled_from(["\x1b[", "\x1b]", "\x1bP", "0;", " ", "[31m", "x"])).map("".join))
+def test_what_a_terminal_takes_as_it_is_is_never_changed_again(raw: str) -> None:
+    shown = printable(raw)
+    assert printable(shown) == shown
+    assert uncoloured(shown) == uncoloured(uncoloured(raw))
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))))
+def test_text_without_controls_is_kept_to_the_letter(text: str) -> None:
+    assert printable(text) == text == uncoloured(text)

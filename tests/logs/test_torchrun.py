@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import collections
+import itertools
 
-from clusterctl.logs.entry import Entry, Folded, Source
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.logs.entry import Entry, Folded, Piece, Source
 from clusterctl.logs.fold import Folder, Straight
-from clusterctl.logs.lines import LineSplitter
-from clusterctl.logs.torchrun import BARRIER_SECONDS, TRACEBACK_SECONDS
+from clusterctl.logs.lines import Chunk
+from clusterctl.logs.torchrun import BARRIER_SECONDS, TRACEBACK_SECONDS, TorchrunNoise
 
 PREFIX = "E1122 07:07:27.898000 30279 torch/distributed/elastic/agent/server/api.py:1009] "
 PAGE = [
@@ -37,8 +42,8 @@ TERMED = [
 
 
 def entries(lines: list[str], rank: int | None = None, node: str = "a") -> list[Entry]:
-    found = LineSplitter().feed("".join(line + "\n" for line in lines).encode())
-    return [Entry(Source(node=node, rank=rank), line, 0.0) for line in found]
+    chunk = Chunk(0, "".join(line + "\n" for line in lines).encode())
+    return Piece(Source(node=node, rank=rank), chunk, 0.0).entries()
 
 
 def shown(lines: list[Folded]) -> list[str]:
@@ -112,3 +117,37 @@ def test_the_notes_of_several_agents_are_one_line() -> None:
             made.add(entry, now=0.0)
     (line,) = made.flush(finished=True)
     assert line.label == "*"
+
+
+LINE = st.sampled_from([*PAGE, *OLD_PAGE, *TERMED]) | st.text(
+    st.characters(exclude_categories=("Cc", "Cs")), max_size=12
+)
+WRITTEN = st.sampled_from([PAGE, OLD_PAGE, TERMED, TERMED[:-1]]) | st.lists(LINE, max_size=3)
+PASSED = st.sampled_from([0.0, TRACEBACK_SECONDS, BARRIER_SECONDS])
+
+
+@given(written=st.lists(st.tuples(WRITTEN, PASSED), max_size=8), finished=st.booleans())
+def test_any_lines_come_in_order_and_once_and_only_torchruns_own_are_shortened(
+    written: list[tuple[list[str], float]], *, finished: bool
+) -> None:
+    noise, out, now = TorchrunNoise(), list[Entry](), 0.0
+    lines = [line for some, _ in written for line in some]
+    coming = iter(entries(lines))
+    for some, passed in written:
+        for entry in itertools.islice(coming, len(some)):
+            out += noise.take(entry, now=now)
+        now += passed
+        out += noise.overdue(now=now)
+    out += noise.flush(finished=finished)
+    assert noise.flush(finished=finished) == []
+
+    spans = [(entry.line.begin, entry.line.end) for entry in out]
+    assert spans == sorted(spans)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+    # What is not shown word for word belongs to a page or traceback of torch's.
+    left = collections.Counter(lines) - collections.Counter(entry.line.text for entry in out)
+    barrier = finished and any("exit barrier" in line for line in lines)
+    for line in left:
+        assert "Traceback" in line or line.startswith(" ") or barrier or "SignalExc" in line, line
+    if not barrier and not any("SignalExc" in line for line in lines):
+        assert not left

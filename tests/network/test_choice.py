@@ -246,6 +246,42 @@ def test_ipv6_is_taken_where_there_is_nothing_else() -> None:
     assert choose(cluster("a", "b"), known).master_address == "fd00::1"
 
 
+def test_of_equally_fast_subnets_the_one_of_ipv4_wins() -> None:
+    known = learned(
+        facts("fd00::1", interface("e0", "fd00::1/64"), interface("e1", "10.0.0.1/24")),
+        facts("fd00::2", interface("e0", "fd00::2/64"), interface("e1", "10.0.0.2/24")),
+    )
+
+    assert choose(cluster("fd00::1", "fd00::2"), known).subnet == "10.0.0.0/24"
+
+
+def test_a_subnet_of_which_a_node_knows_no_speed_is_not_taken_for_the_fastest() -> None:
+    known = learned(
+        facts("a", interface("e0", "10.0.0.1/24"), interface("e1", "10.1.0.1/24", speed=100000)),
+        facts("b", interface("e0", "10.0.0.2/24"), interface("e1", "10.1.0.2/24", speed=None)),
+    )
+
+    assert choose(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+
+
+def test_namespaces_of_one_machine_are_nodes_of_a_network() -> None:
+    """As containers and the sandbox: one kernel, and no common loopback."""
+    a, b = (
+        facts(
+            name,
+            interface("lo", "127.0.0.1/8"),
+            interface("e0", f"10.0.0.{number}/24"),
+            boot_id="x",
+            netns=f"net:[{number}]",
+        )
+        for number, name in enumerate("ab", start=1)
+    )
+
+    network = choose(cluster("a", "b"), learned(a, b))
+
+    assert (network.kind, network.master_address) == ("subnet", "10.0.0.1")
+
+
 def test_dead_and_unknown_nodes_do_not_decide() -> None:
     known = learned(facts("a", interface("e0", "10.0.0.1/24")), NodeFacts(node="b"))
 
@@ -296,7 +332,7 @@ def test_each_library_gets_the_interface_in_its_own_syntax() -> None:
     )
     own = choose(cluster("a"), {"a": known}).nodes["a"]
 
-    values = {v.name: v.value for v in environment(own, known, user={})}
+    values = {v.name: v.value for v in environment(own, known)}
 
     assert values == {
         "NCCL_SOCKET_IFNAME": "=eth0",
@@ -304,8 +340,6 @@ def test_each_library_gets_the_interface_in_its_own_syntax() -> None:
         "TP_SOCKET_IFNAME": "eth0",
         "NCCL_IB_HCA": "=mlx5_1",
     }
-    left = environment(own, known, user={"NCCL_SOCKET_IFNAME": "ens"})
-    assert "NCCL_SOCKET_IFNAME" not in {v.name for v in left}
 
 
 def test_the_longest_prefix_then_the_least_metric_is_the_route() -> None:

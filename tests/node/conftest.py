@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -30,6 +29,7 @@ from clusterctl.plan.options import Options
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.local import LocalConnection
 from clusterctl.wire import Message
+from tests.ports import free_port
 
 Head = dict[str, Any]
 
@@ -111,13 +111,13 @@ class Run:
         state = self.cluster.nodes[n].state
         return {"cluster": "test", "run": self.plan.run, "node": name, "state": state}
 
-    def start_node(self, n: int) -> Head:
+    def start_node(self, n: int, **args: object) -> Head:
         plan = self.plan.nodes[n]
         state = self.cluster.nodes[n].state
         job = node_job(self.plan, plan, self.identity, state=state, link_port=self.link_port)
         plan_ = replace(self.plan, env_from=tuple(self.secrets))
         body = node_secrets(plan_, plan, self.identity, self.secrets)
-        return self.call(n, "start", {"job": {**job, **self.change}}, body)[-1].head
+        return self.call(n, "start", {"job": {**job, **self.change}, **args}, body)[-1].head
 
     def start(self) -> Run:
         """Start all nodes, the master first."""
@@ -203,11 +203,14 @@ def _network(cluster: Cluster) -> Network:
     )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def ipv6() -> str:
+    """Return this machine's IPv6 loopback address."""
+    try:
+        free_port("::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    return "::1"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

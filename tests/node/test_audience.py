@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
-from clusterctl.node import processes
-from clusterctl.node.audience import ask_ranks
+from clusterctl.node import audience, processes
+from clusterctl.node.audience import QUIET_ROUNDS, Audience, Signals, ask_ranks
 from clusterctl.node.reactor import Reactor
 
 from .conftest import Run, wait_until
@@ -223,3 +224,103 @@ def test_a_shortage_of_descriptors_does_not_lose_a_stop(monkeypatch: pytest.Monk
         child.kill()
         child.wait()
     assert child.returncode == -15
+
+
+class Table:
+    """Simulated processes, with what each does with a signal."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.processes: dict[int, processes.Process] = {}
+        self.signals: dict[int, Signals] = {}
+        self.shells: set[int] = set()
+        self.forks: set[int] = set()
+        self.sent: list[tuple[int, int]] = []
+        nothing = Signals(0, 0, 0)
+        monkeypatch.setattr(Signals, "of", lambda pid: self.signals.get(pid, nothing))
+        monkeypatch.setattr(audience, "is_shell", lambda pid: pid in self.shells)
+        monkeypatch.setattr(audience, "same_program", lambda pid, _parent: pid in self.forks)
+        monkeypatch.setattr(
+            processes, "send", lambda mark, number: self.sent.append((mark[0], number))
+        )
+
+    def add(
+        self, pid: int, parent: int, *, group: int = 10, listens: bool = False, state: str = "S"
+    ) -> None:
+        self.processes[pid] = processes.Process(
+            pid, parent, group=group, start=pid, state=state, threads=1, exit_status=0
+        )
+        if listens:
+            self.signals[pid] = Signals(0, 0, caught=1 << signal.SIGTERM - 1)
+
+
+def test_who_listens_is_asked_once_and_nobody_below_or_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second TERM ends a trainer that is saving; one to its workers makes it fail."""
+    table = Table(monkeypatch)
+    table.shells, table.forks = {10}, {12}
+    table.add(10, 1)  # the script
+    table.add(11, 10, listens=True)  # the training
+    table.add(12, 11, listens=True)  # a worker that it forked
+    table.add(13, 11, group=13)  # its helper
+    table.add(20, 1, group=20, listens=True)  # another's
+    asked = Audience((10, 10), signal.SIGTERM)
+    for _ in range(QUIET_ROUNDS + 2):
+        assert asked.ask(table.processes)
+    assert table.sent == [(11, signal.SIGTERM)]
+
+
+def test_where_nothing_listens_all_of_the_rank_is_asked_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table(monkeypatch)
+    table.shells = {10}
+    table.add(10, 1)
+    table.add(11, 10)
+    table.add(12, 1)  # of its group, though its parent has exited
+    table.add(20, 1, group=20)
+    asked = Audience((10, 10), signal.SIGTERM)
+    for _ in range(3):
+        asked.ask(table.processes)
+    assert sorted(table.sent) == [(pid, signal.SIGTERM) for pid in (10, 11, 12)]
+    for pid in (10, 11, 12):
+        del table.processes[pid]
+    assert not asked.ask(table.processes)
+
+
+def test_the_number_of_a_rank_that_is_gone_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is the number of its process group."""
+    table = Table(monkeypatch)
+    table.add(10, 1, listens=True)
+    table.add(11, 10, listens=True)
+    assert not Audience((10, 9), signal.SIGTERM).ask(table.processes)
+    was_there = Audience((10, 9), signal.SIGTERM)
+    before = table.processes[10]._replace(start=9)
+    assert was_there.ask({10: before})
+    assert table.sent == [(10, signal.SIGTERM)]
+    assert not was_there.ask(table.processes)
+    assert table.sent == [(10, signal.SIGTERM)]
+
+
+def test_what_was_stopped_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(monkeypatch)
+    table.add(10, 1, listens=True, state="T")
+    table.add(11, 10, state="T")
+    table.add(20, 1, group=20, state="T")
+    Audience((10, 10), signal.SIGTERM).ask(table.processes)
+    assert table.sent[0] == (10, signal.SIGTERM)
+    assert sorted(table.sent[1:]) == [(10, signal.SIGCONT), (11, signal.SIGCONT)]
+
+
+def test_what_counts_as_listening() -> None:
+    term = 1 << signal.SIGTERM - 1
+    for signals, listens in (
+        (Signals(0, 0, caught=term), True),
+        (Signals(blocked=term, ignored=0, caught=0), True),  # a thread of it waits for the signal
+        (Signals(0, 0, caught=term << 1), False),
+        (Signals(0, ignored=term, caught=0), False),
+        (Signals(0, 0, caught=(1 << 40) - 1), False),  # the Go runtime
+    ):
+        assert signals.handles(signal.SIGTERM) is listens
+    assert Signals(0, ignored=term, caught=0).ignores(signal.SIGTERM)
+    assert not Signals(0, ignored=term, caught=0).ignores(signal.SIGHUP)

@@ -1,5 +1,6 @@
 """Real files of torch, whole and damaged: what is proven, what is doubted, what is refused."""
 
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +21,7 @@ from clusterctl.node import checkpoint_formats, checkpoints
 from clusterctl.node.link import Link, OperationError
 from clusterctl.wire import read_message
 from tests.node.conftest import wait_until
-from tests.node.test_checkpoints import (
+from tests.node.written import (
     ask,
     flip_a_bit,
     judged,
@@ -30,15 +31,15 @@ from tests.node.test_checkpoints import (
     trainer,
 )
 
-torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
-STATE = {"step": 5, "w": torch.arange(300.0), "h": torch.ones(7, dtype=torch.bfloat16)}
 UNSUMMED = "structure read, content not checksummed"
 
 
 @contextlib.contextmanager
 def without_checksums() -> Any:
+    import torch
+
     torch.serialization.set_crc32_options(False)
     try:
         yield
@@ -46,8 +47,16 @@ def without_checksums() -> Any:
         torch.serialization.set_crc32_options(True)
 
 
+def state() -> dict[str, Any]:
+    import torch
+
+    return {"step": 5, "w": torch.arange(300.0), "h": torch.ones(7, dtype=torch.bfloat16)}
+
+
 def saved(path: Path, **options: Any) -> Path:
-    torch.save(STATE, path, **options)
+    import torch
+
+    torch.save(state(), path, **options)
     return path
 
 
@@ -98,6 +107,8 @@ def test_a_flipped_first_byte_is_found(tmp_path: Path) -> None:
 
 
 def test_no_flipped_bit_that_torch_minds_is_accepted(tmp_path: Path) -> None:
+    import torch
+
     path = saved(tmp_path / "x.pt")
     whole = path.read_bytes()
     chosen = random.Random(7)
@@ -109,12 +120,12 @@ def test_no_flipped_bit_that_torch_minds_is_accepted(tmp_path: Path) -> None:
         if judged(path)["complete"]:
             loaded = torch.load(path)
             assert loaded["step"] == 5
-            assert torch.equal(loaded["w"], STATE["w"])
+            assert torch.equal(loaded["w"], state()["w"])
 
 
 def distributed(path: Path) -> Path:
     dcp = pytest.importorskip("torch.distributed.checkpoint")
-    dcp.save({"model": STATE}, checkpoint_id=path, no_dist=True)
+    dcp.save({"model": state()}, checkpoint_id=path, no_dist=True)
     return path
 
 
@@ -188,6 +199,8 @@ def test_a_missing_optimizer_is_a_doubt(tmp_path: Path) -> None:
 
 
 def test_each_node_may_have_random_numbers_of_its_own(tmp_path: Path) -> None:
+    import torch
+
     one, other = (trainer(tmp_path / name / "checkpoint-5") for name in "ab")
     torch.save({"cpu": 1}, one / "rng_state_0.pth")
     torch.save({"cpu": 2}, other / "rng_state_1.pth")
@@ -198,6 +211,8 @@ def test_each_node_may_have_random_numbers_of_its_own(tmp_path: Path) -> None:
 
 
 def test_other_weights_of_equal_size_are_not_the_same(tmp_path: Path) -> None:
+    import torch
+
     hashes = []
     for folder, weights in (("a", torch.ones(400_000)), ("b", torch.zeros(400_000))):
         (tmp_path / folder).mkdir()
@@ -286,6 +301,8 @@ def test_the_size_of_another_run_is_only_a_supposition(tmp_path: Path) -> None:
 
 
 def test_a_plain_pickle_is_read_without_running_anything(tmp_path: Path) -> None:
+    import torch
+
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "harm"),)

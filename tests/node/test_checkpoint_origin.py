@@ -41,6 +41,13 @@ def test_what_was_written_is_of_the_last_run_that_began_before(tmp_path: Path) -
     assert (found.world_size("one"), found.world_size("two")) == (8, None)
 
 
+def test_what_a_run_saved_in_its_grace_is_its_own(tmp_path: Path) -> None:
+    run_folder(tmp_path / "state", "two", 300.0)
+    end = tmp_path / "state" / "c" / "two" / "n" / "end.json"
+    end.write_text(json.dumps({"time": 400.0, "over": 500.0}))
+    assert [origin(tmp_path).writer(moment).run for moment in (450.0, 550.0)] == ["two", ""]
+
+
 def test_a_checkpoint_that_says_its_run_is_believed(tmp_path: Path) -> None:
     run_folder(tmp_path / "state", "one", 100.0)
     assert origin(tmp_path).writer(150.0, "other").run == "other"

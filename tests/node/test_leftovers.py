@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from clusterctl.node import leftovers, processes
+from clusterctl.node.paths import NodePaths
+from clusterctl.node.record import boot_id
 
 from .conftest import Run, wait_until
 
@@ -72,3 +76,46 @@ def test_processes_of_another_network_namespace_hold_no_run_up(
 
 def executed(pid: int) -> bool:
     return processes.command_of(pid) == "sleep 300"
+
+
+def test_a_process_that_exited_meanwhile_is_no_leftover() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert not leftovers.under_same_lock(process.pid)
+    assert leftovers.under_same_lock(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("older", "counts"),
+    [
+        ({"run": "older", "lock": "clusterctl-run"}, True),
+        ({"run": "ours", "lock": "clusterctl-run"}, False),
+        ({"run": "older", "lock": "another-machine"}, False),
+        ({"run": "older", "lock": "clusterctl-run", "boot_id": "earlier"}, False),
+    ],
+)
+def test_a_stuck_process_is_known_by_its_number_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    older: dict[str, str],
+    counts: bool,  # noqa: FBT001
+) -> None:
+    """To read the environment of a process in state D could hang us too."""
+    paths = NodePaths(str(tmp_path / "test" / "older" / "n0"))
+    Path(paths.folder).mkdir(parents=True, mode=0o700)
+    Path(paths.job).write_text(json.dumps({"boot_id": boot_id(), **older}))
+    with subprocess.Popen(["sleep", "300"]) as process:
+        try:
+            found = processes.read(process.pid)
+            assert found is not None
+            stuck = {process.pid: found._replace(state="D")}
+            monkeypatch.setattr(processes, "everything", lambda: stuck)
+            job = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
+            job["run"] = "ours"
+            Path(paths.processes).write_text("1 1\n")
+            assert leftovers.find(job) is None
+            Path(paths.processes).write_text("{} {}\n".format(*found.mark))
+            expected = leftovers.Leftover("older", process.pid) if counts else None
+            assert leftovers.find(job) == expected
+        finally:
+            process.kill()

@@ -9,15 +9,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clusterctl.node import lock
 from clusterctl.node.door import Door
 from clusterctl.node.link import OperationError
 from clusterctl.node.lock import Peer
 from clusterctl.node.reactor import Reactor
+from clusterctl.wire import Message
+from tests.damage import ANY_JSON, as_json, damaged, damaged_json
 
 
 @pytest.fixture
@@ -85,6 +90,18 @@ def test_nonsense_and_silence_do_not_disturb_it(name: str) -> None:
             other.sendall(nonsense)
     assert (lock.ask(name, {"ask": "who"}) or {})["run"] == "lab-1"
     silent.close()
+
+
+@pytest.mark.usefixtures("held")
+def test_no_nonsense_of_a_stranger_fills_the_log(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for nonsense in (b"[" * 60000, b'{"ask":' * 9000, b"\xff" * 60000, b"9" * 60000):
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect("\0" + name)
+            other.sendall(nonsense + b"\n")
+            assert other.recv(100) == b""
+    assert capfd.readouterr().err == ""
 
 
 def test_a_holder_that_tells_nothing_or_nonsense_is_named_all_the_same(name: str) -> None:
@@ -219,3 +236,119 @@ def test_a_full_queue_is_waited_for(name: str) -> None:
     assert answers == [{"run": "lab-1", "pid": os.getpid(), "uid": os.getuid()}]
     for connection in (*accepted, door._sockets[0]):
         connection.close()
+
+
+GPU = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+@pytest.mark.parametrize(
+    ("text", "can_be"),
+    [
+        (GPU, True),
+        (GPU.replace("1", "G"), False),
+        (GPU + "0", False),
+        ("port-29500", True),
+        ("port-$(id)", False),
+        ("port-29500;id", False),
+        ("\x1b[2J", False),
+        (5, False),
+        (None, False),
+    ],
+)
+def test_what_a_holder_calls_its_parts_is_shown_only_where_it_can_be_that(
+    text: object,
+    can_be: bool,  # noqa: FBT001
+) -> None:
+    assert lock.is_part(text) is can_be
+    assert lock.known_parts({"holds": [GPU, text]}) == ([GPU, text] if can_be else [])
+
+
+def test_a_busy_gpu_is_named() -> None:
+    holder = {"run": "lab-1", "user": "ada", "since": 0, "uid": os.getuid(), "holds": [GPU]}
+    assert f", on {GPU[: lock.SHOWN]}" in str(lock.busy(holder))
+
+
+def test_the_run_that_works_in_a_folder_is_found_by_whatever_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not say where it works may work there."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    there, elsewhere = {"workdir": str(tmp_path / "link")}, {"workdir": str(tmp_path)}
+    for held, found in (
+        ([elsewhere, there], there),
+        ([elsewhere], None),
+        ([elsewhere, {"run": "r"}], {"run": "r"}),
+        ([], None),
+    ):
+        monkeypatch.setattr(lock, "holders", lambda _names, held=held: iter(held))
+        assert lock.live_run(os.fsencode(tmp_path / "work"), "m") == found
+
+
+HOLDER = {
+    "run": "lab-1", "user": "ada", "since": 5.0, "about": "train", "workdir": "/work",
+    "holds": ["GPU-00000000-0000-0000-0000-000000000000", "port-29500"],
+}  # fmt: skip
+WHOLE = as_json(HOLDER) + b"\n"
+
+
+@pytest.fixture
+def answering(name: str) -> Iterator[list[bytes]]:
+    """A holder that answers with what the test puts into this list."""
+    says: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("\0" + name)
+        listening.listen(16)
+
+        def serve() -> None:
+            while True:
+                try:
+                    one = listening.accept()[0]
+                except OSError:
+                    return
+                with one, suppress(OSError):
+                    one.recv(65536)
+                    one.sendall(says[-1])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield says
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    said=damaged(WHOLE)
+    | damaged_json(HOLDER).map(lambda value: as_json(value) + b"\n")
+    | st.builds(lambda path: as_json({**HOLDER, "workdir": path}) + b"\n", ANY_JSON)
+    | st.binary()
+)
+def test_whatever_the_holder_answers_it_is_named_and_its_folder_is_asked_for(
+    name: str, answering: list[bytes], said: bytes
+) -> None:
+    answering.append(said)
+    holder = lock.ask(name, {"ask": "who"})
+    assert holder is not None
+    assert (holder["pid"], holder["uid"]) == (os.getpid(), os.getuid())
+    Message(lock.busy(holder).head()).encode()
+    found = lock.live_run(b"/elsewhere", name)
+    known = lock.workdir_of(holder)
+    assert (found is None) == (known != "" and os.path.realpath(known) != "/elsewhere")
+
+
+@given(damaged_json(HOLDER))
+def test_of_another_users_answer_only_what_can_be_is_passed_on(answer: object) -> None:
+    known = lock._harmless(answer if isinstance(answer, dict) else {}, Peer(7, 4242))
+    assert set(known) <= {"run", "user", "workdir", "since", "holds"}
+    error = lock.busy({**known, "pid": 7, "uid": 4242})
+    Message(error.head()).encode()
+    assert str(error).isprintable()
+    assert lock.workdir_of(known) == known.get("workdir", "")
+
+
+@pytest.mark.parametrize("workdir", ["/w\0x", "/w\ud800", "/" * lock.LINE_LIMIT, 5, None])
+def test_a_holders_folder_that_none_can_be_named_is_not_known(workdir: object) -> None:
+    """So the run may work in any: no path of it reaches the system."""
+    assert lock.workdir_of({"workdir": workdir}) == ""
+    assert lock.workdir_of({"workdir": "/w"}) == "/w"

@@ -11,7 +11,7 @@ import pytest
 
 from clusterctl.node import logroom
 from clusterctl.node.logroom import Disk, LogRoom
-from clusterctl.node.paths import NodePaths
+from clusterctl.node.paths import NodePaths, dropped_of
 from clusterctl.node.record import Record
 
 from .conftest import Run
@@ -112,6 +112,8 @@ def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(
     log.touch()
     record = Record(paths)
     room = LogRoom(record)
+    room.look()
+    assert int((tmp_path / "run" / dropped_of("ranks/0.log")).read_text()) == 0
     for _ in range(400):
         with log.open("ab") as file:
             file.write(b"x" * 8192)

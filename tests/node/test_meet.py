@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from clusterctl.node import listen as listen_module
 from clusterctl.node.connect import connect_to
 from clusterctl.node.holders import holder_of
 from clusterctl.node.listen import Listeners
 from clusterctl.node.tokens import Tokens
 from clusterctl.wire import Message, read_message
+from tests.damage import damaged
+from tests.ports import free_port
 
 WORD = "0123456789abcdef0123456789abcdef"
 HERE = "127.0.0.1"
@@ -73,8 +82,8 @@ def listeners() -> Iterator[Listeners]:
     opened.close()
 
 
-def listen(listeners: Listeners, port: int = 0) -> dict[str, Any]:
-    return listeners.listen({"key": "pair", "address": HERE, "port": port})
+def listen(listeners: Listeners, port: int = 0, address: str = HERE) -> dict[str, Any]:
+    return listeners.listen({"key": "pair", "address": address, "port": port})
 
 
 def connect(port: int, **more: Any) -> dict[str, Any]:
@@ -104,6 +113,14 @@ def test_a_whole_meeting_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_connection_that_was_not_bound_tells_where_it_came_from(listeners: Listeners) -> None:
     made = connect(listen(listeners)["port"], source=None)
     assert (made["state"], made["source"]) == ("ok", HERE)
+
+
+def test_nodes_meet_over_ipv6_too(listeners: Listeners, ipv6: str) -> None:
+    for port in (0, free_port(ipv6)):
+        bound = listen(listeners, port, ipv6)
+        assert "error" not in bound
+        made = connect(bound["port"], address=ipv6, source=ipv6)
+        assert (made["state"], made["source"], made["seen_as"]) == ("ok", ipv6, ipv6)
 
 
 def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path) -> None:
@@ -183,6 +200,92 @@ def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:
 
     assert listeners.foreign() == [HERE]
     assert connect(port)["state"] == "ok"
+
+
+def test_a_listener_that_knows_the_word_and_does_not_end_is_not_taken_for_us() -> None:
+    with socket.socket() as endless:
+        endless.bind((HERE, 0))
+        endless.listen()
+
+        def serve() -> None:
+            connection, _ = endless.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(100)
+                connection.sendall(WORD[16:].encode() + b"1" * 1000)
+                connection.recv(100)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        made = connect(endless.getsockname()[1])
+        thread.join()
+
+    assert (made["state"], made["words"]) == ("foreign", "another program answers there")
+
+
+@settings(max_examples=settings().max_examples // 5)
+@given(st.binary(min_size=1, max_size=64) | damaged(WORD[:16].encode()))
+def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said: bytes) -> None:
+    ports = [each.getsockname()[1] for each in listeners._sockets]
+    port = ports[0] if ports else listen(listeners)["port"]
+    answer = b""
+    with socket.create_connection((HERE, port)) as stranger:
+        with contextlib.suppress(OSError):  # it may be closed while bytes are on their way
+            stranger.sendall(said[:4096])
+            stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            answer = stranger.recv(100)
+    assert bool(answer) == said.startswith(WORD[:16].encode())
+    assert connect(port)["state"] == "ok"
+
+
+def test_a_caller_that_drips_has_no_more_time_than_others(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen_module, "GREETING_SECONDS", 0.5)
+    port = listen(listeners)["port"]
+    with socket.create_connection((HERE, port), timeout=0.2) as slow:
+        for letter in WORD[:8]:  # with a limit for each byte all of them are heard
+            try:
+                slow.sendall(letter.encode())
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it was heard for longer than it may take")
+    assert connect(port)["state"] == "ok"
+
+
+def test_however_many_call_and_are_silent_the_others_are_heard(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen_module, "GREETING_SECONDS", 60.0)
+    monkeypatch.setattr(listen_module, "MOST_CALLERS", 5)
+    port = listen(listeners)["port"]
+    before = psutil.Process().num_threads()  # earlier listeners may still be ending
+    with contextlib.ExitStack() as closing:
+        silent = [
+            closing.enter_context(socket.create_connection((HERE, port))) for _ in range(30)
+        ]
+        assert connect(port)["state"] == "ok"
+        assert psutil.Process().num_threads() < before + len(silent)
+        assert silent[0].recv(1) == b""  # the oldest made room
+
+
+def test_a_listener_hears_again_after_a_time_without_descriptors(listeners: Listeners) -> None:
+    port = listen(listeners)["port"]
+    caller = socket.socket()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        caller.connect((HERE, port))
+        time.sleep(0.2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert connect(port)["state"] == "ok"
+    caller.close()
 
 
 def test_an_address_that_is_not_ours_cannot_be_the_source(listeners: Listeners) -> None:

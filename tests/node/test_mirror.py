@@ -52,16 +52,14 @@ def wanted(tmp_path: Path) -> Listing:
     return listing_of(tmp_path / "code")
 
 
-def test_what_the_system_refuses_is_an_answer_that_names_the_file(
-    tmp_path: Path, wanted: Listing
-) -> None:
+def test_what_is_in_the_way_of_our_files_is_named(tmp_path: Path, wanted: Listing) -> None:
     work = tmp_path / "work"
-    (work / ".clusterctl" / "lock").mkdir(parents=True)  # as any file that may not be written
-    with pytest.raises(OperationError, match=r"\.clusterctl/lock: Is a directory"):
+    (work / ".clusterctl" / "lock").mkdir(parents=True)
+    with pytest.raises(OperationError, match=r"\.clusterctl/lock: expected a file, found a folder"):
         placed(work, wanted, lambda: None)
     (work / ".clusterctl" / "seen").touch()
     args = {"workdir": str(work), "tree": "", "token": "t"}
-    with pytest.raises(OperationError, match=r"\.clusterctl/seen: File exists"):
+    with pytest.raises(OperationError, match=r"\.clusterctl/seen: expected a folder, found a file"):
         compare.tree(args, encode(wanted), None)  # type: ignore[arg-type]
 
 

@@ -13,10 +13,9 @@ from typing import BinaryIO, cast
 import pytest
 
 from clusterctl.wire import Message, read_message
+from tests.installed import LOCATION
 
 from .conftest import Head, Run
-
-ROOT = Path(__file__).parents[2]
 
 AGENT = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
@@ -24,12 +23,17 @@ AGENT = (
 )
 
 
+UNPACKED = Path(__file__).resolve().parents[2] / ".venv/python3.9/usr/bin/python3.9"
+"""What `.ci/python39` has fetched."""
+
+
 def older_pythons() -> list[str]:
     """Return a working interpreter for each version before this one, from 3.9 on."""
     found = []
     for minor in range(9, sys.version_info.minor):
         pyenv = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3"))
-        for python in [shutil.which(f"python3.{minor}"), *map(str, pyenv)]:
+        unpacked = [str(UNPACKED)] if UNPACKED.exists() and minor == 9 else []
+        for python in [shutil.which(f"python3.{minor}"), *map(str, pyenv), *unpacked]:
             ask = [python or "false", "-c", "import ssl, ctypes"]
             if subprocess.run(ask, check=False, capture_output=True).returncode == 0:
                 found.append(str(python))
@@ -39,7 +43,7 @@ def older_pythons() -> list[str]:
 
 def call(python: str, _n: int, op: str, args: Head, body: bytes = b"") -> list[Message]:
     """Run an operation of the agent under this interpreter."""
-    argv = [python, "-X", "utf8", "-I", "-S", "-c", AGENT, str(ROOT)]
+    argv = [python, "-X", "utf8", "-I", "-S", "-c", AGENT, str(LOCATION)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as agent:
         assert agent.stdin
         assert agent.stdout

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node import channel, master
 from clusterctl.node.channel import client_context
 from clusterctl.node.link import OperationError
 from clusterctl.node.master import Master
@@ -47,8 +48,11 @@ class Heard:
 class Link:
     """A master and its workers in one reactor."""
 
-    def __init__(self, workers: int = 2, *, lost_after: float = 5.0) -> None:
+    def __init__(
+        self, workers: int = 2, *, lost_after: float = 5.0, address: str = "127.0.0.1"
+    ) -> None:
         self.reactor = Reactor()
+        self.address = address
         self.lost_after = lost_after
         self.names = ["master", *(f"w{n}" for n in range(workers))]
         self.heard = {name: Heard() for name in self.names}
@@ -61,11 +65,11 @@ class Link:
             "node": name,
             "nnodes": len(self.names),
             "node_rank": self.names.index(name),
-            "address": "127.0.0.1",
+            "address": self.address,
             "workers": self.names[1:],
             "master": {"node": "master"},
             "link": {
-                "address": "127.0.0.1",
+                "address": self.address,
                 "port": port,
                 "certificate": identity.certificate,
                 "lost_after": self.lost_after,
@@ -104,12 +108,20 @@ class Link:
 
 
 @contextmanager
-def link(workers: int = 2, *, lost_after: float = 5.0) -> Iterator[Link]:
-    made = Link(workers, lost_after=lost_after)
+def link(
+    workers: int = 2, *, lost_after: float = 5.0, address: str = "127.0.0.1"
+) -> Iterator[Link]:
+    made = Link(workers, lost_after=lost_after, address=address)
     try:
         yield made
     finally:
         made.close()
+
+
+def test_supervisors_are_linked_over_ipv6_too(ipv6: str) -> None:
+    with link(1, address=ipv6) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing and not worker.missing)
 
 
 def test_an_end_is_told_to_all_at_once() -> None:
@@ -274,6 +286,19 @@ def test_a_line_of_anything_by_anybody_does_not_disturb_it(line: bytes) -> None:
         worker = net.worker(0)
         net.until(lambda: not net.master.missing)
         worker.close()
+
+
+def test_who_sends_on_and_on_without_a_name_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "STRANGERS_BYTES", 100)
+    monkeypatch.setattr(master, "HELLO_SECONDS", 3600.0)
+    with link(1) as net, socket.create_connection(("127.0.0.1", net.master.port)) as stranger:
+        tls = client_context(IDENTITY.certificate).wrap_bio(ssl.MemoryBIO(), out := ssl.MemoryBIO())
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        stranger.sendall(out.read())  # nothing is wrong with it but its length
+        net.until(lambda: len(net.reactor._selector.get_map()) > 1)
+        net.until(lambda: len(net.reactor._selector.get_map()) == 1)
+        assert not net.heard["master"].all
 
 
 def test_a_broken_connection_is_made_again_and_costs_nothing() -> None:

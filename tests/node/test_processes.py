@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node import processes
+from tests.installed import LOCATION
 
 from .conftest import wait_until
 
@@ -137,8 +138,7 @@ def test_another_users_process_says_why_it_cannot_be_ended() -> None:
         "from clusterctl.node import processes as p;"
         "print(p.send(p.mark_of(int(sys.argv[2])), 0))"
     )
-    root = str(Path(__file__).parents[2])
-    argv = ["/usr/bin/python3", "-c", text, root, str(os.getpid())]
+    argv = ["/usr/bin/python3", "-c", text, str(LOCATION), str(os.getpid())]
     said = subprocess.run(argv, capture_output=True, text=True, check=False)
     if said.returncode:
         pytest.skip("the source is not readable for other users here")

@@ -23,8 +23,8 @@ from clusterctl.node import look
 from clusterctl.node.look import look_at
 from clusterctl.node.read import has_module, matching, read
 from clusterctl.wire import Message
+from tests.installed import LOCATION
 
-ROOT = str(Path(__file__).parents[2])
 ECHO = {"key": "echo", "argv": ["echo", "hi"], "limit_s": 5}
 
 
@@ -213,7 +213,8 @@ def test_modules_that_this_python_lacks_are_found_without_their_import() -> None
     assert told["agent"] == {"executable": sys.executable, "lacks": []}
     assert has_module("_ctypes")
     assert not has_module("_no_such_module")
-    code = "import sys; from clusterctl.node.read import has_module; has_module('_ssl');"
+    code = f"import sys; sys.path.insert(0, {str(LOCATION)!r});"
+    code += "from clusterctl.node.read import has_module; has_module('_ssl');"
     code += "print(*{'_ssl', '_ctypes', 'importlib.util'} & set(sys.modules))"
-    argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {ROOT!r}); {code}"]
+    argv = [sys.executable, "-I", "-S", "-c", code]
     assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == "\n"

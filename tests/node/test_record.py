@@ -21,10 +21,10 @@ from .conftest import Run
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of half a mebibyte; takes root."""
+    """A filesystem of one mebibyte, which the agent takes half of; takes root."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(folder)]
     if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("no filesystem can be mounted here")
     yield folder
@@ -126,8 +126,9 @@ def test_a_run_on_a_full_disk_ends_and_says_so(
     small_disk: Path, make_run: Callable[..., Run]
 ) -> None:
     chatter = (
-        "import os, sys, time; print('here')\n"
+        "import os, sys, time\n"
         "try:\n"
+        "  print('here', flush=True)\n"
         "  while True: os.write(1, b'x' * 4096)\n"
         "except OSError as error: sys.exit(error.errno)\n"
     )

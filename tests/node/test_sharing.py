@@ -60,7 +60,7 @@ def of(machine: str, *gpus: int) -> str:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait long for doors that nobody answers at."""
+    """Do not wait long for a lock that nobody answers."""
     monkeypatch.setattr(lock, "ANSWER_SECONDS", 0.05)
     monkeypatch.setattr(lock, "_LAST_SECONDS", 0.05)
 

@@ -160,6 +160,18 @@ def test_what_cannot_be_run_is_refused_before_anything_is_left(
     assert not Path(run.paths().folder).exists()
 
 
+def test_code_of_a_sync_that_was_cut_off_is_run_only_by_force(make_run: MakeRun) -> None:
+    run = make_run(SLEEP)
+    (run.workdir / ".clusterctl").mkdir()
+    manifest = run.workdir / ".clusterctl" / "manifest.json"
+    manifest.write_text(json.dumps({"schema": 1, "tree": None, "files": {}}))
+    error = run.start_node(0)["error"]
+    assert (error["kind"], error["hint"].split(",")[0]) == ("sync", "clusterctl sync")
+    assert f"the last sync of workdir {run.workdir} did not finish" in error["message"]
+    assert not Path(run.paths().folder).exists()
+    assert "error" not in run.start_node(0, forces=True)
+
+
 def test_a_script_that_is_not_executable_says_how_to_run_it(make_run: MakeRun) -> None:
     run = make_run(SLEEP)
     run.change = {"argv": ["./train it.sh"]}

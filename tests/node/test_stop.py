@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node import lock, processes, strangers
-from clusterctl.node.part import Part
+from clusterctl.node import processes
+from clusterctl.node.stop import why_left
 
 from .conftest import Run, wait_until
 
@@ -101,7 +102,9 @@ def test_what_does_not_listen_is_killed_after_the_grace(make_run: MakeRun) -> No
     stopped = run.stop(grace=0.5)
     assert stopped["gone"]
     assert not run.left()
-    assert [rank["signal"] for rank in run.status()["ranks"]] == [signal.SIGKILL] * 2
+    node = run.status()
+    assert [rank["signal"] for rank in node["ranks"]] == [signal.SIGKILL] * 2
+    assert node["end"]["over"] >= node["end"]["time"] + 0.5  # the grace lies between
 
 
 def test_a_stopped_rank_is_woken_to_hear_it(make_run: MakeRun) -> None:
@@ -113,13 +116,16 @@ def test_a_stopped_rank_is_woken_to_hear_it(make_run: MakeRun) -> None:
 
 
 def test_a_second_stop_shortens_the_grace_of_the_first(make_run: MakeRun) -> None:
-    run = make_run(DEAF).start()
+    run = make_run(DEAF, job=Job(stop=Stop(grace=300))).start()
     run.wait_for_log(0, b"here\nhere\n")
-    supervisor = run.pid_of_supervisor()
-    os.kill(supervisor, signal.SIGTERM)  # a stop with the job's own grace, 5 s
-    began = time.monotonic()
+    os.kill(run.pid_of_supervisor(), signal.SIGTERM)  # a stop with the job's own grace
+    wait_until(lambda: times(run, "stop-ordered") != [])
     assert run.stop(grace=0)["gone"]
-    assert time.monotonic() - began < 4.5
+    assert len(times(run, "rank-ended")) == 1  # the supervisor saw it: `stop` did not kill that one
+
+
+def times(run: Run, kind: str) -> list[float]:
+    return [event["time"] for event in run.events() if event["kind"] == kind]
 
 
 def test_a_supervisor_that_was_stopped_is_woken_so_that_its_ranks_may_save(
@@ -130,18 +136,6 @@ def test_a_supervisor_that_was_stopped_is_woken_so_that_its_ranks_may_save(
     os.kill(run.pid_of_supervisor(), signal.SIGSTOP)
     assert run.stop()["gone"]
     assert run.log(0).endswith(b"saved\n")
-
-
-def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(SLEEP).start()
-    part = Part.find(run.where())
-    pid = run.pid_of_supervisor()
-    for told, holds in (({"pid": pid}, True), ({"pid": pid + 1}, False), ({}, False)):
-        who = {**told, "uid": os.getuid()}
-        monkeypatch.setattr(lock, "ask", lambda *_, who=who: who)
-        assert part.holds_lock() is holds
 
 
 def test_it_works_without_the_supervisor(make_run: MakeRun) -> None:
@@ -155,6 +149,7 @@ def test_it_works_without_the_supervisor(make_run: MakeRun) -> None:
     assert "killing" in stages
     assert not run.left()
     assert run.status()["state"] == "stopped"
+    assert not Path(run.paths().reserve).exists()
     assert run.stop()["gone"]
 
 
@@ -282,30 +277,43 @@ def test_processes_that_took_gpu_memory_during_the_run_are_named(
         later.kill()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="another user's process can only be started by root")
-def test_of_another_user_only_a_container_may_be_of_the_run() -> None:
-    container = ["unshare", "--pid", "--fork", "setpriv", "--reuid=65534", "sleep", "300"]
-    for argv, may_be in ((container[3:], False), (container, True)):
-        with subprocess.Popen(argv, start_new_session=True) as started:
-            try:
-                wait_until(partial(sleeps_below, started.pid))
-                below = processes.descendants([started.pid], processes.everything())
-                process = processes.read(max(below, default=started.pid))
-                assert process is not None
-                assert strangers.may_be_of_run(process) is may_be
-            finally:
-                os.killpg(started.pid, signal.SIGKILL)
-
-
-def sleeps_below(pid: int) -> bool:
-    below = processes.descendants([pid], processes.everything())
-    return processes.command_of(max(below, default=pid)) == "sleep 300"
+@pytest.mark.parametrize(
+    ("state", "refusal", "why"),
+    [
+        ("D", "", "stuck in the kernel (state D)"),
+        ("S", "Operation not permitted", "Operation not permitted"),
+        ("S", "", "it was started again and again"),
+    ],
+)
+def test_why_a_process_is_left_is_said(
+    monkeypatch: pytest.MonkeyPatch, state: str, refusal: str, why: str
+) -> None:
+    monkeypatch.setattr(processes, "send", lambda _mark, _number: refusal)
+    own = processes.read(os.getpid())
+    assert own is not None
+    told = why_left(own._replace(state=state))
+    assert told == {"pid": own.pid, "cmd": processes.command_of(own.pid), "why": why}
 
 
 def test_what_nobody_can_look_at_is_not_proven(make_run: MakeRun) -> None:
     run = make_run("pass")
     stopped = run.stop()
     assert (stopped["gone"], stopped["port_free"], stopped["gpu_free"]) == (True, None, None)
+
+
+def test_a_part_without_a_folder_is_proven_by_what_the_controller_planned(
+    make_run: MakeRun,
+) -> None:
+    """It never began, or its folder was deleted: either way the plan says what to look for."""
+    run = make_run("pass")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = {"port": server.getsockname()[1]}
+        worker = run.stop(planned={"node_rank": 1, "device": "cpu", "master": master})
+        first = run.stop(planned={"node_rank": 0, "device": "cpu", "master": master})
+        on_gpus = run.stop(planned={"node_rank": 1, "device": "cuda", "master": master})
+    assert (worker["gone"], worker["port_free"], worker["gpu_free"]) == (True, True, True)
+    assert (first["port_free"], first["port_holder"]["pid"]) == (False, os.getpid())
+    assert on_gpus["gpu_free"] is None
 
 
 def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun) -> None:
@@ -315,6 +323,25 @@ def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun
     assert (barred["gone"], barred["port_free"], barred["gpu_free"]) == (True, True, True)
     assert run.stop() == barred
     assert "cannot make the run's folder" in run.start_node(0)["error"]["message"]
+
+
+def test_a_start_that_was_slow_comes_too_late_after_a_stop(make_run: MakeRun) -> None:
+    """The controller may be gone: nobody but `stop` keeps such a part from beginning."""
+    run = make_run(SLEEP)
+    planned = {"node_rank": 1, "device": "cpu", "master": {"port": 1}}
+    stopped = run.stop(planned=planned)
+    assert (stopped["gone"], stopped["port_free"], stopped["gpu_free"]) == (True, True, True)
+    assert "cannot make the run's folder" in run.start_node(0)["error"]["message"]
+    assert run.stop(planned=planned) == stopped
+
+
+def test_a_stop_leaves_the_deleted_folder_of_a_live_part_alone(make_run: MakeRun) -> None:
+    run = make_run(SLEEP).start()
+    run.wait_for_log(0, b"here")
+    shutil.rmtree(run.paths().folder)
+    planned = {"node_rank": 1, "device": "cpu", "master": {"port": 1}}
+    assert run.stop(planned=planned, lock=run.plan.nodes[0].lock)["gone"]
+    assert not Path(run.paths().folder).exists()
 
 
 def test_numbers_of_an_earlier_boot_are_other_peoples_processes(make_run: MakeRun) -> None:

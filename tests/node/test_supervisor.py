@@ -71,6 +71,10 @@ def test_one_rank_fails_and_everything_is_gone_on_both_nodes(make_run: MakeRun) 
     assert not any(map(is_alive, daemons))
     died = next(e for e in run.events(1) if e["kind"] == "rank-ended" and e["rank"] == 3)
     assert died["ordered"] is False
+    told = next(e for e in run.events(0) if e["kind"] == "peer-bad-end")
+    assert {key: told[key] for key in ("peer", "by", "rank", "exit_code", "signal")} == {
+        "peer": run.names[1], "by": "rank", "rank": 3, "exit_code": 7, "signal": None,
+    }  # fmt: skip
     assert over - died["time"] < 5  # 1.1 s on a machine with nothing else to do
 
 
@@ -132,6 +136,18 @@ else:
     assert lock.ask(run.plan.master.lock, {"ask": "who"}) is None
 
 
+def test_a_node_that_is_done_stays_until_all_are(make_run: MakeRun) -> None:
+    """The master carries what the others say; who leaves early is taken for lost."""
+    wait = "import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists('go'):"
+    run = make_run(f"{wait} time.sleep(0.02)", nodes=2).start()
+    wait_until(lambda: run.status(0)["end"] is not None)
+    wait_until(lambda: run.status(1)["ranks"][0]["state"] == "running")
+    (run.workdir / "go").touch()
+    assert [run.ended(n)["state"] for n in (0, 1)] == ["finished", "finished"]
+    over = Path(run.paths(0).end).stat().st_mtime
+    assert over >= times(run, 1, "rank-ended")[0]
+
+
 def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(
     make_run: MakeRun,
 ) -> None:
@@ -172,7 +188,9 @@ def test_the_masters_death_ends_the_workers(make_run: MakeRun) -> None:
     run.kill_supervisor_and_guard(0)
     worker = run.ended(1)
     assert worker["end"]["by"] == "lost"
-    assert [e["peer"] for e in run.events(1) if e["kind"] == "peer-lost"] == [run.names[0]]
+    (lost,) = [e for e in run.events(1) if e["kind"] == "peer-lost"]
+    assert lost["peer"] == run.names[0]
+    assert lost["time"] - lost["since"] == pytest.approx(3.0, abs=0.5)  # since the last word
     assert not run.left()
 
 

@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from clusterctl.node import tail
+from clusterctl.node.link import Link
 from clusterctl.node.paths import times_of
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.local import LocalConnection
@@ -143,6 +146,52 @@ def test_a_run_whose_supervisor_and_guard_are_dead_is_told_to_its_end(make_run: 
     assert messages[-1].head["node"]["state"] == "lost"
     assert data_of(messages, "ranks/0.log") == [(0, b"here\n")]
     wait_until(lambda: not run.left())
+
+
+def open_files() -> list[Path]:
+    return list(Path("/proc/self/fd").iterdir())
+
+
+class Sent(Link):
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.messages.append(message)
+
+
+def test_more_logs_than_may_be_open_at_once_are_read_whole(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("print('here')", procs=2).start()
+    run.ended()
+    monkeypatch.setattr(tail, "MOST_OPEN", 1)
+    link, before = Sent(), len(open_files())
+    reader = tail.Reader(run.paths(), link, {}, None)
+    reader.history()
+    for rank in (0, 1):
+        assert data_of(link.messages, f"ranks/{rank}.log") == [(0, run.log(rank))]
+    assert len(open_files()) <= before + 1
+    reader.close()
+    assert len(open_files()) <= before  # what other tests left may be collected meanwhile
+
+
+def test_files_to_copy_come_one_after_the_other_in_large_pieces(make_run: MakeRun) -> None:
+    run = make_run(CHATTER, procs=2).start()
+    run.ended()
+    for rank in (0, 1):
+        sizes = range(0, len(run.log(rank)), 1000)
+        noted = Path(run.paths().folder, times_of(f"ranks/{rank}.log"))
+        noted.write_text("".join(f"{1000 + size}.{rank} {size}\n" for size in sizes))
+    messages = run.call(0, "tail", {**run.where(0), "by_file": True})
+    order = [m.head["rank"] for m in messages if m.head.get("rank") is not None]
+    assert order == sorted(order)
+    assert len(order) < 20
+    for rank in (0, 1):
+        sent = data_of(messages, f"ranks/{rank}.log")
+        assert b"".join(body for _, body in sent) == run.log(rank)
 
 
 def test_a_cut_event_line_waits_for_its_rest(make_run: MakeRun) -> None:

@@ -101,3 +101,18 @@ def test_a_record_keeps_it_whole() -> None:
 def test_restarts_are_refused_by_a_launcher_that_cannot() -> None:
     with pytest.raises(UsageError, match="direct does not restart"):
         effective(LAB, Options(launcher="direct", max_restarts=1))
+
+
+def test_the_command_line_wins_and_where_a_value_is_from_is_kept() -> None:
+    lab = replace(LAB, job=replace(LAB.job, procs_per_node=8))
+    assert effective(lab, Options(procs_per_node=2)).job.procs_per_node == 2
+    assert effective(lab, Options()).job.procs_per_node == 8
+    wanted = effective(lab, Options(debug=True, origins={"debug": "run lab-1"}))
+    assert wanted.origin("debug", "the inventory") == "run lab-1"
+
+
+def test_a_launcher_without_restarts_takes_none_of_them() -> None:
+    wanted = effective(LAB, Options(launcher="direct", max_restarts=0))
+    assert wanted.job.launcher == "direct"
+    with pytest.raises(UsageError, match="does not restart ranks"):
+        effective(LAB, Options(launcher="direct", max_restarts=1))

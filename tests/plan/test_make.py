@@ -139,6 +139,7 @@ def test_what_the_person_sets_wins_and_the_flag_over_the_file(plan: Planner) -> 
     env = values(planned)
     assert (env["NCCL_SOCKET_IFNAME"], env["A"], env["OMP_NUM_THREADS"]) == ("bond0", "flag", "9")
     assert env["NCCL_DEBUG"] == "WARN"
+    assert [each.layer for each in planned.env if each.name == "NCCL_SOCKET_IFNAME"] == ["asked"]
     assert (variable(planned, "A").origin, variable(planned, "OMP_NUM_THREADS").origin) == (
         "--env", "job.env",
     )  # fmt: skip

@@ -10,7 +10,7 @@ import yaml
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import processes, sandbox
 from clusterctl.sandbox.sandbox import Sandbox
-from tests.conftest import MakeSandbox
+from tests.conftest import MakeSandbox, Wanted
 
 
 @pytest.fixture
@@ -42,4 +42,14 @@ def test_down_ends_what_was_left_running(pair: Sandbox) -> None:
 def test_other_login_shells_need_the_other_backend() -> None:
     with pytest.raises(UsageError, match="shell of this account"):
         sandbox.up("t-shells", backend="loopback", shells=("zsh",))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [({"users": ("ada",)}, "--users"), ({"ip": "6"}, "--ip"), ({"jumps": 1}, "--jumps")],
+)
+def test_what_only_namespaces_have_is_refused(wanted: Wanted, said: str) -> None:
+    with pytest.raises(UsageError, match=f"{said}: the loopback backend"):
+        sandbox.up("t-more", backend="loopback", **wanted)
+    assert "t-more" not in sandbox.names()
     assert "t-shells" not in sandbox.names()

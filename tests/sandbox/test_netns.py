@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import ClusterError
-from clusterctl.sandbox import netns, processes, sandbox
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.inventory.load import load
+from clusterctl.sandbox import hostfiles, netns, processes, sandbox
 from clusterctl.sandbox.layout import Layout
 from clusterctl.sandbox.sandbox import Sandbox
-from tests.conftest import MakeSandbox
+from tests.conftest import REQUIRED, MakeSandbox, need_netns
 
 
 def shell(box: Sandbox, node: str, script: str, user: str = "root") -> str:
@@ -62,6 +64,82 @@ def test_processes_are_seen_on_their_own_host_only(sandbox3: Sandbox) -> None:
 def test_somebody_who_is_not_root_can_log_in(sandbox3: Sandbox) -> None:
     said = shell(sandbox3, "node1", "id -un; pwd; touch x /tmp/ada /shared/ada && echo ok", "ada")
     assert said == "ada\n/home/ada\nok\n"
+
+
+def test_each_user_has_a_home_a_key_and_an_inventory(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=1, users=("ada", "bob"))
+    for user, uid in (("ada", 2000), ("bob", 2001)):
+        said = shell(box, "node1", "id -u; id -un; pwd; stat -c %U:%G $HOME/.ssh", user)
+        assert said == f"{uid}\n{user}\n/home/{user}\n{user}:{user}\n"
+    assert shell(box, "node1", "ls /home/ada; echo", "bob") == "\n"
+    key = ["-o", "IdentitiesOnly=yes", "-F", "none", "-o", "BatchMode=yes"]
+    key += ["-o", "StrictHostKeyChecking=no", "-i", str(box.layout.key_of("ada"))]
+    assert box.run(["ssh", *key, "ada@node1", "true"]).returncode == 0
+    assert "Permission denied" in box.run(["ssh", *key, "bob@node1", "true"]).stderr
+    found = {
+        load(path).nodes[0].ssh.user for path in (box.inventory, box.layout.inventory_of("bob"))
+    }
+    assert found == {"ada", "bob"}
+
+
+@pytest.mark.parametrize("user", ["", "sshd", "Ada", "a/b", "-a"])
+def test_a_user_that_cannot_be_is_refused(user: str) -> None:
+    with pytest.raises(UsageError, match="--users: wanted"):
+        hostfiles.judge_user(user)
+
+
+def test_hosts_behind_jump_hosts_are_reached_through_them_only(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=1, jumps=2, ip="both")
+    assert shell(box, "node1", "hostname") == "node1\n"
+    node, second = box.hosts[0], box.jumps[1]
+    for address in (*node.addresses, *second.addresses):
+        tried = box.run(["ssh", "-F", "none", "-o", "ConnectTimeout=5", address, "true"])
+        assert "unreachable" in tried.stderr
+    assert box.on("gate1", ["ping", "-c1", "-W1", node.address]).returncode != 0
+
+
+def test_hosts_of_ipv6_have_no_other_address(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=2, ip="6")
+    assert box.on("node1", ["ip", "-4", "route"]).stdout == ""
+    assert shell(box, "node1", "getent ahosts node2 | cut -d' ' -f1 | uniq") == "fd77::12\n"
+    assert box.on("node1", ["ping", "-c1", "-W5", "node2"]).returncode == 0
+
+
+REPLACED = """
+mount --bind "$1" /etc && "$2" -c '
+import os, sys
+from pathlib import Path
+from clusterctl.sandbox import sandbox
+
+box = sandbox.up(sys.argv[1], nodes=1, backend="netns")
+try:
+    accounts = Path("/etc/passwd").read_text() + "newcomer:x:4242:4242::/:/bin/false\\n"
+    Path("/etc/passwd+").write_text(accounts)
+    os.replace("/etc/passwd+", "/etc/passwd")
+    print(box.run(["ssh", "ada@node1", "id -un; tail -c 6 /etc/hostname"]))
+finally:
+    box.down()
+' "$3"
+"""
+
+
+def test_an_account_added_to_this_machine_changes_no_host(
+    make_sandbox: MakeSandbox, tmp_path: Path
+) -> None:
+    """As `useradd` does it: another file takes the place of /etc/passwd."""
+    make_sandbox(nodes=1).down()  # skips where there are no namespaces
+    etc = tmp_path / "etc"
+    shutil.copytree("/etc", etc, symlinks=True)
+    words = ["unshare", "--mount", "sh", "-c", REPLACED, "sh", str(etc), sys.executable]
+    done = subprocess.run(
+        [*words, f"etc-{os.getpid()}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert "stdout='ada\\nnode1\\n'" in done.stdout, done.stdout
+    assert "newcomer" in (etc / "passwd").read_text()
 
 
 def test_a_strict_umask_changes_nothing(make_sandbox: MakeSandbox) -> None:
@@ -153,6 +231,15 @@ def test_what_comes_while_a_sandbox_goes_down_is_not_taken_for_its_own(
     assert reused == []
 
 
+@pytest.mark.parametrize("required", ["", "netns", "gpu,netns"])
+def test_what_is_demanded_is_not_skipped(monkeypatch: pytest.MonkeyPatch, required: str) -> None:
+    monkeypatch.setattr(netns, "missing", lambda: "none here")
+    monkeypatch.setenv(REQUIRED, required)
+    outcome = pytest.fail.Exception if required else pytest.skip.Exception
+    with pytest.raises(outcome, match="no network namespaces here: none here"):
+        need_netns()
+
+
 NESTED = """
 import ctypes, os, sys
 from pathlib import Path
@@ -179,3 +266,12 @@ def test_what_is_shown_read_only_is_so_on_the_mounts_below_it(tmp_path: Path) ->
         cwd=Path(__file__).parents[2],
     )
     assert done.stdout.split() == [str(errno.EROFS).encode()] * 2
+
+
+def test_hosts_have_the_packages_that_a_pth_file_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = tmp_path / "site-packages"
+    added.mkdir()
+    monkeypatch.syspath_prepend(str(added))
+    assert added in netns.python_folders()

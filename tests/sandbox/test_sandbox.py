@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,13 @@ def test_down_leaves_nothing(make_sandbox: MakeSandbox) -> None:
     assert not processes.stamped(box.layout.root)
     assert not box.layout.root.exists()
     box.down()
+
+
+def test_several_may_take_down_the_same_sandbox_at_once() -> None:
+    name = f"t{os.getpid()}-at-once"
+    root = Layout.of(name).root
+    for number in range(300):
+        (root / str(number % 10) / str(number)).mkdir(parents=True)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(sandbox.remove, [name] * 4))
+    assert not root.exists()

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from clusterctl.sandbox import netns, processes, sandbox
+from clusterctl.sandbox import processes, sandbox
 from clusterctl.sandbox.layout import BackendName, Layout
+from tests.conftest import need_netns
 
 ROUNDS = 200
 
@@ -19,8 +20,8 @@ ROUNDS = 200
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", ["netns", "loopback"])
 def test_killed_starts_leave_nothing_after_down(backend: BackendName) -> None:
-    if backend == "netns" and (why := netns.missing()):
-        pytest.skip(f"no network namespaces here: {why}")
+    if backend == "netns":
+        need_netns()
     name = f"k{os.getpid()}"
     argv = [sys.executable, "-m", "clusterctl", "sandbox", "up", "--name", name]
     argv += ["--backend", backend]

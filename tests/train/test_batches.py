@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.batches import Batch, Batches, Position, Step, assemble, deal
+from train.batches import Batch, Batches, Pool, Position, Step, assemble, deal
 from train.batchsize import batch_size
 from train.config import Config, ConfigError
 from train.samples import IGNORED
@@ -143,6 +143,18 @@ def test_dealing_out_is_fair(costs: list[float], world: int, each: int) -> None:
         now = [costs[r] for hand in hands for r in hand[number * each : (number + 1) * each]]
         then = [costs[r] for hand in hands for r in hand[(number + 1) * each :]]
         assert not then or min(now) >= max(then)
+
+
+def test_the_heavier_rows_of_a_pass_go_to_the_rank_that_has_had_least() -> None:
+    assert deal([10, 9, 5, 1], 2, 1) == [[0, 3], [1, 2]]
+    assert deal([9, 4, 4, 3, 3, 3], 3, 1) == [[0, 5], [1, 3], [2, 4]]
+
+
+def test_one_long_sample_is_more_work_than_several_with_as_many_tokens() -> None:
+    """Attention within a sample grows with the square of its length."""
+    pool = Pool(samples([2048, 1024, 1024]), make(), 1)
+    long, short = pool.cost(np.array([0])), pool.cost(np.array([1, 2]))
+    assert long / short == pytest.approx(1.11, abs=0.01)
 
 
 def test_balanced_ranks_hardly_wait_for_each_other() -> None:

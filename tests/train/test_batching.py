@@ -1,19 +1,22 @@
 """Packed samples do not see each other: their loss is that of the samples by themselves."""
 
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from tests.train.world import Training, World
 from train.batches import Batch, assemble
 from train.samples import IGNORED
 from train.shards import Ints
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -30,7 +33,9 @@ class Samples:
         return ids, np.where(np.arange(len(ids)) % 5 == 4, IGNORED, ids)
 
 
-def loss(model: torch.nn.Module, batch: Batch) -> float:
+def loss(model: Module, batch: Batch) -> float:
+    import torch
+
     positions = {}
     if batch.position_ids is not None:
         positions["position_ids"] = torch.from_numpy(batch.position_ids)
@@ -47,6 +52,8 @@ def loss(model: torch.nn.Module, batch: Batch) -> float:
 
 @pytest.mark.parametrize("rows", [[[0, 1, 2]], [[0, 1], [2, 3], [4]]])
 def test_packed_rows_have_the_loss_of_their_samples(tiny: Path, rows: list[list[int]]) -> None:
+    from transformers import AutoModelForCausalLM
+
     model = AutoModelForCausalLM.from_pretrained(tiny / "model", attn_implementation="sdpa")
     samples = Samples([7, 11, 5, 13, 9])
     packed = assemble(samples, [np.asarray(row) for row in rows], packed=True)  # type: ignore[arg-type]

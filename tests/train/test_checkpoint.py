@@ -15,15 +15,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.train.test_loop import close, weights
+from tests.train.outcome import close, steps_of, weights
 from tests.train.world import Training, World
 from train import manifest
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
-
-
-def steps_of(output: Path) -> list[int]:
-    return sorted(step for path in output.iterdir() if (step := manifest.step_of(path)) is not None)
 
 
 def flip(path: Path, bit: int) -> None:

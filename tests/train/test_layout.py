@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.train.test_loop import close
+from tests.train.outcome import close
 from tests.train.world import World
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import weakref
 from collections.abc import Callable
@@ -11,33 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.world import Training, World
+from tests.train.outcome import close, weights
+from tests.train.world import World
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-WITHIN = 1e-5
-
-
-def weights(training: Training) -> str:
-    """Return a hash of what a training learned."""
-    return hashlib.sha256(
-        (training.output / "adapter/adapter_model.safetensors").read_bytes()
-    ).hexdigest()
-
-
-def close(one: dict[int, float], other: dict[int, float]) -> bool:
-    return one.keys() == other.keys() and all(
-        abs(one[step] - other[step]) <= WITHIN * one[step] for step in one
-    )
-
 
 def test_losses_do_not_depend_on_ranks_or_layout(world: World) -> None:
     alone = world.run(nodes=(1,), eval_steps=3)
     assert len(alone.losses()) == 6
     assert alone.losses()[6] < alone.losses()[1] - 0.1, "it learns"
+    right = alone.evaluations("eval_accuracy")
+    assert 0 < right[6] < 1
     for nodes, layout in (
         ((2,), "auto"),
         ((3,), "auto"),
@@ -49,6 +36,7 @@ def test_losses_do_not_depend_on_ranks_or_layout(world: World) -> None:
         other = world.run(nodes=nodes, parallel=layout, eval_steps=3)
         assert close(alone.losses(), other.losses()), (nodes, layout)
         assert close(alone.evaluations(), other.evaluations()), (nodes, layout)
+        assert other.evaluations("eval_accuracy") == pytest.approx(right, abs=0.01)
 
 
 def test_the_split_of_a_batch_does_not_change_what_a_step_is(world: World) -> None:
@@ -154,10 +142,29 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(world: World) -> None:
     assert second.status()["state"] == "done"
 
 
+def shows_its_seed(_rank: int) -> None:
+    """Print the seed of the random numbers that a checkpoint leaves a rank."""
+    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+    from train import resume  # noqa: PLC0415
+
+    real = resume.load
+
+    def load(*what: Any) -> Any:
+        found = real(*what)
+        print("seed", torch.initial_seed())
+        return found
+
+    resume.load = load  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize("nodes", [(1,), (3,), (2, 2)], ids=["1", "3", "2x2"])
 def test_a_run_goes_on_on_another_number_of_ranks(world: World, nodes: tuple[int, ...]) -> None:
     whole = world.run(nodes=(2,), save_steps=3, save_total_limit=9)
-    again = world.run(nodes=nodes, resume_from_checkpoint=str(whole.output / "step-000003"))
+    checkpoint = str(whole.output / "step-000003")
+    again = world.run(nodes=nodes, resume_from_checkpoint=checkpoint, before=shows_its_seed)
+    seeds = {again.said(rank).partition("seed ")[2].split()[0] for rank in range(sum(nodes))}
+    assert len(seeds) == sum(nodes), "ranks of one stream drop the same weights"
     assert close({s: v for s, v in whole.losses().items() if s > 3}, again.losses())
     assert close(whole.evaluations(), again.evaluations())
     assert "2 ranks wrote it" in again.said()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.test_checkpoint import steps_of
+from tests.train.outcome import steps_of
 from tests.train.world import World
 from train import owner
 from train.config import ConfigError

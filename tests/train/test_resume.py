@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from tests.train.test_checkpoint import steps_of
-from tests.train.test_loop import weights
+from tests.train.outcome import steps_of, weights
 from tests.train.world import World
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -82,6 +82,71 @@ def test_another_scale_of_the_adapters_is_refused(world: World) -> None:
     )
     assert again.wait() == [4]
     assert "lora_alpha: wanted" in again.said()
+
+
+ABOUT: dict[str, Any] = {
+    "base": "b",
+    "code": "c",
+    "corpus": "d",
+    "position": {"consumed": 0},
+    "world_size": 1,
+    "config": {
+        "method": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_modules": ["q_proj"],
+        "learning_rate": 1e-4,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("method", "full"),
+        ("lora_r", 16),
+        ("lora_alpha", 32),
+        ("lora_target_modules", ["q_proj", "v_proj"]),
+    ],
+)
+def test_weights_of_another_shape_are_refused_before_any_is_loaded(key: str, value: object) -> None:
+    from train.checkpoint import CheckpointError
+    from train.resume import _differences
+
+    now = {**ABOUT, "config": {**ABOUT["config"], key: value, "learning_rate": 2e-4}}
+    with pytest.raises(CheckpointError, match=f"{key}: wanted .* as in the checkpoint"):
+        _differences(ABOUT, now)
+    del now["config"][key]
+    assert _differences(ABOUT, now) == ("learning_rate was 0.0001, is 0.0002",)
+
+
+def test_nodes_that_see_different_checkpoints_in_one_folder_do_not_go_on(tmp_path: Path) -> None:
+    """As a storage does that is shared in name only, or whose caches are stale."""
+    from train import manifest
+    from train.checkpoint import CheckpointError
+    from train.resume import Found, choose
+
+    folder = tmp_path / "step-000007"
+    folder.mkdir()
+    (folder / "state.json").write_text("{}")
+    manifest.seal(folder, 7, {"state.json": manifest.measure(folder / "state.json")})
+    seal = manifest.verify(folder)
+    checkpoints: Any = SimpleNamespace(writes=True, shared=True, output=tmp_path)
+    for there, differs in ((seal, False), ("f" * 64, True)):
+        others = Found(folder=folder, step=8, seal=there, refused=())
+        ranks: Any = SimpleNamespace(
+            hosts=("a", "b"),
+            is_leader=True,
+            storage=None,
+            gather=lambda mine, _group, others=others: [
+                mine, others if isinstance(mine, Found) else ""
+            ],
+        )  # fmt: skip
+        if differs:
+            with pytest.raises(CheckpointError, match="the same checkpoint on every node") as bad:
+                choose(checkpoints, ranks, "latest")
+            assert f"a: sealed {seal[:12]}, not ffffffffffff" in str(bad.value)
+        else:
+            chosen = choose(checkpoints, ranks, "latest")
+            assert chosen is not None
+            assert chosen.folder == folder
 
 
 def test_data_that_shrank_begins_its_next_epoch(world: World, tiny: Path) -> None:

@@ -14,8 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.train.test_checkpoint import steps_of
-from tests.train.test_loop import weights
+from tests.train.outcome import steps_of, weights
 from tests.train.world import World
 from train import manifest
 

@@ -89,11 +89,11 @@ class Training:
         rows = [json.loads(line) for line in lines]
         return {row["step"]: row["loss"] for row in rows if row["kind"] == "step"}
 
-    def evaluations(self) -> dict[int, float]:
-        """Return the loss of each evaluation."""
+    def evaluations(self, of: str = "eval_loss") -> dict[int, float]:
+        """Return the loss of each evaluation, or another of its numbers."""
         lines = (self.output / "metrics.jsonl").read_text().splitlines()
         rows = [json.loads(line) for line in lines]
-        return {row["step"]: row["eval_loss"] for row in rows if row["kind"] == "eval"}
+        return {row["step"]: row[of] for row in rows if row["kind"] == "eval"}
 
 
 class World:

@@ -1,4 +1,4 @@
-"""A host whose agent is not ours: it asks for files that no sync places there.
+"""A host whose agent is not ours: it asks for files that no sync places, or answers nonsense.
 
 Run by sshd in place of every command: it reads the agent that the controller sends, throws it
 away, and speaks the protocol itself.
@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 
@@ -39,16 +40,39 @@ def hear() -> dict[str, object]:
 
 def say(head: dict[str, object], body: bytes = b"") -> None:
     data = json.dumps(head).encode()
-    os.write(1, struct.pack(">II", len(data), len(body)) + data + body)
+    sys.stdout.buffer.write(struct.pack(">II", len(data), len(body)) + data + body)
+    sys.stdout.buffer.flush()
 
 
-def main(loot: str, wanted: list[str]) -> None:
+def take_call() -> dict[str, object]:
+    """Read the agent and the request; print what the controller waits for."""
     line()
     line()
     marker = exactly(int(exactly(12)))
     exactly(int(exactly(12)))
     os.write(1, marker)
-    request = hear()
+    return hear()
+
+
+def play(script: str) -> None:
+    """Answer each operation with the heads that the file has for it, in bytes that it chooses."""
+    request = take_call()
+    os.write(2, b"\x1b[2J\xff" * 100_000)
+    for head in json.loads(Path(script).read_text())[request["op"]]:
+        body = head.pop("body", "").encode("latin-1") * head.pop("body_times", 1)
+        if head.pop("deflated", False):
+            body = zlib.compress(body)
+        announced = head.pop("announced", 0)
+        for turn in range(head.pop("times", 1)):
+            if announced:
+                os.write(1, struct.pack(">II", 2, announced) + b"{}")
+            if turn:
+                head["offset"] = turn * len(body)
+            say(head, body)
+
+
+def ask_for_files(loot: str, wanted: list[str]) -> None:
+    request = take_call()
     args = request["args"]
     assert isinstance(args, dict)
     if request["op"] == "rsync":
@@ -67,4 +91,7 @@ def main(loot: str, wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1] == "--play":
+        play(sys.argv[2])
+    else:
+        ask_for_files(sys.argv[1], sys.argv[2:])

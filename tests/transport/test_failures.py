@@ -30,8 +30,9 @@ from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
 from clusterctl.transport.started import StartedCall
 from clusterctl.transport.trust import own_file
+from tests.ports import free_port
 
-from .conftest import Sshd, cluster_of, free_port, make_key
+from .conftest import Sshd, cluster_of, make_key
 
 QUICK = Timeouts(connect=1, handshake=1, auth=2, answer=3, silence=3)
 """For a host that never answers; one that answers has the usual time, however busy it is."""

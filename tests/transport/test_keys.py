@@ -255,6 +255,24 @@ def test_a_key_that_may_not_even_be_looked_for_is_left_out(tmp_path: Path) -> No
     assert [c.origin for c in offer.candidates] == [str(own)]
 
 
+def test_who_has_another_key_is_not_asked_for_every_passphrase(tmp_path: Path) -> None:
+    own = make_key(tmp_path / "own")
+    locked = [make_key(tmp_path / f"locked{n}", passphrase="open sesame") for n in range(2)]
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "open sesame"
+
+    offer = offered(endpoint(identities=(own, *locked)), ask=ask)
+    assert [c.origin for c in offer.candidates] == [str(own)]
+    assert asked == []
+    assert len(offer.skipped) == 2
+    offer = offered(endpoint(identities=tuple(locked)), ask=ask)
+    assert [c.origin for c in offer.candidates] == [str(locked[0])]
+    assert len(asked) == 1
+
+
 def test_a_person_who_gives_no_passphrase(tmp_path: Path) -> None:
     key = make_key(tmp_path / "id", passphrase="open sesame")
 

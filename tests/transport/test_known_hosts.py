@@ -106,6 +106,19 @@ def test_a_line_that_cannot_be_read_is_skipped_and_said(
     ]
 
 
+def test_a_file_that_cannot_be_read_is_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "good").write_text(line("h", b"1"))
+    with caplog.at_level(logging.WARNING):
+        hosts = KnownHosts.load([tmp_path / "folder", tmp_path / "missing", tmp_path / "good"])
+    assert hosts.judge("h", blob(b"1")).verdict == "known"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/folder: cannot be read: Is a directory"
+    ]
+
+
 def test_tabs_and_many_spaces_and_comments_are_fine() -> None:
     key = base64.b64encode(blob(b"1")).decode()
     assert known(f"  h \t ssh-ed25519   {key}  me@home").judge("h", blob(b"1")).verdict == "known"
@@ -196,6 +209,7 @@ def test_recording_twice_is_one_line_and_forgetting_takes_it_out(tmp_path: Path)
     assert forget(path, "h") == 0
     assert KnownHosts.load([path]).judge("other", blob(b"2")).verdict == "known"
     assert forget(tmp_path / "missing", "h") == 0
+    assert path.read_text() == f"{line('other', b'2')}\n"
 
 
 @given(st.text())

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.transport.mirror import Placement
+from clusterctl.transport.failure import Failed
+from clusterctl.transport.mirror import PATHS_LIMIT, Placement, leftovers
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.source import read_source
+from clusterctl.wire import Message
 
 from .conftest import Sshd, cluster_of
 
@@ -65,3 +67,10 @@ def test_the_same_host_gets_what_the_sync_places(
         (reply,) = pool.mirror({"n": read_source_of(source)})
     assert reply.ok, reply
     assert (loot / "a.py").exists()
+
+
+def test_a_plan_of_more_paths_than_a_folder_holds_is_not_taken_apart() -> None:
+    """A body of zero bytes is small; a list of its empty paths is not."""
+    with pytest.raises(Failed, match=f"a plan of more than {PATHS_LIMIT} paths"):
+        leftovers(Message({"need": 0}, b"\0" * (PATHS_LIMIT + 1)))
+    assert leftovers(Message({"need": 1}, b"new.py\0old.py\0")) == ("old.py",)

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 
 from clusterctl.errors import CouldNotTell
+from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport import pool as pool_module
+from clusterctl.transport.fake import FakeCall
 from clusterctl.transport.interface import Call, Connection, Reply, Request
 from clusterctl.transport.limits import start_thread
+from clusterctl.transport.local import LocalConnection
 from clusterctl.transport.mirror import Placement
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh import SshConnection
@@ -35,6 +39,26 @@ def test_an_operation_gets_its_arguments_byte_for_byte(sshd: Sshd) -> None:
     assert reply.ok, reply
     assert reply.last.head["args"] == {"argv": HOSTILE}
     assert reply.last.body == bytes(range(256))
+
+
+def test_answers_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(host="n", name="n", ssh=Ssh(), local=True)
+    size, count = 1 << 20, 300
+
+    class Flooding(FakeCall):
+        def messages(self) -> Iterator[Message]:
+            for number in range(count):
+                yield Message({"number": number}, bytes(size))
+
+    monkeypatch.setattr(LocalConnection, "call", lambda *_, **__: Flooding(node, []))
+    tracemalloc.start()
+    try:
+        with Pool(cluster_of(node)) as pool:
+            (reply,) = pool.call({"n": Request(op="status", args={})})
+        assert tracemalloc.get_traced_memory()[1] < count * size / 4
+    finally:
+        tracemalloc.stop()
+    assert reply.last.head == {"number": count - 1}
 
 
 def test_thirty_connections_to_one_server_with_default_limits(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.node.trees import encode
+from clusterctl.transport.failure import Failed
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.mirror import Placement
 from clusterctl.transport.pool import Pool
@@ -19,6 +22,8 @@ from clusterctl.transport.rsync import push
 from clusterctl.transport.source import read_source
 
 from .conftest import Sshd, cluster_of
+
+HOSTILE = Path(__file__).parent / "hostile_node.py"
 
 
 def placed(cluster: Cluster, source: Path, work: Path) -> list[Reply]:
@@ -132,3 +137,22 @@ def test_holes_stay_holes(sshd: Sshd, tmp_path: Path) -> None:
     (reply,) = placed(cluster_of(sshd.node("n")), source, work)
     assert reply.last.head["equal"]
     assert (work / "sparse").stat().st_blocks * 512 < 1 << 20
+
+
+def test_a_node_that_starts_something_else_than_rsync_is_sent_no_file(
+    make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.json"
+    server = make_sshd(f"ForceCommand {sys.executable} -I -S {HOSTILE} --play {script}")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        for answer in ({"error": "no"}, {"error": {"message": [1]}}, {"exec": 0}, {"end": True}):
+            script.write_text(json.dumps({"rsync": [answer]}))
+            with pytest.raises(Failed) as failed:
+                push(
+                    pool._connection("n"),
+                    source=source,
+                    paths=[b"file 1"],
+                    workdir=str(tmp_path),
+                    folder=tmp_path,
+                )
+            assert failed.value.state == "bad-output", answer

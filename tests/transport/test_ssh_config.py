@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.failure import Failed
 from clusterctl.transport.ssh_config import Oracle, endpoint
+from tests.damage import damaged
 
 NODE = Node(host="gpu1", name="gpu1", ssh=Ssh())
 
@@ -129,3 +132,51 @@ def test_an_agent_in_a_variable_that_ssh_config_names(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OTHER_AGENT", "/run/b")
     assert endpoint(NODE, {"identityagent": ["$OTHER_AGENT"]}).agent == "/run/b"
     assert endpoint(NODE, {"identityagent": ["$NO_SUCH_AGENT"]}).agent == ""
+
+
+def test_a_home_of_nobody_and_a_name_that_is_not_utf_8_stay_as_they_are_written() -> None:
+    said = {"userknownhostsfile": ["~nobody-else/known"], "identityfile": ["/k/%C"]}
+    found = endpoint(NODE, {**said, "hostname": ["h\udce9"]})
+    assert found.known_hosts == (Path("~nobody-else/known"),)
+    assert found.identities[0].parent == Path("/k")
+
+
+@pytest.mark.parametrize("name", ["port", "connecttimeout"])
+def test_a_program_that_only_is_called_ssh_is_told_apart(name: str) -> None:
+    with pytest.raises(Failed, match=f"{name} 'twenty', wanted a number"):
+        endpoint(NODE, {name: ["twenty"]})
+
+
+RECORDED = b"""\
+host gpu1
+user root
+hostname 10.0.0.1
+port 2200
+identitiesonly yes
+connecttimeout none
+hostkeyalias alias
+identityagent SSH_AUTH_SOCK
+proxyjump me@bastion:2222
+proxycommand nc -X 5 %h %p
+identityfile ~/.ssh/%r@%h
+identityfile ${KEYS}/id
+userknownhostsfile /root/.ssh/known_hosts ~nobody-else/known_hosts
+globalknownhostsfile none
+"""
+
+
+@given(st.data())
+def test_whatever_ssh_prints_there_is_an_endpoint_or_a_failure_that_says_so(
+    data: st.DataObject,
+) -> None:
+    printed = data.draw(damaged(RECORDED) | st.binary())
+    done = subprocess.CompletedProcess(["ssh"], 0, printed.decode("utf-8", "surrogateescape"), "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clusterctl.transport.ssh_config.subprocess.run", lambda *_, **__: done)
+        try:
+            found = Oracle().resolve(NODE)
+        except Failed:
+            return
+    assert 0 <= found.port < 10**9
+    assert found.hostname
+    assert found.target

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+
+import pytest
 
 from clusterctl.transport.together import Together
 from clusterctl.wire import Message
@@ -46,3 +49,84 @@ def test_the_lock_of_another_node_than_the_first_lets_nobody_begin() -> None:
     assert answers == []
     together.abort()
     thread.join(10)
+
+
+A, B = Message({"plan": "a"}), Message({"plan": "b"})
+
+
+def test_nothing_is_judged_before_every_node_has_given_its_plan_or_ended() -> None:
+    judged: list[dict[str, Message]] = []
+
+    def judge(plans: Mapping[str, Message]) -> bool:
+        judged.append(dict(plans))
+        return True
+
+    together = Together(["a", "b", "c"], judge)
+    together.offer("a", A)
+    together.offer("b", B)
+    assert (judged, together.verdict(0)) == ([], None)
+    together.withdraw("c")
+    assert together.verdict(0) is True
+    assert judged == [{"a": A, "b": B}]
+    together.withdraw("a")
+    assert len(judged) == 1
+
+
+def test_what_the_judge_refuses_and_what_it_cannot_judge_changes_nothing() -> None:
+    refused = Together(["a"], lambda _: False)
+    refused.offer("a", A)
+    assert refused.verdict(0) is False
+    assert not refused.enter("a")
+
+    def fails(_plans: Mapping[str, Message]) -> bool:
+        raise OSError("no screen to ask on")
+
+    broken = Together(["a", "b"], fails)
+    broken.offer("a", A)
+    with pytest.raises(OSError, match="no screen"):
+        broken.offer("b", B)
+    assert broken.verdict(0) is False
+
+
+def test_an_end_of_the_first_node_holds_nobody_up() -> None:
+    together = Together(["a", "b"], lambda _: True)
+    together.withdraw("a")
+    assert together.enter("b")
+
+
+def test_all_are_held_until_the_last_has_its_files() -> None:
+    together = Together(["a", "b", "c"], lambda _: True)
+    together.arrive("a")
+    together.withdraw("c")
+    assert together.complete(0) is None
+    together.arrive("b")
+    assert together.complete(0) is True
+
+
+def test_who_waits_is_told_at_once() -> None:
+    """Of the verdict, of the last arrival, and of an end to it all."""
+    told: list[bool | None] = []
+    for change, wait in (
+        (lambda together: together.offer("a", A), Together.verdict),
+        (lambda together: together.arrive("a"), Together.complete),
+        (lambda together: together.withdraw("a"), Together.complete),
+        (Together.abort, Together.verdict),
+        (Together.abort, Together.complete),
+    ):
+        together = Together(["a"], lambda _: True)
+        waiting = threading.Thread(
+            target=lambda wait=wait, together=together: told.append(wait(together, 60))
+        )
+        waiting.start()
+        change(together)
+        waiting.join(30)
+        assert not waiting.is_alive()
+    assert told == [True, True, True, False, False]
+
+
+def test_what_has_begun_is_not_called_off() -> None:
+    together = Together(["a"], lambda _: True)
+    together.offer("a", A)
+    together.abort()
+    assert together.verdict(0) is True
+    assert together.complete(0) is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,20 +14,22 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport import ssh_config
+from clusterctl.transport import control_master, ssh_config
 from clusterctl.transport.control_master import ControlMaster, Folder
 from clusterctl.transport.failure import Failed
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ways import Ways
+from tests.ports import free_port
 
-from .conftest import USER, Sshd, cluster_of, free_port, make_key
+from .conftest import USER, Sshd, cluster_of, make_key
 
 HELLO = Request(op="hello", args={"x": "y"})
 
@@ -90,7 +93,7 @@ def test_what_is_logged_in_to_while_all_is_closed_is_closed_too(sshd: Sshd) -> N
     assert ways.folder._path is None or not ways.folder._path.exists()
 
 
-def test_an_empty_folder_of_a_command_that_was_killed_is_removed_by_the_next(
+def test_a_folder_of_a_command_that_was_killed_is_removed_by_the_next_when_no_master_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = subprocess.Popen(["true"])
@@ -98,14 +101,16 @@ def test_an_empty_folder_of_a_command_that_was_killed_is_removed_by_the_next(
     for name in (
         f"cctl-{ended.pid}-a",
         f"cctl-{ended.pid}-full",
+        f"cctl-{ended.pid}-sync",
         f"cctl-{os.getpid()}-b",
         "cctl-c",
     ):
         (tmp_path / name).mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / f"cctl-{ended.pid}-sync" / "r-1"))
     (tmp_path / f"cctl-{ended.pid}-full" / "m0").touch()
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: path != "/tmp" and real(path, mode))
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(control_master, "LONGEST_PARENT", len(str(tmp_path)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     folder = Folder()
     mine = folder.path
@@ -116,6 +121,19 @@ def test_an_empty_folder_of_a_command_that_was_killed_is_removed_by_the_next(
     assert not mine.exists()
     with pytest.raises(Failed, match="closed"):
         folder.master(["--", "n"])
+
+
+@pytest.mark.parametrize(
+    ("length", "writable", "wanted"),
+    [(12, True, "/scratch/ada"), (11, True, "/tmp"), (11, False, "/scratch/ada")],
+)
+def test_sockets_lie_in_tmpdir_where_their_paths_are_short_enough(
+    monkeypatch: pytest.MonkeyPatch, *, length: int, writable: bool, wanted: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch/ada")
+    monkeypatch.setattr(control_master, "LONGEST_PARENT", length)
+    monkeypatch.setattr(os, "access", lambda _path, _mode: writable)
+    assert control_master._parent() == wanted
 
 
 @pytest.mark.parametrize("via", ["openssh", "jump"])
@@ -176,6 +194,49 @@ def test_a_jump_host_that_is_not_known(make_sshd: Callable[..., Sshd]) -> None:
     with Pool(cluster_of(node), accept_new=True) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.ok, reply
+
+
+@pytest.mark.parametrize("via", ["paramiko", "openssh"])
+@pytest.mark.parametrize(
+    ("are", "state", "said"),
+    [
+        (("well", "well"), "ok", ""),
+        (("unknown", "well"), "hostkey", "jump host {0}: "),
+        (("well", "unknown"), "hostkey", "jump host {1}: "),
+        (("well", "dead"), "refused", "jump host {1}: "),
+    ],
+)
+def test_two_jump_hosts(
+    make_sshd: Callable[..., Sshd], via: str, are: tuple[str, str], state: str, said: str
+) -> None:
+    """Both are reached with the inventory's key and known hosts, and the one at fault is named."""
+    gates = [make_sshd(known=one != "unknown") for one in are]
+    target = make_sshd()
+    for gate, one in zip(gates, are, strict=True):
+        if one == "dead":
+            gate.stop()
+    jumps = [f"{USER}@127.0.0.1:{gate.port}" for gate in gates]
+    nodes = [target.node(f"n{number}", jump=",".join(jumps), via=via) for number in range(2)]
+    with Pool(cluster_of(*nodes)) as pool:
+        replies = list(pool.call({node.name: HELLO for node in nodes}))
+    for reply in replies:
+        assert reply.state == state, reply
+        assert said.format(*jumps) in reply.words
+        assert reply.phase == ("jump" if said else reply.phase)
+    logins = [gate.log.count("Accepted publickey") for gate in gates]
+    assert logins == [int(are[0] == "well"), int(state == "ok")]
+
+
+def test_accepted_keys_of_jump_hosts_are_shown(
+    make_sshd: Callable[..., Sshd], caplog: pytest.LogCaptureFixture
+) -> None:
+    gates, target = [make_sshd(known=False), make_sshd(known=False)], make_sshd()
+    jump = ",".join(f"{USER}@127.0.0.1:{gate.port}" for gate in gates)
+    with Pool(cluster_of(target.node("n", jump=jump)), accept_new=True) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    assert reply.ok, reply
+    for gate in gates:
+        assert gate.fingerprint in caplog.text
 
 
 def test_closing_leaves_no_ssh_and_no_socket_behind(sshd: Sshd) -> None:
@@ -284,30 +345,29 @@ def test_fabric_closes_nothing_that_is_shared_and_survives_a_cut(
         connection.run("echo 26", hide=True, in_stream=False)
 
 
-def test_a_proxy_command_of_ssh_config(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ssh_config.endpoint(
-        sshd.node("n"), {"proxycommand": ["ncat=%h; exec nc.openbsd $ncat %p || nc %h %p"]}
-    )
-    assert asked.proxy_command == (
-        f"ncat=127.0.0.1; exec nc.openbsd $ncat {sshd.port} || nc 127.0.0.1 {sshd.port}"
-    )
-    relay = f"python3 -c '{RELAY}' {sshd.port}"
-    through = replace(asked, proxy_command=relay)
-    monkeypatch.setattr(ssh_config.Oracle, "resolve", lambda _self, _node: through)
+def test_a_proxy_command_of_ssh_config_is_the_way_that_is_taken(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, relay, went = (tmp_path / name for name in ("config", "relay.py", "went"))
+    oracle = partial(ssh_config.Oracle, config=config)
+    monkeypatch.setattr("clusterctl.transport.ways.Oracle", oracle)
+    relay.write_text(RELAY)
+    config.write_text(f"ProxyCommand {sys.executable} {relay} %h %p > >(tee {went})\n")
+    monkeypatch.setenv("SHELL", "/bin/bash")
     with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.ok, reply
-    broken = replace(asked, proxy_command="echo no way through >&2; exit 1")
-    monkeypatch.setattr(ssh_config.Oracle, "resolve", lambda _self, _node: broken)
+    assert went.read_bytes().startswith(b"SSH-2.0-OpenSSH"), "what the server says came that way"
+    config.write_text("ProxyCommand echo no way through >&2; exit 1\n")
     with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": HELLO})
-    assert reply.state == "lost"
+    assert (reply.state, reply.phase) == ("lost", "jump")
     assert "no way through" in reply.words
 
 
 RELAY = """\
 import os, select, socket, sys
-s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 while True:
     for f in select.select([0, s], [], [])[0]:
         d = os.read(0, 65536) if f == 0 else s.recv(65536)

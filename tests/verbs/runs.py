@@ -1,11 +1,16 @@
-"""Values that tests of verbs build on: a cluster of two, its NodeRuns, its tail messages."""
+"""Values that tests of verbs build on: a cluster of two, its plan, NodeRuns and tail messages."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
 
-from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.plan.plan import NodePlan, Plan
+from clusterctl.verbs.events import Event
 from clusterctl.wire import Message
+
+T = TypeVar("T")
 
 RUN = "lab-20260101t000000-abcd"
 
@@ -67,3 +72,29 @@ def happened(offset: int, kind: str, **more: Any) -> Message:
 def ended(node: str, state: str = "finished", **more: Any) -> Message:
     """Return the last message of a `tail`."""
     return Message({"node": part(node, state, **more)})
+
+
+def finish(events: Generator[Event, None, T]) -> tuple[list[Event], T]:
+    """Run a use-case to its end; return its events and its result."""
+    seen = []
+    while True:
+        try:
+            seen.append(next(events))
+        except StopIteration as stopped:
+            return seen, stopped.value
+
+
+def node_plan(name: str, rank: int) -> NodePlan:
+    return NodePlan(
+        node=name, host=name, node_rank=rank, address="", interface="", first_rank=rank,
+        procs=1, procs_origin="", device="cpu", workdir="~", state="", lock="",
+        launcher_argv=(), argv=(), path_first=None, env=(),
+    )  # fmt: skip
+
+
+PLAN = Plan(
+    run=RUN, cluster="lab", launcher="direct", world_size=2,
+    nodes=(node_plan("a", 0), node_plan("b", 1)),
+    master_address="", master_port=1, env_init=None, env_from=(), stop=Stop(),
+    start_timeout=60.0, lost_after=15.0, launcher_decides=False, settings=(),
+)  # fmt: skip

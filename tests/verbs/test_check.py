@@ -200,10 +200,9 @@ def test_a_gpu_that_is_missing_or_lost_its_driver(
 
     code, document = checked(box)
 
-    by_check = {finding["check"]: finding for finding in wrong(document)}
+    # Findings on torch depend on the machine: on its build, and on the time of the import.
+    by_check = {f["check"]: f for f in wrong(document) if not f["check"].startswith("python.")}
     assert code == 1
-    # This machine's torch is one for CPUs, which is said of the node whose GPUs are well.
-    assert by_check.pop("python.cuda")["nodes"] == ["node1"]
     assert by_check["accelerator.count"]["nodes"] == ["node2"]
     assert found in by_check["accelerator.count"]["found"]
     assert len(by_check) == 1
@@ -236,7 +235,7 @@ def test_a_node_that_another_run_holds_names_the_run(make_sandbox: MakeSandbox) 
     (finding,) = wrong(document)
     assert (code, finding["check"], finding["nodes"]) == (1, "node.busy", ["node2"])
     assert finding["found"] == "run lab-1-abcd of ada since 1970-01-01 00:00 UTC"
-    assert finding["remedy"].startswith("clusterctl status lab-1-abcd shows it; ")
+    assert finding["remedy"].startswith("clusterctl status lab-1-abcd shows it to its owner; ")
 
 
 @pytest.mark.netns
@@ -384,3 +383,27 @@ def test_of_many_nodes_each_tries_some_and_all_are_tried() -> None:
     times = [sum(name in others for others in tried.values()) for name in names]
     assert min(times) >= 7
     assert set(peers(names[:4], "n1")) == {"n0", "n2", "n3"}
+
+
+@pytest.mark.soak
+def test_128_hosts_are_all_looked_at_and_a_dead_one_hides_no_other(
+    make_sandbox: MakeSandbox,
+) -> None:
+    box = make_sandbox(nodes=128, backend="loopback")
+    names = {f"127.0.0.1_{host.port}" for host in box.hosts}
+    dead = f"127.0.0.1_{box.host('node77').port}"
+
+    def answers() -> tuple[set[str], dict[str, Any]]:
+        _, document = checked(box)  # this machine may have faults of its own
+        well = {row["name"] for row in document["nodes"] if row["state"] == "ok"}
+        return well, document
+
+    well, document = answers()
+    assert well == names
+    assert not [finding for finding in wrong(document) if finding["status"] == "unknown"]
+
+    box.fault("node77", "sshd-killed")
+    well, document = answers()
+    assert well == names - {dead}
+    connect = [finding for finding in wrong(document) if finding["check"] == "ssh.connect"]
+    assert [finding["nodes"] for finding in connect] == [["127.0.0.1"]]

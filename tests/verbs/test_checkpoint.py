@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.fake import FakePool
+from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import checkpoint
 from clusterctl.verbs.checkpoint import Chosen
@@ -230,6 +231,23 @@ def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:
     assert choose(pool(SHARED, **answers), SHARED, "latest").step == 10
     with pytest.raises(LaunchRefused):
         choose(pool(LOCAL, a=node(theirs, knows=True), b=node(ours, knows=True)), LOCAL, "latest")
+
+
+class Backwards(FakePool):
+    """The last node is the first that answers."""
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
+        backwards = dict(reversed(list(requests.items())))
+        return super().following(backwards, tick=tick, patience=patience)
+
+
+def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() -> None:
+    """The master's node begins first; on the worker the files are older than its own start."""
+    older = seen(10, run="", older=True)
+    answers = {"a": {"checkpoints": node(seen(10))}, "b": {"checkpoints": node(older)}}
+    assert choose(Backwards(SHARED, answers), SHARED, "latest").step == 10
 
 
 @pytest.mark.parametrize(

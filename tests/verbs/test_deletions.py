@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ def plan(*paths: str, need: object = 0, **head: Any) -> Leftovers:
     return leftovers_of("n", Message({"need": need, **head}, body))
 
 
-def refused(one: Leftovers, *command: str, here: Origin = HERE) -> str:
-    why = refusal([one], here=here, command=command, workdirs={"n": "/w"}, launching=False)
+def refused(one: Leftovers, *command: str, here: Origin = HERE, launching: bool = False) -> str:
+    why = refusal([one], here=here, command=command, workdirs={"n": "/w"}, launching=launching)
     return f"{why}\n{why.hint}" if why is not None else ""
 
 
@@ -85,3 +86,47 @@ def test_how_much_is_most(count: int, placed: int, same: bool, refuses: bool) ->
     origin = {"host": HERE.host, "folder": HERE.folder if same else "/elsewhere"}
     one = plan(*map(str, range(count)), placed=placed, **{"from": origin})
     assert bool(refused(one)) is refuses
+
+
+ELSEWHERE = {"host": "other", "folder": "/there"}
+
+
+def test_the_refusal_says_what_goes_where_it_came_from_and_every_way_out() -> None:
+    one = plan("a", "b", "c", "d", placed=5, **{"from": ELSEWHERE})
+    assert refused(one) == (
+        "this folder lacks 4 of 5 files that were synced from other:/there (n): a, b, c, …\n"
+        "cd /there on other, or --delete to delete them on the nodes"
+    )
+    assert refused(one, launching=True).endswith(
+        "cd /there on other, or --no-sync to run what is there,"
+        " or --delete to delete them on the nodes"
+    )
+    assert "cd /there, or --delete" in refused(one, here=Origin(host="other", folder="/x"))
+
+
+def test_a_file_that_the_command_needs_is_named_first() -> None:
+    here = {"host": HERE.host, "folder": HERE.folder}
+    said = refused(plan("a", "b", "c", "x.py", placed=50, **{"from": here}), "x.py")
+    assert ": x.py, … that the command needs\n--delete to delete" in said
+
+
+def test_where_files_came_from_may_not_be_known() -> None:
+    said = refused(plan("a", placed=1))
+    assert "lacks 1 of 1 file that were synced (n): a\n" in said
+    assert "cd to the folder of the code, or --delete" in said
+
+
+def test_nodes_that_would_lose_the_same_are_told_together() -> None:
+    from_there = {"from": ELSEWHERE, "placed": 1}
+    one, other = plan("a", **from_there), plan("b", **from_there)
+    found = [one, replace(one, node="m"), replace(other, node="o")]
+    why = refusal(
+        found, here=HERE, command=(), workdirs=dict.fromkeys("nmo", "/w"), launching=False
+    )
+    assert "(n, m): a" in str(why)
+
+
+def test_what_is_only_moved_is_not_lost() -> None:
+    assert refused(plan("a", "b", placed=3, moved=0, **{"from": ELSEWHERE}))
+    assert not refused(plan("a", "b", placed=3, moved=1, **{"from": ELSEWHERE}))
+    assert not refused(plan("a", placed=1, moved=1, **{"from": ELSEWHERE}))

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from clusterctl.inventory.cluster import Stop
-from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.verbs import gathering
 from clusterctl.verbs.events import Event, NodeHappened, drive
 from clusterctl.verbs.follow import Tick
 from clusterctl.verbs.gathering import Gatherer, Gathering, StartTimeout
-from tests.verbs.runs import RUN
+from tests.verbs.runs import PLAN
 
 
 class Clock:
@@ -31,21 +29,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(gathering, "time", made)
     return made
-
-
-def node(name: str, rank: int) -> NodePlan:
-    return NodePlan(
-        node=name, host=name, node_rank=rank, address="", interface="", first_rank=rank,
-        procs=1, procs_origin="", device="cpu", workdir="~", state="", lock="",
-        launcher_argv=(), argv=(), path_first=None, env=(),
-    )  # fmt: skip
-
-
-PLAN = Plan(
-    run=RUN, cluster="lab", launcher="direct", nodes=(node("a", 0), node("b", 1)), world_size=2,
-    master_address="", master_port=1, env_init=None, env_from=(), stop=Stop(),
-    start_timeout=60.0, lost_after=15.0, launcher_decides=False, settings=(),
-)  # fmt: skip
 
 
 def watch(clock: Clock, *steps: tuple[float, Event]) -> list[Event]:
@@ -128,3 +111,16 @@ def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(
 def test_how_long_the_ranks_have_waited_is_told(clock: Clock) -> None:
     seen = watch(clock, (0.0, happened("rank-started", 0)), (7.0, Tick()), (7.0, Tick()))
     assert [one.seconds for one in seen if isinstance(one, Gathering)] == [7.0, 14.0]
+
+
+def test_a_launcher_may_deal_the_ranks_to_other_nodes_than_planned(clock: Clock) -> None:
+    dealt = [NodeHappened(node="ba"[n], event={"kind": "rank-joined", "rank": n}) for n in (0, 1)]
+    seen = watch(clock, *both("rank-started"), *((0.0, one) for one in dealt), (999.0, Tick()))
+    assert [one.missing for one in seen if isinstance(one, Gathering)] == [("b:1",), ()]
+    assert not any(isinstance(one, StartTimeout) for one in seen)
+
+
+@pytest.mark.parametrize("number", [-1, 2, 10**30])
+def test_a_rank_that_the_run_does_not_have_has_not_joined(clock: Clock, number: int) -> None:
+    strange = NodeHappened(node="a", event={"kind": "rank-joined", "rank": number})
+    assert watch(clock, *both("rank-started"), (0.0, strange)) == []

@@ -79,3 +79,19 @@ def test_the_nodes_own_start_timeout_names_the_same_cause() -> None:
     cause = cause_of_ends(view(True, False, False, by="start-timeout"))
     assert cause is not None
     assert (cause.time, cause.message) == (7.0, "10.0.0.2 and 10.0.0.3 do not reach 10.0.0.1:29500")
+
+
+def test_a_node_that_was_lost_is_the_cause_and_an_end_by_a_rank_tells_none() -> None:
+    lost = cause_of_ends(view(True, True, True, by="lost"))
+    assert lost is not None
+    assert (lost.node, lost.kind, lost.message, lost.time) == ("10.0.0.1", "node-lost", "so", 7.0)
+    for by in ("rank", "stop", "peer", "supervisor"):
+        assert cause_of_ends(view(True, True, True, by=by)) is None
+
+
+def test_an_end_without_a_reason_is_told_by_what_brought_it() -> None:
+    seen = view(True, True, True, by="lost")
+    first = replace(seen.nodes[0], part={"end": {"state": "failed", "by": "lost"}})
+    cause = cause_of_ends(replace(seen, nodes=(first, *seen.nodes[1:])))
+    assert cause is not None
+    assert (cause.message, cause.time) == ("lost", 0.0)

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Folder, LastLines
+from clusterctl.logs.fold import Folder, LastLines, Straight
+from clusterctl.report.lines import Raw
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs import follow as module
 from clusterctl.verbs import logs
-from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import Event, Said, drive
 from clusterctl.verbs.follow import LogLines, follow
 from clusterctl.verbs.logs import lines_of, read
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import NodeAnswer, RunView
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER, RUN, data, ended, happened, part
+from tests.verbs.runs import CLUSTER, RUN, data, ended, finish, happened, part
 
 NOW = 1_000_000.0
-
-
-def finish(
-    events: Generator[Event, None, dict[str, Trouble]],
-) -> tuple[list[Event], dict[str, Trouble]]:
-    seen = []
-    while True:
-        try:
-            seen.append(next(events))
-        except StopIteration as end:
-            return seen, end.value
 
 
 def pool() -> FakePool:
@@ -88,6 +80,70 @@ def test_history_is_in_order_of_time() -> None:
     ]
     assert lines == ["first", "second", "third \\xff"]
     assert troubles == {}
+
+
+HOSTILE = st.sampled_from(
+    [
+        b"a",
+        b"\xc3",
+        b"\xa4",
+        b"\xff",
+        b"\n",
+        b"\n\n",
+        b"\r",
+        b"\r\n",
+        b"\x1b[2J",
+        b"\x00",
+        b"x" * 99,
+    ]
+)
+PIECES = st.lists(st.tuples(st.sampled_from([0, 1]), st.lists(HOSTILE, min_size=1)))
+"""Whose log grew by what, in order of time."""
+
+
+@given(PIECES)
+def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
+    pieces: list[tuple[int, list[bytes]]],
+) -> None:
+    tails: tuple[list[Message], list[Message]] = ([], [])
+    whole = [b"", b""]
+    for time, (number, parts) in enumerate(pieces):
+        body = b"".join(parts)
+        tails[number].append(data(number, len(whole[number]), body, time=time + 1.0))
+        whole[number] += body
+    nodes = {name: {"tail": [*tails["ab".index(name)], ended(name)]} for name in "ab"}
+
+    def printed(
+        *, uncut: bool, pattern: re.Pattern[str] | None = None, ranks: frozenset[int] | None = None
+    ) -> bytes:
+        sink = io.TextIOWrapper(io.BytesIO())
+        wanted = Filter(pattern=pattern, ranks=ranks)
+        log = RunLog(RUN, CLUSTER, judged=False)
+        reading = logs.read(
+            FakePool(CLUSTER, nodes), log, wanted=wanted, shower=Straight(), uncut=uncut
+        )
+        for event in finish(reading)[0]:
+            assert isinstance(event, LogLines)
+            Raw(sink).show(event.lines)
+        return sink.buffer.getvalue()
+
+    assert printed(uncut=True) == printed(uncut=False)
+    word = re.compile("a|x")
+    assert printed(uncut=True, pattern=word) == printed(uncut=False, pattern=word)
+    for number in (0, 1):
+        assert printed(uncut=True, ranks=frozenset({number})) == whole[number]
+
+
+def test_lines_that_were_read_are_shown_before_all_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BATCH_BYTES", 10)
+    tail = [data(0, at, b"line\n", time=1.0) for at in range(0, 50, 5)]
+    nodes = FakePool(CLUSTER, {"a": {"tail": [*tail, ended("a")]}, "b": {"tail": [ended("b")]}})
+    reading = logs.read(nodes, RunLog(RUN, CLUSTER), shower=Straight())
+    shown = [len(event.lines) for event in finish(reading)[0] if isinstance(event, LogLines)]
+    assert sum(shown) == 10
+    assert max(shown) == 3
 
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network
+from clusterctl.transport.fake import FakeCall
+from clusterctl.transport.interface import Reply
 from clusterctl.verbs import meeting
 from clusterctl.verbs.meeting import ALL_PAIRS
+from clusterctl.verbs.reading import STEP_SECONDS, Survey, _Stopwatch
+from clusterctl.wire import Message
+from tests.verbs.runs import CLUSTER
 
 
 def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
@@ -16,7 +24,10 @@ def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
     survey = SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), word="a" * 32)
     heard = meeting._Meeting(
         survey=survey,  # type: ignore[arg-type]
-        network=Network(nodes=dict.fromkeys(names, SimpleNamespace(address="10.0.0.1"))),  # type: ignore[arg-type]
+        network=Network(
+            nodes=dict.fromkeys(names, SimpleNamespace(address="10.0.0.1")),  # type: ignore[arg-type]
+            master_port=1,
+        ),
         facts={},
     )
     for name in reversed(names):
@@ -27,3 +38,78 @@ def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
         tried = [target["target"] for target in meeting._targets(heard, name)["targets"]]
         assert names[0] in tried
         assert len(tried) < ALL_PAIRS
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"key": "pair", "address": "192.0.2.1", "port": 4000},
+        {"key": "pair", "address": "10.0.0.1", "port": None},
+        {"key": "master", "address": "10.0.0.1", "port": 22},
+        {"key": "other", "address": "10.0.0.1", "port": 4000},
+    ],
+)
+def test_no_node_is_sent_where_another_was_not_told_to_listen(bound: dict[str, object]) -> None:
+    nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in ("a", "b"))
+    heard = meeting._Meeting(
+        survey=SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), word="a" * 32),  # type: ignore[arg-type]
+        network=Network(
+            nodes=dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1")),  # type: ignore[arg-type]
+            master_port=4000,
+        ),
+        facts={},
+    )
+    well = {"key": "master", "address": "10.0.0.1", "port": 4000}
+    heard.prepared = {
+        "a": {"bound": [bound, well], "written": []},
+        "b": {"bound": [], "written": []},
+    }
+    (target,) = meeting._targets(heard, "b")["targets"]
+    assert (target["key"], target["address"], target["port"]) == ("master", "10.0.0.1", 4000)
+
+
+class _Noted(FakeCall):
+    """A call that keeps, in order, what was sent and how long its answer may take."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, [Message({})])
+        self.noted: list[object] = []
+
+    def send(self, message: Message) -> None:
+        self.noted.append(message.head["step"])
+
+    def due(self, seconds: float) -> None:
+        self.noted.append(seconds)
+
+
+def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> None:
+    prepared: dict[str, object] = {"bound": [], "written": []}
+    met: dict[str, object] = {"connected": [], "seen": []}
+    clock = Message({"time": 1.0})
+    said: list[tuple[str, Message | Reply]] = [
+        ("a", clock),
+        ("a", Message({"step": "prepare", **prepared})),
+        ("a", clock),  # it owes nothing until b has prepared
+        ("b", Message({"step": "prepare", **prepared})),
+        ("a", Message({"step": "meet", **met})),
+        ("b", Message({"step": "meet", **met})),
+        ("a", clock),
+        *((name, Message({"foreign": [], "end": True})) for name in "ab"),
+        *((name, Reply(node=name, state="ok")) for name in "ab"),
+    ]
+    survey = Survey(
+        cluster=CLUSTER,
+        calls={node.name: _Noted(node) for node in CLUSTER.nodes},
+        stream=iter(said),
+        watches={node.name: _Stopwatch(began=0.0) for node in CLUSTER.nodes},
+    )
+    heard = meeting._Meeting(
+        survey=survey,
+        network=Network(nodes={}, master_port=1),
+        facts={node.name: NodeFacts(node=node.name) for node in CLUSTER.nodes},
+    )
+    for _ in meeting._converse(heard):
+        pass
+    noted = survey.calls["a"].noted  # type: ignore[attr-defined]
+    step = STEP_SECONDS
+    assert noted == [step, step, "meet", step, "end", step]

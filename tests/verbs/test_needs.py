@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,7 @@ def test_a_node_that_is_silent_after_the_sync_stops_a_launch(
     lost = NodeFacts(node="h", reach=Reach(state="lost", words="cut"))
     verdict = after_sync(lost, monkeypatch)
     assert [(one.check, one.status) for one in verdict.blocking] == [("ssh.connect", "fail")]
+    assert verdict.facts["h"] == lost
 
 
 def test_what_the_sync_did_not_bring_stays_a_failure_when_the_code_is_judged(
@@ -54,6 +56,7 @@ def test_what_the_sync_did_not_bring_stays_a_failure_when_the_code_is_judged(
     missing = (PathFacts(path="/w/data/x", exists=False),)
     facts = NodeFacts(node="h", reach=Reach(state="ok"), paths=missing)
     verdict = after_sync(facts, monkeypatch)
+    assert not [one for one in verdict.findings if one.check == "job.check"], "judged later"
 
     def nothing(*_: object, **__: object) -> Generator[Event, None, dict[str, NodeFacts]]:
         yield from ()
@@ -64,3 +67,43 @@ def test_what_the_sync_did_not_bring_stays_a_failure_when_the_code_is_judged(
     for one in both:
         found = {finding.status for finding in one.findings if finding.check == "storage.needs"}
         assert found == {"fail"}
+
+
+def test_only_what_lies_below_workdir_waits_for_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_both = replace(CLUSTER, job=Job(needs=("data/x", "/models/m", "/warm/y")))
+    assert needs.before_sync(needs_both).job.needs == ("/models/m", "/warm/y")
+    known = {"h": NodeFacts(node="h", reach=Reach(state="ok"))}
+    before = judge(needs.before_sync(needs_both), known, CheckOptions(code=False))
+    asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+    def collect(
+        cluster: Cluster, _pool: object, options: CheckOptions
+    ) -> Generator[Event, None, CheckResult]:
+        yield from ()
+        asked.append((cluster.job.needs, options.only))
+        return judge(cluster, known, options)
+
+    monkeypatch.setattr(needs, "check", collect)
+    ended(needs.check_needs(needs_both, None, before))  # type: ignore[arg-type]
+    assert asked == [(("data/x",), ("storage.needs",))]
+
+
+def test_where_a_sync_brings_nothing_that_is_needed_the_verdict_stays() -> None:
+    elsewhere = replace(CLUSTER, job=Job(needs=("/models/m",)))
+    nowhere = replace(CLUSTER, nodes=(replace(NODE, workdir=None),))
+    for cluster in (elsewhere, nowhere):
+        known = {"h": NodeFacts(node="h", reach=Reach(state="ok"))}
+        before = judge(needs.before_sync(cluster), known, CheckOptions(code=False))
+        assert ended(needs.check_needs(cluster, None, before)) is before  # type: ignore[arg-type]
+
+
+def test_what_was_known_of_a_path_before_the_sync_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (
+        NodeFacts(node="h", paths=tuple(PathFacts(path=p, exists=there) for p in paths))
+        for paths, there in ((("/m",), True), (("/m", "/w/data/x"), False))
+    )
+    answered = replace(after, reach=Reach(state="ok"))
+    joined = needs._joined(replace(before, reach=Reach(state="ok")), answered)
+    assert [(path.path, path.exists) for path in joined.paths] == [
+        ("/m", True), ("/w/data/x", False),
+    ]  # fmt: skip

@@ -37,7 +37,8 @@ def judged(
             messages.append((name, ended(name, **given)))
     for name, message in messages:
         list(log.take(name, message, now=0.0))
-    troubles = {} if b else {"b": SILENT}
+    silent = [name for name, given in (("a", a), ("b", b)) if not given]
+    troubles = {name: replace(SILENT, node=name) for name in silent}
     return outcome(log, troubles, late)
 
 
@@ -72,6 +73,37 @@ def test_exit_codes(
 ) -> None:
     found = judged(a, b, b_event=b_event)
     assert (found.exit_code, found.ended_by) == (code, by)
+
+
+STOPPED = {"state": "stopped", **over("stop", "stopped")}
+LOST: dict[str, Any] = {"kind": "peer-lost", "peer": "a", "since": 1.0, "message": "no answer"}
+DIED: dict[str, Any] = {"kind": "supervisor-died", "message": "was killed by signal 9"}
+TOLD: dict[str, Any] = {
+    "kind": "peer-bad-end", "peer": "a", "by": "rank", "rank": 0, "exit_code": 137, "signal": 9,
+}  # fmt: skip
+OF_A_RANK = {"state": "failed", **over("rank")}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "b_event", "told"),
+    [
+        (STOPPED, STOPPED, LOST, ("stopped", 125, "stop", None)),
+        (STOPPED, STOPPED, DIED, ("stopped", 125, "stop", None)),
+        (OF_A_RANK, OF_A_RANK, LOST, ("lost", 125, "lost", "node-lost")),
+        (OF_A_RANK, OF_A_RANK, DIED, ("failed", 125, "supervisor", "supervisor")),
+        (None, STOPPED, LOST, ("lost", 125, "lost", "node-lost")),
+        (None, PEER, TOLD, ("failed", 137, "job", "signal")),
+    ],
+)
+def test_the_state_the_code_who_ended_it_and_the_cause_agree(
+    a: dict[str, Any] | None,
+    b: dict[str, Any],
+    b_event: Mapping[str, Any],
+    told: tuple[object, ...],
+) -> None:
+    found = judged(a, b, b_event=b_event).document()
+    cause = found["first_cause"] or {}
+    assert (found["state"], found["exit_code"], found["ended_by"], cause.get("kind")) == told
 
 
 def test_who_did_not_join_is_named() -> None:

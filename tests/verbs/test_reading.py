@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from clusterctl.facts.request import LISTENERS, read_arguments
+import math
+import zlib
+
+import pytest
+
+from clusterctl.facts.request import CLOCK_ROUNDS, LISTENERS, read_arguments
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.transport.fake import FakePool
+from clusterctl.transport.fake import FakeCall, FakePool
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.reading import Survey, read_facts, wanted_of
 from clusterctl.wire import Message
@@ -29,3 +34,34 @@ def test_nodes_that_were_left_out_after_the_pool_was_made_are_not_asked() -> Non
     facts = drive(read_facts(Survey(cluster=CLUSTER.with_nodes((kept,))), pool))
     assert list(facts) == [kept.name]
     assert dropped.name not in {name for name, _ in pool.requests}
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [[Message({"step": "prepare"})], [Message({"time": 1.0})] * (CLOCK_ROUNDS + 2)],
+    ids=["a strange one", "more than were asked for"],
+)
+def test_a_node_that_says_what_it_was_not_asked_is_heard_no_further(junk: list[Message]) -> None:
+    ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
+    pool = FakePool(
+        CLUSTER, {"a": {"survey": [ready, *junk, facts]}, "b": {"survey": [ready, facts]}}
+    )
+    reaches = {
+        name: told.reach for name, told in drive(read_facts(Survey(cluster=CLUSTER), pool)).items()
+    }
+    assert (reaches["a"].state, reaches["b"].state) == ("bad-output", "ok")
+    assert "its answer is not one of ours" in reaches["a"].words
+
+
+def test_a_node_that_has_told_its_facts_may_wait_for_slower_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dues: dict[str, float] = {}
+    monkeypatch.setattr(
+        FakeCall, "due", lambda call, seconds: dues.update({call.node.name: seconds})
+    )
+    ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
+    told = [ready, Message({"time": 1.0}), facts]
+    pool = FakePool(CLUSTER, {name: {"survey": told} for name in "ab"})
+    drive(read_facts(Survey(cluster=CLUSTER), pool))
+    assert dues == {"a": math.inf, "b": math.inf}

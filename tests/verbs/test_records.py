@@ -79,6 +79,20 @@ def test_keys_of_a_later_version_are_ignored_and_broken_records_are_none(tmp_pat
         assert records.find(record().run) is None
 
 
+@pytest.mark.parametrize("name", ["lab-1; id", "$(id)", "-lab", "lab-2"])
+def test_a_record_whose_name_is_no_runs_or_not_its_folders_is_none(
+    name: str, tmp_path: Path
+) -> None:
+    """Its name is printed within commands to type."""
+    records = Records(tmp_path)
+    folder = records.write(record("lab-1"))
+    text = (folder / "record.json").read_text()
+    (folder / "record.json").write_text(text.replace('"lab-1"', json.dumps(name)))
+    assert records.all() == []
+    records.write(record(name))
+    assert [one.run for one in records.all()] == (["lab-2"] if name == "lab-2" else [])
+
+
 def test_a_run_is_found_by_its_id_and_else_by_the_name_it_was_given(tmp_path: Path) -> None:
     records = Records(tmp_path)
     named = replace(record("lab-1", 5.0), options={"name": "best"})

@@ -12,7 +12,7 @@ from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import resume
-from clusterctl.verbs.events import drive
+from clusterctl.verbs.events import Said, drive
 from clusterctl.verbs.launch import LaunchOptions
 from clusterctl.verbs.records import RunRecord
 from clusterctl.wire import Message, plain
@@ -44,7 +44,7 @@ def test_none_of_a_thing_is_a_choice_too() -> None:
 
 CHECKPOINT = {
     "complete": True, "why": "", "part": None, "hash": "h", "step": 7, "format": "file",
-    "path": "/out/step-7", "doubts": [],
+    "path": "/out/step-7", "doubts": [], "name": "step-7", "time": 7.0,
 }  # fmt: skip
 
 
@@ -146,4 +146,44 @@ def test_the_ranks_of_each_node_are_those_of_the_run_if_nothing_else_is_asked_fo
     ranks = resume._ranks(before, CLUSTER, Options(gpus=2))
     assert ranks == {"a": range(1), "b": range(1, 3)}
     assert resume._ranks(before, CLUSTER, Options(gpus=1)) == {}
+    for changed in (
+        replace(CLUSTER, job=replace(CLUSTER.job, procs_per_node=4)),
+        replace(CLUSTER, job=replace(CLUSTER.job, env=(("CUDA_VISIBLE_DEVICES", "0"),))),
+        CLUSTER.with_nodes(tuple(replace(node, procs=3) for node in CLUSTER.nodes)),
+    ):
+        assert resume._ranks(before, changed, Options(gpus=2)) == {}
     assert resume._ranks(BEFORE, CLUSTER, Options(gpus=4)) == {}
+
+
+def test_what_the_run_said_of_its_checkpoints_stays_and_the_rest_is_the_inventorys() -> None:
+    then = Job(checkpoints="out")
+    now = Job(checkpoints="elsewhere", resume_args=("--from", "{checkpoint}"), command=("new",))
+    job, added = resume._completed(then, now)
+    assert (job.checkpoints, job.resume_args, job.command) == ("out", now.resume_args, ())
+    assert added == ("job.resume_args",)
+    assert resume._completed(then, Job()) == (then, ())
+
+
+@pytest.mark.parametrize("asked", [(), ("job.resume_args",)])
+def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
+    args = ("--from", "{checkpoint}")
+    job = replace(CLUSTER.job, resume_args=() if asked else args)
+    before = replace(BEFORE, cluster=replace(CLUSTER, job=job))
+    now = replace(CLUSTER, job=replace(CLUSTER.job, resume_args=args))
+    answer = [Message({"candidates": [CHECKPOINT]})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    said: list[str] = []
+    steps = resume.resume(before, now, pool, resume.ResumeOptions(checkpoint="/out/step-7"))  # type: ignore[arg-type]
+    drive(steps, lambda event: said.append(event.text) if isinstance(event, Said) else None)
+    whose = "the inventory's, as the run was launched without"
+    assert said == [f"{name}: {whose}" for name in asked]
+
+
+def test_a_word_that_is_no_checkpoint_is_refused_before_anyone_is_asked() -> None:
+    pool = FakePool(CLUSTER, {})
+    job = replace(CLUSTER.job, resume_args=("--from", "{checkpoint}"))
+    before = replace(BEFORE, cluster=replace(CLUSTER, job=job))
+    steps = resume.resume(before, CLUSTER, pool, resume.ResumeOptions(checkpoint=" "))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="found an empty word"):
+        drive(steps)
+    assert pool.requests == []

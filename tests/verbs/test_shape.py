@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.status import show_status
@@ -19,6 +21,7 @@ from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import stop
 from clusterctl.wire import Message
+from tests.damage import damaged_json
 from tests.verbs.runs import CLUSTER, RUN, data, ended, happened, part
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\n[red]"
@@ -70,6 +73,7 @@ HEADS: dict[str, Message] = {
     "time never": data(0, 0, b"x\n", time=float("nan")),
     "event": Message({"event": EVIL, "file": "events.jsonl", "offset": 0, "next": 5}),
     "signal": happened(0, "rank-ended", signal=EVIL),
+    "signal that ends well": happened(0, "rank-ended", signal=128),
     "exit code": happened(0, "rank-ended", rank=0, exit_code=EVIL),
     "clock": happened(0, "clock", offset_s=EVIL),
 }
@@ -124,3 +128,46 @@ def test_a_proof_that_is_none_proves_nothing(bad: dict[str, Any]) -> None:
     result = drive(stop(pool, RUN, CLUSTER))
     assert [node.gone for node in result.nodes] == [False, True]
     assert result.exit_code == 3
+
+
+def told(kind: str, **more: Any) -> Message:
+    """Return an event that does not say where it stands: each of them is taken."""
+    return Message({"event": {"kind": kind, **more}})
+
+
+TOLD = (
+    data(0, 0, b"ValueError: no\n", time=5.0),
+    told("rank-ended", rank=0, exit_code=None, signal=9, time=5.0, oom_kills=1),
+    told("launcher-ended", exit_code=1, time=6.0),
+    told("peer-lost", peer="b", since=4.0, time=7.0, message="gone"),
+    told("supervisor-died", message="killed by signal 9", time=8.0),
+    told("clock", offset_s=1.0, error_s=0.1),
+    ended("a", "failed"),
+)
+
+
+ODD = st.sampled_from([-1, 0, 128, 256, 2**63, 10**400, 0.5, EVIL, [1]])
+
+
+@st.composite
+def changed(draw: st.DrawFn) -> dict[str, Any]:
+    """Return an end of which one number is another."""
+    event = draw(st.sampled_from([one.head["event"] for one in TOLD[1:4]]))
+    key = draw(st.sampled_from(["exit_code", "signal", "time", "since"]))
+    return {"event": {**event, key: draw(ODD)}}
+
+
+HEADS_TOLD = changed() | st.sampled_from(TOLD).flatmap(lambda one: damaged_json(one.head))
+
+
+@given(st.lists(HEADS_TOLD, max_size=8))
+def test_whatever_a_node_tells_of_its_run_a_first_cause_is_found_or_none(heads: list[Any]) -> None:
+    log = RunLog(RUN, CLUSTER)
+    strange = [Message(head, b"x\n") for head in heads if isinstance(head, dict)]
+    for messages in (strange, TOLD):
+        for message in messages:
+            list(log.take("a", message, now=0.0))
+        cause = log.first_cause()
+        assert cause is not None or messages is strange
+        # What a process exits with is cut to a byte: of a bad end nothing else may be left.
+        assert cause is None or 0 < abs(cause.exit_status) < 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.verbs.sharing import Sight, busy, folders
+from clusterctl.verbs.sharing import Sight, busy, folders, mutual
 
 RUN = {"run": "lab-1", "user": "ada"}
 
@@ -31,4 +31,28 @@ def test_who_is_busy_is_said_by_where_it_runs() -> None:
     assert busy("a", b) == (
         "lab-1 of ada is running on b, which shares this folder, with other files"
     )
-    assert busy("b", sight("b", run={"pid": "1"})).startswith("an unknown run of someone")
+    unknown = busy("b", sight("b", run={"pid": "7", "uid": "65534"}))
+    assert unknown.startswith("an unknown run (pid 7 of uid 65534) is running here")
+
+
+TOKENS = {"a": "ta", "b": "tb"}
+
+
+def test_a_folder_is_shared_by_those_that_see_each_other() -> None:
+    both = [sight("a", "here", "ta", "tb"), sight("b", "ta", "tb")]
+    assert mutual(both, TOKENS) == both
+
+
+def test_a_node_that_claims_to_see_another_is_not_taken_into_its_folder() -> None:
+    liar, good = sight("a", "ta", "tb", run=RUN), sight("b", "tb")
+    assert mutual([liar, good], TOKENS) == [sight("a", "ta", run=RUN), good]
+    assert mutual([sight("a", "tb"), good], TOKENS) == [sight("a", "ta"), good]
+
+
+def test_a_token_that_is_seen_no_more_leaves_its_node_a_folder() -> None:
+    assert mutual([sight("a")], TOKENS) == [sight("a", "ta")]
+
+
+def test_a_node_that_left_no_token_only_reads() -> None:
+    reader, outside = sight("c", "tb", run=RUN), sight("d")
+    assert mutual([reader, outside, sight("b", "tb")], TOKENS)[:2] == [reader, outside]

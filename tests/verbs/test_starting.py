@@ -15,8 +15,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, drive
 from clusterctl.verbs.starting import Started, start
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER, RUN
-from tests.verbs.test_gathering import PLAN
+from tests.verbs.runs import CLUSTER, PLAN, RUN
 
 SECRET = {"HF_TOKEN": "hunter2", "OTHER": "not asked for"}
 GONE = [Message({"gone": True, "left": [], "port_free": True})]
@@ -48,6 +47,15 @@ def test_workers_start_once_the_masters_process_is_up_and_are_told_its_port() ->
     jobs: list[dict[str, Any]] = [dict(request.args["job"]) for _, request in nodes.requests]  # type: ignore[call-overload]
     assert [job["link"]["port"] for job in jobs] == [0, 5555]
     assert [job["run"] for job in jobs] == [RUN, RUN]
+
+
+def test_nodes_are_told_to_start_by_force_what_is_launched_so() -> None:
+    told = []
+    for forces in (False, True):
+        nodes = pool(up(1), up(0))
+        drive(start(nodes, CLUSTER, PLAN, {}, forces=forces), lambda _event: None)
+        told.append([request.args["forces"] for _, request in nodes.requests])
+    assert told == [[False, False], [True, True]]
 
 
 def test_secrets_travel_in_the_body_only_and_only_those_asked_for() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import socket
-from collections.abc import Generator
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +14,12 @@ from typing import Any, TypeVar
 import pytest
 
 from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
-from clusterctl.transport.fake import FakePool
-from clusterctl.transport.interface import Reply
+from clusterctl.transport.fake import FakePool, StreamedCall
+from clusterctl.transport.following import Following
+from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs import locate, runs
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.records import Records, RunRecord
@@ -24,21 +27,12 @@ from clusterctl.verbs.runview import NodeAnswer, RunView, ended_by, state_of
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER, RUN, data, ended, happened, part, rank
+from tests.verbs.runs import CLUSTER, RUN, data, ended, finish, happened, part, rank
 
 T = TypeVar("T")
 
 DEAD = Reply(node="b", state="timeout", phase="connect", words="no answer in 5 s")
 NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
-
-
-def finish(events: Generator[Event, None, T]) -> tuple[list[Event], T]:
-    seen = []
-    while True:
-        try:
-            seen.append(next(events))
-        except StopIteration as stopped:
-            return seen, stopped.value
 
 
 def parts(**of: dict[str, Any] | None) -> list[NodeAnswer]:
@@ -184,9 +178,21 @@ def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     pool = FakePool(CLUSTER, {name: {"stop": GONE} for name in "ab"})
     finish(stop(pool, RUN, CLUSTER))
+    assert {request.args["bars"] for _, request in pool.requests} == {False}
     assert {str(request.args["reason"]) for _, request in pool.requests} == {
         f"stopped by {os.getuid()} on {socket.gethostname()}"
     }
+
+
+@pytest.mark.parametrize(("grace", "told"), [(None, 7.0), (1.5, 1.5), (0.0, 0.0)])
+def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: float) -> None:
+    cluster = replace(CLUSTER, job=Job(stop=Stop(grace=7.0, signal="USR1", file="STOP")))
+    pool = FakePool(cluster, {name: {"stop": GONE} for name in "ab"})
+    finish(stop(pool, RUN, cluster, grace=grace, reason="a test", bars=True))
+    orders = [request.args for _, request in pool.requests]
+    asked = {"grace": told, "signal": "USR1", "file": "STOP", "reason": "a test", "bars": True}
+    assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
+    assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]
 
 
 def test_stop_is_proven_on_every_node() -> None:
@@ -210,6 +216,17 @@ def test_the_port_and_the_gpus_are_a_part_of_the_proof(seen: dict[str, Any], cod
     _, result = stopping(a=[Message({"gone": True, "left": [], **seen})], b=GONE)
     assert result.exit_code == code
     assert result.nodes[0].gone == (code == 0)
+
+
+def test_what_a_node_could_not_see_is_said() -> None:
+    blind = {"gone": False, "left": [], "port_free": None, "gpu_free": None}
+    _, result = stopping(a=[Message(blind)], b=GONE)
+    assert (result.exit_code, result.nodes[0].gone) == (3, False)
+    assert result.nodes[0].failure == (
+        "could not see whether its port is free and its GPU memory is back"
+        " and nothing of it is left"
+    )
+    assert (result.nodes[1].gone, result.nodes[1].failure) == (True, "")
 
 
 def test_an_operation_that_refuses_proves_nothing() -> None:
@@ -282,7 +299,7 @@ def test_no_run_at_all() -> None:
 
 
 def test_a_run_without_a_record_has_the_command_that_its_nodes_run() -> None:
-    theirs = named("a", "liv1", "running") | {"command": ["/bin/python", "other.py", 7]}
+    theirs = named("a", "liv1", "running") | {"command": ["/bin/python", "other.py", "7"]}
     found = locate.discover(cluster_runs(a=[theirs], b=[]))
     cluster = locate.nodes_of(found, ID.format("liv1"), CLUSTER)
     assert [node.name for node in cluster.nodes] == ["a"]
@@ -317,7 +334,7 @@ def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> N
     assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
     odd = theirs | {"resumed": {**resumed, "checkpoint": ["/w"]}}
     found = locate.discover(cluster_runs(a=[odd], b=[]))
-    assert "checkpoint of its resume is ['/w']" in found.troubles[0].message
+    assert "checkpoint of resumed of one of runs is ['/w']" in found.troubles[0].message
 
 
 def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path: Path) -> None:
@@ -378,7 +395,8 @@ def test_status_tells_how_long_it_ran_and_what_was_printed_last(
     assert "printed  12 s ago: [b:1] step of b" in shown
     assert "ended" not in shown
     assert live.document()["last_line"]["node"] == "b"
-    over = {"state": "finished", "end": {"state": "finished", "by": "rank", "time": 7900.0}}
+    end = {"state": "finished", "by": "rank", "time": 7300.0, "over": 7900.0}
+    over = {"state": "finished", "end": end}
     done = RunView(run=RUN, cluster="lab", nodes=tuple(answers(9, 9, **over)), began=1000.0)
     show_status(Screen(), done)
     shown = capsys.readouterr().out
@@ -386,13 +404,16 @@ def test_status_tells_how_long_it_ran_and_what_was_printed_last(
     assert "ended    1970-01-01T02:11:40Z" in shown
     assert "after 1 h 55 min" in shown
     assert done.document()["ended"] == 7900.0
+    del end["over"]  # a node's earlier version
+    earlier = RunView(run=RUN, cluster="lab", nodes=tuple(answers(9, 9, **over)), began=1000.0)
+    assert earlier.document()["ended"] == 7300.0
 
 
 def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
     strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
     a = {"status": [Message({"node": strange})]}
     _, view = finish(status(FakePool(CLUSTER, {"a": a}), RUN, CLUSTER))
-    assert "line of its last line is 7" in view.nodes[0].failure
+    assert "line of last of node is 7" in view.nodes[0].failure
 
 
 def test_a_launch_that_was_refused_is_listed_by_what_refused_it(tmp_path: Path) -> None:
@@ -402,3 +423,43 @@ def test_a_launch_that_was_refused_is_listed_by_what_refused_it(tmp_path: Path) 
     records.write_end(record, {"state": "failed", "ended_by": "busy"})
     (listed,) = runs.runs(cluster_runs(a=[], b=[]), records).runs
     assert (listed.state, listed.ended_by) == ("failed", "busy")
+
+
+class _Endless(FakePool):
+    """A pool in which the log of `b` never ends."""
+
+    def __init__(self, said: Message) -> None:
+        failed = part("a", "failed", ranks=[rank(0, state="ended", exit_code=3)])
+        wrong = happened(0, "rank-ended", rank=0, exit_code=3)
+        super().__init__(
+            CLUSTER,
+            {
+                "a": {"status": [Message({"node": failed})], "tail": [wrong, ended("a", "failed")]},
+                "b": {"status": [Message({"node": part("b", "failed", **over("peer"))})]},
+            },
+        )
+        self._said = said
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
+        def start(name: str, request: Request) -> Call:
+            if name == "b":
+                return StreamedCall(CLUSTER.node(name), itertools.repeat(self._said))
+            return self._start(name, request)
+
+        return Following(start, requests, tick=tick, patience=patience)
+
+
+@pytest.mark.parametrize(
+    "said", [Message({"event": 5}), data(1, 0, b"more\n")], ids=["nonsense", "lines"]
+)
+@pytest.mark.timeout(60)
+def test_a_log_that_never_ends_does_not_hold_status_up(
+    said: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterctl.verbs.status.ANSWER_SECONDS", 1.0)
+    _, view = finish(status(_Endless(said), RUN, CLUSTER))
+    assert view.state == "failed"
+    assert view.first_cause is not None
+    assert view.first_cause.node == "a"

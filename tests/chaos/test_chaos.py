@@ -1,0 +1,50 @@
+"""Runs under faults by schedule: twelve that cover all there is, and any number as a soak."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.schedule import FORMS, HARD, MILD, draw
+from tests.conftest import need_netns
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parent.parent.parent
+SEEDS = (24, 30, 62, 83, 168, 216, 490, 639, 707, 780, 818, 937)
+"""They have every launcher, every form of job and every fault."""
+
+
+def play(*words: str) -> None:
+    """Play schedules on hosts of their own."""
+    need_netns()
+    argv = [sys.executable, "-m", "tests.chaos", *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_seeds_have_everything_that_can_be_drawn() -> None:
+    schedules = [draw(seed) for seed in SEEDS]
+    assert {(each.launcher, each.form) for each in schedules} >= {("direct", f) for f in FORMS}
+    assert {each.launcher for each in schedules} == {"direct", "torchrun"}
+    assert any(each.early and each.faults[0].after > 0.5 for each in schedules)
+    # A fault that comes early may find no victim yet.
+    kinds = {fault.kind for each in schedules if not each.early for fault in each.faults}
+    assert kinds == {*MILD, *HARD}
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[n::3] for n in range(3)], ids=str)
+def test_schedules_of_faults(seeds: tuple[int, ...], tmp_path: Path) -> None:
+    play(*map(str, seeds), "--out", str(tmp_path))
+
+
+@pytest.mark.soak
+def test_many_schedules_of_faults(tmp_path: Path) -> None:
+    first = int(os.environ.get("CLUSTERCTL_CHAOS_FIRST", "1"))
+    count = int(os.environ.get("CLUSTERCTL_CHAOS_SEEDS", "1000"))
+    play(f"{first}-{first + count - 1}", "--jobs", "4", "--out", str(tmp_path))

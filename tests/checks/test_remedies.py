@@ -1,0 +1,84 @@
+"""A remedy is typed into a shell: whatever a node says of itself is one word in it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.checks.all import every_check
+from clusterctl.checks.registry import CHECKS, judge_all
+from clusterctl.errors import ClusterError
+from clusterctl.facts.document import from_document
+from clusterctl.inventory import load
+from clusterctl.network.choice import choose
+
+FOLDER = Path(__file__).parent
+EVIL = "%; touch /tmp/pwned $(id) `id` | sh & 'x' \""
+"""Follows a value as a node may give it; the sign makes it the zone of an IPv6 address."""
+
+OURS = frozenset({"node", "hint"})
+"""Fields that the controller writes itself."""
+
+QUOTED = frozenset(
+    {
+        "job.check", "network.link", "network.pairs", "network.route", "network.subnet",
+        "node.python", "node.session", "python.cuda", "python.found",
+        "python.packages", "python.torch", "python.version",
+        "storage.room", "storage.writable",
+    }
+)  # fmt: skip
+"""Checks whose remedies have words of a node in them."""
+
+
+def fields(value: Any) -> Iterator[str]:
+    """Yield the names of the fields that hold a text."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in inner:
+        if isinstance(one, str) or (isinstance(one, list) and any(isinstance(e, str) for e in one)):
+            yield str(key)
+        if isinstance(one, (dict, list)):
+            yield from fields(one)
+
+
+def spoiled(value: Any, field: str, *, within: bool = False) -> Any:
+    """Return the facts with each text of this field made hostile."""
+    if isinstance(value, dict):
+        return {key: spoiled(one, field, within=key == field) for key, one in value.items()}
+    if isinstance(value, list):
+        return [
+            spoiled(one, field, within=within or str(n) == field) for n, one in enumerate(value)
+        ]
+    return value + EVIL if within and isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("identity", [check.id for check in every_check()])
+def test_nothing_that_a_node_says_is_more_than_a_word_of_a_remedy(
+    identity: str, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "hosts.yaml"
+    reached = False
+    for path in sorted((FOLDER / identity).glob("*.json")):
+        case = json.loads(path.read_text())
+        inventory.write_text(json.dumps(case["inventory"]))
+        cluster = load(inventory)
+        for field in sorted(set(fields(case["facts"])) - OURS):
+            try:
+                facts = from_document({"nodes": spoiled(case["facts"], field)})
+                said = judge_all([CHECKS[identity]], facts, choose(cluster, facts), cluster)
+            except (ClusterError, ValueError):
+                continue  # such a value is none that a fact may have
+            for finding in said:
+                assert_one_word(finding.remedy, f"{path.stem}: {field}")
+                reached |= "pwned" in finding.remedy
+    assert reached == (identity in QUOTED)
+
+
+def assert_one_word(remedy: str, case: str) -> None:
+    if "pwned" in remedy:
+        words = [word for word in shlex.split(remedy) if "pwned" in word]
+        assert all(EVIL in word for word in words), f"{case}: {remedy}"

@@ -1,0 +1,284 @@
+"""A node whose answers make no sense ends no verb, and is the only one that is blamed."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+
+from clusterctl.errors import ClusterError
+from clusterctl.network.choice import Network
+from clusterctl.report.console import Screen, make_console
+from clusterctl.report.launch import Person
+from clusterctl.report.lines import Timestamped
+from clusterctl.report.runs import show_pruned, show_runs
+from clusterctl.report.status import show_status
+from clusterctl.report.stop import show_stop
+from clusterctl.report.sync import show_sync
+from clusterctl.transport.fake import FakePool
+from clusterctl.transport.interface import Request
+from clusterctl.verbs import checkpoint, logs, meeting, prune, runs
+from clusterctl.verbs.check import CheckOptions, check
+from clusterctl.verbs.events import Said
+from clusterctl.verbs.follow import Lines, follow
+from clusterctl.verbs.gathering import Gatherer
+from clusterctl.verbs.history import only
+from clusterctl.verbs.outcome import outcome
+from clusterctl.verbs.records import Records
+from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.starting import start
+from clusterctl.verbs.status import status
+from clusterctl.verbs.stop import stop
+from clusterctl.verbs.sync import sync
+from clusterctl.wire import Message
+from tests.verbs.hostile import MEETING, UNSAFE, Mutation, answers, mutated, mutations
+from tests.verbs.runs import CLUSTER as PLAIN
+from tests.verbs.runs import PLAN, RUN
+
+CLUSTER = replace(
+    PLAIN,
+    nodes=tuple(replace(node, local=True, workdir="/w") for node in PLAIN.nodes),
+    job=replace(PLAIN.job, checkpoints="out"),
+)
+Blamed = Iterable[str]
+
+
+class Shown:
+    """Both streams of a command, as one text."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+        self.screen = Screen(make_console(self.stream), make_console(self.stream))
+
+    @property
+    def person(self) -> Person:
+        return Person(screen=self.screen, lines=Timestamped(self.stream))
+
+
+def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    view = shown.screen.watch(status(pool, RUN, CLUSTER))
+    show_status(shown.screen, view)
+    view.document()
+    assert view.nodes[1].part, "the good node's answer is used"
+    return [answer.node.name for answer in view.silent]
+
+
+def by_runs(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
+    listed = runs.rebuild(pool, Records(folder))
+    show_runs(shown.screen, listed)
+    assert RUN in {run.run for run in listed.runs}
+    assert {path.parent.parent.parent for path in folder.rglob("*.json")} <= {folder}
+    return [trouble.node for trouble in listed.troubles]
+
+
+def by_prune(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
+    pruned = prune.prune(pool, Records(folder), keep=0)
+    show_pruned(shown.screen, pruned)
+    for trouble in pruned.troubles:
+        shown.screen.say(Said(text=trouble.message, node=trouble.node))
+    return [trouble.node for trouble in pruned.troubles]
+
+
+def by_start(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    shown.person.watch(start(pool, CLUSTER, PLAN, {}))
+    return []
+
+
+def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    result = shown.person.watch(stop(pool, RUN, CLUSTER))
+    show_stop(shown.screen.out, result)
+    assert result.nodes[1].gone
+    assert result.exit_code in {0, 1, 3}
+    return [node.node for node in result.nodes if node.failure]
+
+
+def by_logs(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    troubles = shown.person.watch(logs.read(pool, RunLog(RUN, CLUSTER)))
+    assert "second of 1" in shown.stream.getvalue()
+    return troubles
+
+
+def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    log = RunLog(RUN, CLUSTER)
+    events = Gatherer(PLAN).watch(follow(pool, log, Lines()))
+    followed = shown.person.watch(events)
+    ended = outcome(log, followed.troubles, None)
+    shown.person.ended(ended)
+    assert 0 <= ended.exit_code <= 255
+    return followed.troubles
+
+
+def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
+    troubles = shown.person.watch(logs.collect(pool, RunLog(RUN, CLUSTER), folder))
+    copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert all(
+        re.fullmatch(r"[ab]/(events\.jsonl|launcher\.log|ranks/\d+\.log)", p) for p in copied
+    )
+    assert (folder / "b/ranks/1.log").read_bytes() == b"first\nsecond of 1\n"
+    return troubles
+
+
+def by_resume(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    chosen = shown.person.watch(checkpoint.choose(pool, CLUSTER, "latest", history=only(RUN)))
+    assert shlex.quote(chosen.path)
+    return []
+
+
+def by_sync(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
+    (folder / "train.py").write_text("print(1)\n")
+    result = shown.person.watch(sync(CLUSTER, pool, folder))
+    show_sync(shown.screen.out, result)
+    assert result.exit_code in {0, 1, 3}
+    return [node.node for node in result.nodes if not node.ok]
+
+
+def by_check(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    verdict = shown.person.watch(check(CLUSTER, pool, CheckOptions(code=False)))
+    assert verdict.exit_code in {0, 1, 3}
+    assert verdict.facts["b"].answered
+    return [name for name, facts in verdict.facts.items() if not facts.answered]
+
+
+OPERATIONS: dict[str, tuple[str, Callable[[FakePool, Shown, Path], Blamed]]] = {
+    "status": ("status", by_status),
+    "cause": ("tail", by_status),
+    "checkpoint": ("checkpoints", by_status),
+    "runs": ("runs", by_runs),
+    "prune": ("prune", by_prune),
+    "start": ("start", by_start),
+    "end-of-start": ("stop", by_start),
+    "stop": ("stop", by_stop),
+    "logs": ("tail", by_logs),
+    "follow": ("tail", by_follow),
+    "collect": ("tail", by_collect),
+    "resume": ("checkpoints", by_resume),
+    "tree": ("tree", by_sync),
+    "seen": ("seen", by_sync),
+    "place": ("place", by_sync),
+    "check": ("survey", by_check),
+}
+
+
+def drive_hostile(verb: str, changes: list[Mutation], folder: Path) -> None:
+    """Let node `a` answer an operation with nonsense; `b` is well."""
+    operation, use = OPERATIONS[verb]
+    a, b = answers("a"), answers("b")
+    real = a[operation]
+
+    def nonsense(request: Request) -> list[Message]:
+        return mutated(real(request) if callable(real) else real, changes)
+
+    if verb == "end-of-start":
+        b["start"] = [Message({"error": {"kind": "died", "message": "no"}})]
+    shown = Shown()
+    pool = FakePool(CLUSTER, cast("Any", {"a": {**a, operation: nonsense}, "b": b}))
+    error: ClusterError | None = None
+    blamed: set[str] = set()
+    try:
+        blamed.update(use(pool, shown, folder))
+    except ClusterError as caught:
+        error = caught
+    if error is not None:
+        assert error.exit_code in {1, 2, 3, 125}
+        # A checkpoint that one node makes up may just be named as unfit. What ends a start may be
+        # the other node's fault, and this one may say that it has ended its part.
+        assert verb in {"resume", "end-of-start"} or re.search(r"\ba\b", str(error)), error
+        assert_harmless(error.hint or "")
+    assert blamed <= {"a"}
+    assert not UNSAFE.search(shown.stream.getvalue())
+
+
+def assert_harmless(hint: str) -> None:
+    """A hint is typed into a shell: what a node chose is quoted in it."""
+    assert "touch /tmp/owned" not in re.sub(r"'[^']*'", "", hint), hint
+
+
+@pytest.mark.parametrize("verb", OPERATIONS)
+@given(changes=mutations)
+@settings(max_examples=15)
+@example(changes=[])
+def test_any_change_of_an_answer_gives_a_value_or_an_error_that_names_the_node(
+    verb: str, changes: list[Mutation], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    drive_hostile(verb, changes, tmp_path_factory.mktemp(verb))
+
+
+def test_a_node_that_claims_to_share_a_folder_is_the_only_one_to_be_blamed(tmp_path: Path) -> None:
+    a, b = answers("a"), answers("b")
+
+    def claims(request: Request) -> list[Message]:
+        return [Message({"seen": cast("list[str]", request.args["tokens"])[2:], "busy": None})]
+
+    pool = FakePool(CLUSTER, cast("Any", {"a": {**a, "seen": claims}, "b": b}))
+    assert "b" not in set(by_sync(pool, Shown(), tmp_path))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("verb", OPERATIONS)
+@given(changes=mutations)
+@settings(max_examples=3000)
+def test_thousands_of_changes(
+    verb: str, changes: list[Mutation], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    drive_hostile(verb, changes, tmp_path_factory.mktemp(verb))
+
+
+@pytest.mark.parametrize(
+    ("verb", "operation", "path"),
+    [
+        ("status", "status", ("node", "last", "rank")),
+        ("resume", "checkpoints", ("candidates", 0, "part", "world_size")),
+    ],
+)
+def test_what_may_be_missing_is_not_missed(
+    verb: str, operation: str, path: Sequence[str | int], tmp_path: Path
+) -> None:
+    a, b = answers("a"), answers("b")
+    left_out = cast("list[Message]", a[operation])
+    value: Any = left_out[-1].head
+    for key in path[:-1]:
+        value = value[key]
+    del value[path[-1]]
+    pool = FakePool(CLUSTER, cast("Any", {"a": a, "b": b}))
+    OPERATIONS[verb][1](pool, Shown(), tmp_path)
+
+
+@given(changes=mutations)
+@settings(max_examples=30)
+@example(changes=[])
+def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Mutation]) -> None:
+    network = Network(
+        nodes=cast("Any", dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1"))),
+        master_port=4000,
+    )
+    watch = SimpleNamespace(strange=lambda _head: "none of its steps")
+    survey = SimpleNamespace(
+        cluster=replace(CLUSTER, shared=("/share",)),
+        word="a" * 32,
+        ended={},
+        calls={"a": None, "b": None},
+        watches={"a": watch, "b": watch},
+    )
+    seen = SimpleNamespace(path=lambda _share: SimpleNamespace(folder=True))
+    heard = meeting._Meeting(
+        survey=cast("Any", survey), network=network, facts=cast("Any", {"a": seen, "b": seen})
+    )
+    for message in mutated(MEETING, changes):
+        heard.take("a", {**message.head, **({} if "step" in message.head else {"end": True})})
+    for message in MEETING:
+        assert not heard.take("b", {**message.head, "end": True})
+    asked = meeting._targets(heard, "b")
+    if "a" in heard.prepared:
+        assert {target["address"] for target in asked["targets"]} <= {"10.0.0.1"}
+        assert {token["folder"] for token in asked["tokens"]} <= {"/share", "/w", "/w/out"}
+        meeting._between(heard, "a")
+    assert meeting._between(heard, "b").problem == ""
