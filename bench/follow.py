@@ -53,9 +53,11 @@ class Sockets:
         self.cluster = cluster
         self._sockets = sockets
 
-    def following(self, requests: Mapping[str, Request], *, tick: float) -> Following:
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
         """Merge what the nodes send, as `pool.Pool` does."""
-        return Following(streamed(self._read), requests, tick=tick)
+        return Following(streamed(self._read), requests, tick=tick, patience=patience)
 
     def _read(self, node: str, request: Request) -> Generator[Message | Reply, None, None]:
         del request
