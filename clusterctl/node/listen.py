@@ -61,24 +61,27 @@ class Listeners:
         Returns:
             The same with the port that was bound, or `error` and `holder`.
         """
-        family = _socket.AF_INET6 if ":" in wanted["address"] else _socket.AF_INET
+        port, address = wanted["port"], wanted["address"]
+        family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
         listener = _socket.socket(family, _socket.SOCK_STREAM)
-        # As TCPStore: connections of an earlier run in TIME_WAIT do not matter.
-        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-        address = "" if wanted["port"] else wanted["address"]
         try:
-            listener.bind((address, wanted["port"]))
+            # As TCPStore: connections of an earlier run in TIME_WAIT do not matter.
+            listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+            listener.bind(("" if port else address, port))
             listener.listen(BACKLOG)
             listener.setblocking(False)
         except OSError as error:
             listener.close()
-            holder = holder_of(wanted["port"]) if error.errno == errno.EADDRINUSE else ""
+            holder = holder_of(port) if error.errno == errno.EADDRINUSE else ""
             return {
                 **wanted,
                 "port": None,
                 "error": os.strerror(error.errno or 0),
                 "holder": holder,
             }
+        except BaseException:  # a port or an address that no socket takes
+            listener.close()
+            raise
         self._sockets.append(listener)
         poll = select.poll()
         poll.register(listener, select.POLLIN)

@@ -20,12 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.node import listen as listen_module
+from clusterctl.node import meet as meet_module
+from clusterctl.node import tokens as tokens_module
 from clusterctl.node.connect import connect_to
 from clusterctl.node.holders import holder_of
+from clusterctl.node.link import Link
 from clusterctl.node.listen import Listeners
 from clusterctl.node.tokens import Tokens
 from clusterctl.wire import Message, read_message
-from tests.damage import damaged
+from tests.damage import damaged, damaged_json
 from tests.ports import free_port
 
 WORD = "0123456789abcdef0123456789abcdef"
@@ -39,6 +42,21 @@ from clusterctl.node.meet import meet
 link = Link(os.fdopen(0, "rb", buffering=0), os.dup(1))
 link.end(meet(sys.argv[1], link))
 """
+
+
+class Steps:
+    """A link in this process that brings a list of steps and keeps the answers."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self._steps = iter(steps)
+        self.answers: list[bytes] = []
+
+    def receive(self) -> Message | None:
+        step = next(self._steps, None)
+        return Message(step) if isinstance(step, dict) else None
+
+    def send(self, message: Message) -> None:
+        self.answers.append(message.encode())
 
 
 class Conversation:
@@ -132,6 +150,72 @@ def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path
     node.end(None)
 
     assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+def meeting_steps(folder: str, port: int) -> list[dict[str, Any]]:
+    share = {"path": folder, "folders": [folder], "name": "0"}
+    sockets = [{"key": "pair", "address": HERE, "port": 0}] * 2
+    target = {"target": "self", "key": "pair", "address": HERE, "port": port, "source": HERE}
+    token = {"path": folder, "folder": folder, "name": "0", "writer": "self"}
+    limits = {"limit_s": 0.05, "token_limit_s": 0.05}
+    return [
+        {"step": "prepare", "sockets": sockets, "tokens": [share, share]},
+        {"step": "meet", "targets": [target] * 2, "tokens": [token, token], **limits},
+        {"step": "end"},
+    ]
+
+
+def descriptors() -> list[str]:
+    links = Path("/proc/self/fd").iterdir()
+    return sorted(os.readlink(link) for link in links if link.is_symlink())  # noqa: PTH115
+
+
+@pytest.mark.parametrize("limit", [float("nan"), -1, 2**31, 10**400])
+@pytest.mark.parametrize("key", ["limit_s", "token_limit_s"])
+def test_a_limit_that_nobody_would_wait_for_is_refused(
+    key: str, limit: float, tmp_path: Path
+) -> None:
+    step = meeting_steps(str(tmp_path), 1)[1] | {key: limit}
+    with pytest.raises((ValueError, OverflowError)):
+        meet_module.meet(WORD, cast("Link", Steps([step])))
+    assert psutil.Process().children() == []
+
+
+def test_damaged_steps_end_in_an_answer_or_an_error_and_leave_nothing(
+    listeners: Listeners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a damaged folder may lie
+    monkeypatch.setattr(meet_module, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(tokens_module, "WRITE_SECONDS", 1.0)
+    whole = meeting_steps(str(tmp_path), listen(listeners)["port"])
+    before = descriptors()
+
+    @settings(max_examples=settings().max_examples // 2)
+    @given(st.lists(st.sampled_from(whole), max_size=4).flatmap(damaged_json))
+    def played(steps: Any) -> None:
+        link = Steps(steps if isinstance(steps, list) else [])
+        began = time.monotonic()
+        with contextlib.suppress(Exception):  # an agent tells the controller of it: a crash
+            meet_module.meet(WORD, cast("Link", link))
+        assert time.monotonic() - began < 10
+        while time.monotonic() - began < 15 and descriptors() != before:
+            time.sleep(0.01)  # a listener's thread is just closing its callers
+        assert descriptors() == before
+        assert psutil.Process().children() == []
+        assert [path for path in tmp_path.rglob("*") if "clusterctl-token" in path.name] == []
+
+    played()
+
+
+@pytest.mark.parametrize(("address", "port"), [(HERE, 1 << 40), (HERE, "x"), ("a\0b", 0)])
+def test_what_no_socket_takes_leaves_no_socket(
+    listeners: Listeners, address: str, port: Any
+) -> None:
+    before = descriptors()
+    with pytest.raises((OverflowError, TypeError, ValueError)) as caught:  # it holds the frame
+        listen(listeners, port, address)
+    assert descriptors() == before, caught
+    assert connect(port, address=address)["state"] == "error"
 
 
 def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:
@@ -266,9 +350,7 @@ def test_however_many_call_and_are_silent_the_others_are_heard(
     port = listen(listeners)["port"]
     before = psutil.Process().num_threads()  # earlier listeners may still be ending
     with contextlib.ExitStack() as closing:
-        silent = [
-            closing.enter_context(socket.create_connection((HERE, port))) for _ in range(30)
-        ]
+        silent = [closing.enter_context(socket.create_connection((HERE, port))) for _ in range(30)]
         assert connect(port)["state"] == "ok"
         assert psutil.Process().num_threads() < before + len(silent)
         assert silent[0].recv(1) == b""  # the oldest made room
