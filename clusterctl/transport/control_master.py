@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterctl.errors import CouldNotTell
 from clusterctl.transport.failure import Failed, translated
 from clusterctl.transport.interface import State, Timeouts
 from clusterctl.transport.known_hosts import KnownHosts, fingerprint
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
+from clusterctl.transport.stream import Errors
 from clusterctl.transport.trust import tell_accepted
 
 PREFIX = "cctl-"
@@ -29,6 +31,9 @@ LONGEST_PARENT = 40
 """A socket's path may have about a hundred characters, and macOS's TMPDIR takes half of them."""
 POLL_SECONDS = 0.01
 CLOSING_SECONDS = 5.0
+WORDS_LIMIT = 2000
+"""Characters of ssh's words: a host may send a banner of any length."""
+REASON_LIMIT = 400
 
 _UNTIL_WE_ARE_GONE = """\
 exec 3<&0
@@ -177,7 +182,7 @@ class ControlMaster:
         self.control = control
         self.target = destination[-1]
         self._destination = tuple(destination)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the master)
+        self._errors: Errors | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
         self._lock = threading.Lock()
@@ -210,9 +215,15 @@ class ControlMaster:
                 ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=self._errors,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
+            assert self._process.stderr is not None
+            try:
+                self._errors = Errors(self._process.stderr)
+            except CouldNotTell:
+                self._process.stderr.close()
+                raise
         limit = timeouts.connect + timeouts.handshake + timeouts.auth
         deadline = time.monotonic() + limit
         while not self.control.exists():
@@ -237,11 +248,8 @@ class ControlMaster:
         return through if command is None else [*through, command]
 
     def said(self) -> str:
-        """Return what ssh has written to stderr."""
-        with self._lock:
-            if self._errors.closed:
-                return ""
-            said = os.pread(self._errors.fileno(), 1 << 16, 0)
+        """Return what ssh has written to stderr, without the middle if that is much."""
+        said = b"" if self._errors is None else self._errors.read()
         return said.decode("utf-8", "backslashreplace")
 
     def failure(self, words: str, *, phase: str = "connect") -> Failed:
@@ -267,12 +275,12 @@ class ControlMaster:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(CLOSING_SECONDS)
-        with self._lock:
-            self._errors.close()
 
 
 def _short(words: str) -> str:
     """Leave OpenSSH's frame of @ signs and its advice away; the fact remains."""
     lines = [line.strip(" @") for line in words.splitlines()]
     dull = ("Someone could be eavesdropping", "IT IS POSSIBLE", "It is also possible")
-    return "\n".join(line for line in lines if line and not line.startswith(dull))
+    told = "\n".join(line for line in lines if line and not line.startswith(dull))
+    # The reason comes last: after a long banner it would be cut off.
+    return told if len(told) <= WORDS_LIMIT else "…" + told[-REASON_LIMIT:]

@@ -12,17 +12,13 @@ from typing import Self
 
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.limits import start_thread
+from clusterctl.transport.waiting import Through, Waiting
 from clusterctl.wire import Message
 
 Item = tuple[str, Message | Reply]
 Start = Callable[[str, Request], Call]
 """Begins a request on a node without waiting for its connection; a failure is in its reply."""
 
-WAITING_LIMIT = 16 * 1024 * 1024
-"""Bytes of messages that may wait to be read; a fast node then waits for a slow screen."""
-LEAST_SIZE = 16 * 1024
-"""Bytes that a message counts at least: what it takes in memory is more than its frame."""
-_LOOK_AROUND = 0.5
 _GATHER = 0.005
 """Seconds to let messages gather before waiting for the next: waking up for each one costs more
 than reading it."""
@@ -54,9 +50,8 @@ class Following:
         self._start = start
         self._tick = tick
         self._patience = patience
-        self._items: _Waiting = _Waiting(WAITING_LIMIT)
+        self._items: Waiting[Message | Reply] = Waiting()
         self._running = 0
-        self._closed = threading.Event()
         self._calls: dict[Call, str] = {}
         """The open calls, each with its node."""
         self._lock = threading.Lock()
@@ -72,7 +67,7 @@ class Following:
     def close(self) -> None:
         """Close every call, each a session on its node; what they started there lives on."""
         with self._lock:
-            self._closed.set()
+            self._items.closed.set()
             calls = tuple(self._calls)
         for call in calls:
             call.close()
@@ -107,14 +102,14 @@ class Following:
             item = self._next()
             if item is None:
                 return None
-            if not isinstance(item, _Through):
+            if not isinstance(item, Through):
                 return item
             self._running -= 1
             if item.error is not None:
                 raise item.error
         raise StopIteration
 
-    def _next(self) -> Item | _Through | None:
+    def _next(self) -> Item | Through | None:
         """Return the next item; None: nothing came for a tick."""
         try:
             return self._items.get_nowait()
@@ -128,26 +123,26 @@ class Following:
     def _drain(self, node: str, request: Request, after: float) -> None:
         error: BaseException | None = None
         try:
-            if not self._closed.wait(after):
+            if not self._items.closed.wait(after):
                 self._read(node, request)
         except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
             error = caught
-        self._put(_Through(error))
+        self._items.offer(Through(error))
 
     def _read(self, node: str, request: Request) -> None:
         """Pass on what a node sends, until it ends or nobody reads any more."""
         with contextlib.closing(self._start(node, request)) as call:
             with self._lock:
-                if self._closed.is_set():
+                if self._items.closed.is_set():
                     return
                 self._calls[call] = node
             try:
                 self._expect(call)
                 for message in call.messages():
-                    if not self._put((node, message)):
+                    if not self._items.offer((node, message)):
                         return
                     self._expect(call)
-                self._put((node, call.reply()))
+                self._items.offer((node, call.reply()))
             finally:
                 with self._lock:
                     del self._calls[call]
@@ -155,46 +150,3 @@ class Following:
     def _expect(self, call: Call) -> None:
         if self._patience is not None:
             call.due(self._patience)
-
-    def _put(self, item: Item | _Through) -> bool:
-        """Wait for room; False: nobody reads any more."""
-        while not self._closed.is_set():
-            try:
-                self._items.put(item, timeout=_LOOK_AROUND)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-
-class _Waiting(queue.Queue["Item | _Through"]):
-    """What waits to be read, limited by its bytes."""
-
-    def _init(self, maxsize: int) -> None:
-        super()._init(maxsize)
-        self._size = 0
-
-    def _qsize(self) -> int:
-        return self._size
-
-    def _put(self, item: Item | _Through) -> None:
-        self._size += _size(item)
-        super()._put(item)
-
-    def _get(self) -> Item | _Through:
-        item = super()._get()
-        self._size -= _size(item)
-        return item
-
-
-def _size(item: Item | _Through) -> int:
-    """Return what an item counts: never nothing, for a queue of nothing is empty."""
-    message = None if isinstance(item, _Through) else item[1]
-    return max(LEAST_SIZE, message.size) if isinstance(message, Message) else LEAST_SIZE
-
-
-class _Through:
-    """A thread has ended."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error

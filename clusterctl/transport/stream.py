@@ -19,7 +19,8 @@ from clusterctl.transport.limits import start_thread
 EXIT_PATIENCE = 2.0
 """Seconds to wait for the exit status once the output has ended."""
 ERRORS_LIMIT = 1 << 16
-"""The last bytes of stderr that are kept."""
+"""Bytes of stderr that are kept: half of them its first ones, half its last."""
+READS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class ProcessStream(Stream):
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         try:
-            self._errors = _Tail(self._process.stderr)
+            self._errors = Errors(self._process.stderr)
         except CouldNotTell:
             with self._process:
                 self._process.kill()
@@ -167,21 +168,52 @@ class ProcessStream(Stream):
             raise TimeoutError
 
 
-class _Tail:
-    """The last bytes of a pipe, read along as they come: whoever writes there never waits."""
+class Errors:
+    """The first and the last bytes of a stderr, read as they come: its writer never waits.
+
+    The first have what ssh did on connecting, the last why it ended.
+    """
 
     def __init__(self, pipe: IO[bytes]) -> None:
+        """Read along; takes the pipe over.
+
+        Raises:
+            CouldNotTell: this machine allows no further thread.
+        """
         self._pipe = pipe
-        self._last = b""
-        self._thread = start_thread(self._drain, name="stderr")
+        self._first = self._last = b""
+        self._lock = threading.Lock()
+        os.set_blocking(pipe.fileno(), False)
+        start_thread(self._drain, name="stderr")
 
     def read(self) -> bytes:
-        """Return the last bytes, of a pipe that is about to end."""
-        # A child of the program may hold the pipe open for ever.
-        self._thread.join(EXIT_PATIENCE)
-        return self._last
+        """Return what was kept, with all that is in the pipe now."""
+        with self._lock:
+            if not self._pipe.closed:
+                self._take()
+            return self._first + self._last
 
     def _drain(self) -> None:
-        with self._pipe as pipe:
-            while data := os.read(pipe.fileno(), ERRORS_LIMIT):
-                self._last = (self._last + data)[-ERRORS_LIMIT:]
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        over = False
+        while not over:
+            poll.poll()
+            with self._lock:
+                over = self._take()
+                if over:
+                    self._pipe.close()
+
+    def _take(self) -> bool:
+        """Take what is in the pipe; True: no more will come."""
+        for _ in range(READS):  # and not for ever, from one that writes without end
+            try:
+                data = os.read(self._pipe.fileno(), ERRORS_LIMIT)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            room = ERRORS_LIMIT // 2 - len(self._first)
+            self._first += data[:room]
+            self._last = (self._last + data[room:])[-ERRORS_LIMIT // 2 :]
+        return False

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from clusterctl.transport import following
+from clusterctl.transport import waiting
 from clusterctl.transport.fake import streamed
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply, Request
@@ -70,7 +70,7 @@ def test_a_node_that_was_lost_joins_again() -> None:
 def test_a_fast_node_waits_for_a_slow_reader_and_is_left_alone_after_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "_LOOK_AROUND", 0.01)
+    monkeypatch.setattr(waiting, "_LOOK_AROUND", 0.01)
     sent = []
     closed = threading.Event()
 
@@ -85,7 +85,7 @@ def test_a_fast_node_waits_for_a_slow_reader_and_is_left_alone_after_the_end(
     with Following(streamed(start), {"a": REQUEST}, tick=1) as stream:
         next(stream)
         time.sleep(0.1)
-        assert len(sent) < following.WAITING_LIMIT // following.LEAST_SIZE + 10
+        assert len(sent) < waiting.WAITING_LIMIT // waiting.LEAST_SIZE + 10
     assert closed.wait(5)
 
 

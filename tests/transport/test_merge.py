@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Generator, Iterator
+from typing import cast
 
 import pytest
 
@@ -10,6 +13,8 @@ from clusterctl.errors import CouldNotTell
 from clusterctl.transport import merge
 from clusterctl.transport.limits import start_thread
 from clusterctl.transport.merge import merged
+from clusterctl.transport.waiting import WAITING_LIMIT
+from clusterctl.wire import Message
 
 
 def numbers(start: int) -> Iterator[int]:
@@ -23,6 +28,46 @@ def test_with_few_threads_some_iterators_wait_for_others(monkeypatch: pytest.Mon
     for start in range(10):
         mine = [item for name, item in found if name == str(start)]
         assert mine == list(numbers(start))
+
+
+class Flood:
+    """An iterator of large messages, which counts them and knows when it was closed."""
+
+    def __init__(self, count: int) -> None:
+        self.made = 0
+        self.ended = threading.Event()
+        self._count = count
+
+    def messages(self) -> Iterator[Message]:
+        try:
+            for _ in range(self._count):
+                self.made += 1
+                yield Message({}, b"", size=1 << 20)
+        finally:
+            self.ended.set()
+
+
+def test_fast_iterators_wait_for_a_slow_reader() -> None:
+    floods = {name: Flood(100) for name in "ab"}
+    found = merged({name: flood.messages() for name, flood in floods.items()})
+    next(found)
+    made = -1
+    while made != (made := sum(flood.made for flood in floods.values())):
+        time.sleep(0.3)
+    assert made << 20 <= WAITING_LIMIT + (4 << 20)
+    assert len(list(found)) == 199
+    assert all(flood.made == 100 for flood in floods.values())
+
+
+def test_whoever_stops_reading_ends_iterators_that_wait_for_room() -> None:
+    flood = Flood(10**9)
+    found = cast("Generator[tuple[str, Message]]", merged({"a": flood.messages()}))
+    next(found)
+    (thread,) = (one for one in threading.enumerate() if one.name == "node a")
+    found.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert flood.ended.is_set()
 
 
 @pytest.mark.parametrize(("threads", "at_once"), [(0, False), (2, True)])

@@ -22,10 +22,11 @@ import pytest
 from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport import control_master, ssh_config
-from clusterctl.transport.control_master import ControlMaster, Folder
+from clusterctl.transport.control_master import WORDS_LIMIT, ControlMaster, Folder
 from clusterctl.transport.failure import Failed
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.stream import ERRORS_LIMIT
 from clusterctl.transport.ways import Ways
 from tests.ports import free_port
 
@@ -134,6 +135,36 @@ def test_sockets_lie_in_tmpdir_where_their_paths_are_short_enough(
     monkeypatch.setattr(control_master, "LONGEST_PARENT", length)
     monkeypatch.setattr(os, "access", lambda _path, _mode: writable)
     assert control_master._parent() == wanted
+
+
+TALKS_WITHOUT_MEASURE = """\
+#!/bin/sh
+echo "Warning: Permanently added 'n' (ED25519) to the list of known hosts." >&2
+head -c 50000000 /dev/zero | tr '\\0' x >&2
+echo >&2
+echo "ada@n: Permission denied (publickey)." >&2
+exit 255
+"""
+
+
+def test_a_host_that_sends_a_banner_without_end_fills_neither_disk_nor_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(TALKS_WITHOUT_MEASURE)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Folder()
+    master = folder.master(["--", "n"])
+    try:
+        with pytest.raises(Failed, match="Permission denied") as caught:
+            master.open([], timeouts=Timeouts())
+    finally:
+        folder.close()
+    assert caught.value.state == "auth"
+    assert len(caught.value.words) <= WORDS_LIMIT
+    assert len(master.said()) <= ERRORS_LIMIT
+    assert "Permanently added 'n'" in master.said()
 
 
 @pytest.mark.parametrize("via", ["openssh", "jump"])
@@ -389,6 +420,7 @@ import getpass, sys, time
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.stream import ERRORS_LIMIT
 
 port, identity, via = sys.argv[1:]
 user = getpass.getuser()
