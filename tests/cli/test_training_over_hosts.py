@@ -73,7 +73,7 @@ def losses(folder: Path) -> dict[int, tuple[float, float]]:
 def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
     project: Project, tiny: Path
 ) -> None:
-    launched(project, "launch")
+    launched(project, "launch", "--nodes", "2")
     whole = losses(tiny)
     assert sorted(whole) == list(range(1, STEPS + 1))
     (tiny / "out").rename(tiny / "whole")
@@ -81,7 +81,7 @@ def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
     # In a script, as most people start it: the stop must reach Python behind it, to save.
     script = 'python -m train --config tiny.yaml "$@" 2>&1 | tee -a train-$RANK.txt\n'
     (project.folder / "train.sh").write_text("set -o pipefail\n" + script)
-    words = ("launch", "-i", "hosts.yaml", "--", "bash", "train.sh")
+    words = ("launch", "-i", "hosts.yaml", "--nodes", "2", "--", "bash", "train.sh")
     with project.start(*words) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if re.search(r"Step 3/", line))
@@ -100,7 +100,7 @@ def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
 
     # Elsewhere: one node fewer, and the same global batch.
     launched(
-        project, "resume", "--checkpoint", f"/shared/tiny/out/step-{stopped_at:06d}", "--nodes", "2"
+        project, "resume", "--checkpoint", f"/shared/tiny/out/step-{stopped_at:06d}", "--nodes", "1"
     )
     other = losses(tiny)
     assert sorted(other) == sorted(whole)
@@ -108,6 +108,7 @@ def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
         assert other[step][0] == pytest.approx(loss, abs=1e-5)
 
 
+@pytest.mark.soak  # tests/cli/test_resume.py shows it with a smaller job
 def test_latest_is_of_the_run_though_an_earlier_training_came_further(
     project: Project, tiny: Path
 ) -> None:
