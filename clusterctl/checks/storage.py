@@ -20,6 +20,7 @@ GIB = 1024**3
 ROOM_FAIL = GIB
 ROOM_WARN = 4 * GIB
 _NOT_SAVED = "the facts, from before the inventory named it, do not have it"
+_LOOK = "clusterctl check"
 DELAY_WARN_S = 2.0
 """Longer, and programs that wait for each other's files give up: NFS caches for up to 60 s."""
 
@@ -59,7 +60,7 @@ def _unasked(facts: Facts, share: str) -> Iterator[Finding]:
                 message=f"whether {share} is one filesystem is not known",
                 wanted=f"the folder {share}, one filesystem for all nodes",
                 found=_NOT_SAVED,
-                remedy="clusterctl check",
+                remedy=_LOOK,
             )
 
 
@@ -121,6 +122,14 @@ def _looked_at(
             yield node, known, known.path(path) or PathFacts(path=path, problem=_NOT_SAVED)
 
 
+def _unseen(path: PathFacts) -> bool:
+    return path.problem == _NOT_SAVED
+
+
+def _silence(path: PathFacts) -> str:
+    return "was not looked at" if _unseen(path) else "does not answer"
+
+
 def _has_place(node: NodeFacts, cluster: Cluster) -> bool:
     return any(
         p.role in {"workdir", "checkpoints"} for p in places(cluster, cluster.node(node.node))
@@ -147,7 +156,7 @@ def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
             check="storage.writable",
             status="unknown" if unknown else "fail",
             nodes=(node.name,),
-            message=f"{path.path} does not answer" if unknown else f"{path.path} is not writable",
+            message=f"{path.path} {_silence(path) if unknown else 'is not writable'}",
             wanted=f"a folder that {known.user or 'the user'} may write to",
             found="mounted read-only" if path.read_only else path.problem or "no answer",
             remedy=_make_writable(path, shlex.quote(known.user) if known.user else "$USER"),
@@ -159,6 +168,8 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 def _make_writable(path: PathFacts, user: str) -> str:
     named = shlex.quote(path.path)
+    if _unseen(path):
+        return _LOOK
     if path.exists is None:
         return f"findmnt -T {named} (on the node): does its file server answer?"
     if path.problem in _FULL:
@@ -188,7 +199,7 @@ def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
             yield explained("storage.room", node.name, path.path)
         elif path.exists is None or not path.total_bytes:
             # The first is said by `storage.writable`; some file systems in user space say 0 of 0.
-            why = "does not answer" if path.exists is None else "does not tell its room"
+            why = _silence(path) if path.exists is None else "does not tell its room"
             message = f"{path.mount or path.path} {why}"
             yield Finding(check="storage.room", status="skip", nodes=(node.name,), message=message)
         elif path.free_bytes is not None and path.free_bytes < ROOM_WARN:
@@ -258,10 +269,10 @@ def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> I
             check="storage.needs",
             status="unknown",
             nodes=(node,),
-            message=f"{need} could not be read",
+            message=f"{need} {'was not looked at' if _unseen(path) else 'could not be read'}",
             wanted="it to be readable",
             found=path.problem or "no answer",
-            remedy=f"ls -l {shlex.quote(need)} (on the node)",
+            remedy=_LOOK if _unseen(path) else f"ls -l {shlex.quote(need)} (on the node)",
         )
     elif model is not None and path.digest != model.digest:
         yield Finding(

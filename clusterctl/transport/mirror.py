@@ -19,11 +19,12 @@ from clusterctl.wire import BODY_LIMIT, Message
 
 ALIVE_SECONDS = 5.0
 """How often we tell a waiting node that we live: it releases the folder after silence."""
-PATHS_LIMIT = 1 << 20
-"""Paths of a plan that are believed."""
+PATHS_LIMIT = 1 << 22
+"""Paths of a plan that are believed: more than a listing holds, and a list of them has room."""
 STEP_SECONDS = 600.0
 """Longest a node may take to compare its folder, or to make way in it."""
 _FOREIGN = "is this host still yours? Its agent asked for files that the sync does not place"
+_MANY = "list what the job's code does not need in .gitignore, or in .clusterctlignore outside git"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +144,10 @@ def _paths(plan: Message) -> list[bytes]:
     Raises:
         Failed: they are too many to be true.
     """
-    if plan.body.count(b"\0") > PATHS_LIMIT:
-        raise Failed("bad-output", "answer", f"a plan of more than {PATHS_LIMIT} paths")
+    count = plan.body.count(b"\0")
+    if count > PATHS_LIMIT:
+        words = f"a plan of {count:,} paths: expected at most {PATHS_LIMIT:,}"
+        raise Failed("bad-output", "answer", words, _MANY)
     return plan.body.split(b"\0")[:-1]
 
 

@@ -191,7 +191,10 @@ def test_a_path_that_nobody_looked_at_is_unknown_and_no_pass() -> None:
     said = {finding.check: finding for finding in result.findings}
     for check in ("storage.shared", "storage.needs", "storage.writable"):
         assert said[check].status == "unknown"
-        assert "do not have it" in said[check].found or check == "storage.writable"
+        assert "do not have it" in said[check].found
+        assert said[check].remedy == "clusterctl check"
+        assert "answer" not in said[check].message
+        assert "could not be read" not in said[check].message
     assert result.exit_code != 0
 
 

@@ -71,6 +71,11 @@ def test_the_same_host_gets_what_the_sync_places(
 
 def test_a_plan_of_more_paths_than_a_folder_holds_is_not_taken_apart() -> None:
     """A body of zero bytes is small; a list of its empty paths is not."""
-    with pytest.raises(Failed, match=f"a plan of more than {PATHS_LIMIT} paths"):
+    with pytest.raises(Failed, match=f"a plan of {PATHS_LIMIT + 1:,} paths") as caught:
         leftovers(Message({"need": 0}, b"\0" * (PATHS_LIMIT + 1)))
+    assert ".gitignore" in caught.value.hint
     assert leftovers(Message({"need": 1}, b"new.py\0old.py\0")) == ("old.py",)
+
+
+def test_a_project_of_two_million_files_can_be_replaced() -> None:
+    assert len(leftovers(Message({"need": 0}, b"a\0" * 2_000_000))) == 2_000_000
