@@ -20,7 +20,7 @@ from clusterctl.wire import Message
 
 TICK = 0.5
 PATIENCE = 60.0
-"""Seconds beyond the grace that a node may take for all of it."""
+"""Seconds beyond the grace that a node may take for all of it, once it was reached."""
 
 GONE, LEFT, UNPROVEN = 0, 1, 3
 
@@ -117,14 +117,17 @@ def stop(
     outcomes: dict[str, StoppedNode] = {}
     last: dict[str, tuple[Message, ...]] = {}
     limit = seconds + PATIENCE
-    until = time.monotonic() + limit
-    with nodes.following(requests, tick=TICK) as stream:
+    reached: dict[str, float] = {}
+    with nodes.following(requests, tick=TICK, patience=limit) as stream:
         for item in stream:
-            if time.monotonic() > until:
+            now = time.monotonic()
+            # A node that does not speak at all ends by itself: by its connection's limits.
+            if all(now > reached.get(name, now) + limit for name in requests.keys() - outcomes):
                 break
             if item is None:
                 continue
             node, message = item
+            reached.setdefault(node, now)
             if isinstance(message, Reply):
                 outcomes[node] = _outcome(message, last.get(node, ()))
                 continue

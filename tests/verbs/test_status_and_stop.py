@@ -6,7 +6,8 @@ import itertools
 import os
 import pwd
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from clusterctl.transport.fake import FakePool, StreamedCall
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs import locate, runs
+from clusterctl.verbs import stop as stop_module
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runview import NodeAnswer, RunView, ended_by, state_of
@@ -238,6 +240,55 @@ def test_stop_on_a_node_that_does_not_answer_is_unproven() -> None:
     _, result = stopping(a=GONE, b=DEAD)
     assert result.exit_code == 3
     assert "timeout" in result.nodes[1].failure
+
+
+class Streams(FakePool):
+    """A pool whose nodes give what iterators give, as it comes."""
+
+    def __init__(self, **streams: Iterator[Message | Reply]) -> None:
+        super().__init__(CLUSTER, {})
+        self.patience: float | None = None
+        self._streams = streams
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> Following:
+        self.patience = patience
+
+        def start(name: str, _request: Request) -> Call:
+            return StreamedCall(CLUSTER.node(name), self._streams[name])
+
+        return Following(start, requests, tick=min(tick, 0.05), patience=patience)
+
+
+def stopped_after(seconds: float, node: str) -> Iterator[Message | Reply]:
+    time.sleep(seconds)
+    yield Message({"stage": "asking"})
+    yield Message({"gone": True, "left": [], "port_free": True, "end": True})
+    yield Reply(node=node, state="ok", phase="answer")
+
+
+def stages() -> Iterator[Message | Reply]:
+    while True:
+        yield Message({"stage": "asking"})
+        time.sleep(0.02)
+
+
+def test_a_node_that_takes_long_to_reach_has_its_full_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_module, "PATIENCE", 0.3)
+    pool = Streams(a=stopped_after(0.0, "a"), b=stopped_after(1.0, "b"))
+    _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
+    assert [node.failure for node in result.nodes] == ["", ""]
+    assert pool.patience == 0.3
+
+
+@pytest.mark.timeout(60)
+def test_a_node_that_stops_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_module, "PATIENCE", 0.3)
+    pool = Streams(a=stopped_after(0.0, "a"), b=stages())
+    _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
+    assert "not done in" in result.nodes[1].failure
+    assert result.exit_code == 3
 
 
 def test_what_is_left_is_said() -> None:
