@@ -30,8 +30,13 @@ _NOT_OUT_OF_MEMORY = (
     "someone on the node sent SIGKILL: the kernel's out-of-memory killer did not run"
 )
 _OOM = "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
-_TOLD = {"rank": "rank-ended", "launcher": "launcher-ended", "supervisor": "supervisor-died"}
-"""Who ended a node's part, as it told the others → the event that it wrote of that itself."""
+_TOLD = {
+    "rank": "rank-ended",
+    "launcher": "launcher-ended",
+    "supervisor": "supervisor-died",
+    "lost": "peer-lost",
+}
+"""What ended a node's part, as it told the others → the event that it wrote of that itself."""
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
 
@@ -130,9 +135,13 @@ def _told(report: NodeReport) -> list[_End]:
     ends: list[_End] = []
     for event in report.events:
         kind = _TOLD.get(str(event.get("by")))
-        if event.get("kind") == "peer-bad-end" and event.get("peer") and kind:
+        lost = event.get("lost")
+        if event.get("kind") != "peer-bad-end" or (kind == "peer-lost" and not lost):
+            continue
+        if event.get("peer") and kind:
             teller = NodeReport(node=str(event["peer"]))
-            cause = _cause(teller, {**event, "kind": kind}, offset)
+            told = {**event, "kind": kind, "peer": lost}
+            cause = _cause(teller, told, offset)
             if cause is not None:
                 ends.append(_End(cause=cause, error=error, echo=False))
     return ends

@@ -41,6 +41,8 @@ class Cause(NamedTuple):
     file: Optional[str] = None
     killed_by: Optional[int] = None
     """The signal that ended the rank or the launcher; `signal` is how others are asked."""
+    lost: Optional[str] = None
+    """The node that was silent for too long."""
 
     @property
     def state(self) -> str:

@@ -37,6 +37,7 @@ _ENDING: Dict[str, Tuple[type, ...]] = {
     "signal": (str, type(None)),
     "file": (str, type(None)),
     "killed_by": (int, type(None)),
+    "lost": (str, type(None)),
 }
 """What an ending is made of; the first three are always there."""
 _LONGEST = 10**8

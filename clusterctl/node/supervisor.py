@@ -192,7 +192,8 @@ class Supervisor:
     def _peer_is_lost(self, node: str, words: str) -> None:
         seconds = self._job["link"]["lost_after"]
         reason = "node %s has been silent for %g s (%s)" % (node, seconds, words)
-        self._end_everywhere(Cause(by="lost", reason=reason, node=self._job["node"]))
+        own = self._job["node"]
+        self._end_everywhere(Cause(by="lost", reason=reason, node=own, lost=node))
         since = time.time() - seconds
         self._record.event("peer-lost", peer=node, message=words, since=since)
 
@@ -211,6 +212,7 @@ class Supervisor:
                 rank=cause.rank,
                 exit_code=cause.exit_code,
                 signal=cause.killed_by,
+                lost=cause.lost,
             )
 
     # The end.

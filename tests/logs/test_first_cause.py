@@ -146,7 +146,18 @@ def test_a_silent_nodes_launcher_or_supervisor_is_named(by: str) -> None:
     assert (cause.node, cause.kind) == ("b", by)
 
 
-@pytest.mark.parametrize("more", [{}, {"by": "stop"}, {"by": "rank", "peer": None}])
+def test_a_node_that_a_silent_node_lost_is_named() -> None:
+    message = "node c has been silent for 15 s (no answer)"
+    event = told(20.0, by="lost", lost="c") | {"message": message}
+    cause = found(NodeReport(node="a", events=[event]))
+    assert (cause.node, cause.kind) == ("c", "node-lost")
+    assert cause.message == f"lost, as b saw it: {message}"
+    own = {"kind": "peer-lost", "time": 20.0, "since": 5.0, "peer": "c"}
+    cause = found(NodeReport(node="a", events=[event]), NodeReport(node="b", events=[own]))
+    assert (cause.node, cause.time, cause.also) == ("c", 5.0, ())
+
+
+@pytest.mark.parametrize("more", [{}, {"by": "stop"}, {"by": "lost"}, {"by": "rank", "peer": None}])
 def test_what_was_told_without_a_code_is_no_cause(more: dict[str, Any]) -> None:
     assert first_cause([NodeReport(node="a", events=[told(1.0, **more)])]) is None
 

@@ -14,7 +14,7 @@ from tests.damage import ANY_JSON, damaged_json
 
 ENDING = {
     "by": "stop", "reason": "why", "node": "w0", "exit_code": 1, "rank": None,
-    "grace": 5.0, "signal": "INT", "file": None, "killed_by": None,
+    "grace": 5.0, "signal": "INT", "file": None, "killed_by": None, "lost": None,
 }  # fmt: skip
 
 

@@ -72,8 +72,8 @@ def test_one_rank_fails_and_everything_is_gone_on_both_nodes(make_run: MakeRun) 
     died = next(e for e in run.events(1) if e["kind"] == "rank-ended" and e["rank"] == 3)
     assert died["ordered"] is False
     told = next(e for e in run.events(0) if e["kind"] == "peer-bad-end")
-    assert {key: told[key] for key in ("peer", "by", "rank", "exit_code", "signal")} == {
-        "peer": run.names[1], "by": "rank", "rank": 3, "exit_code": 7, "signal": None,
+    assert {key: told[key] for key in ("peer", "by", "rank", "exit_code", "signal", "lost")} == {
+        "peer": run.names[1], "by": "rank", "rank": 3, "exit_code": 7, "signal": None, "lost": None,
     }  # fmt: skip
     assert over - died["time"] < 5  # 1.1 s on a machine with nothing else to do
 
@@ -191,6 +191,17 @@ def test_the_masters_death_ends_the_workers(make_run: MakeRun) -> None:
     (lost,) = [e for e in run.events(1) if e["kind"] == "peer-lost"]
     assert lost["peer"] == run.names[0]
     assert lost["time"] - lost["since"] == pytest.approx(3.0, abs=0.5)  # since the last word
+    assert not run.left()
+
+
+def test_the_others_learn_which_node_was_lost(make_run: MakeRun) -> None:
+    run = make_run(SLEEP, nodes=3, lost_after=3.0).start()
+    run.wait_for_log(2, b"here", n=2)
+    wait_until(lambda: len(times(run, 0, "peer-joined")) == 2)
+    run.kill_supervisor_and_guard(1)
+    assert run.ended(2)["end"]["by"] == "peer"
+    (told,) = [e for e in run.events(2) if e["kind"] == "peer-bad-end"]
+    assert (told["peer"], told["by"], told["lost"]) == (run.names[0], "lost", run.names[1])
     assert not run.left()
 
 

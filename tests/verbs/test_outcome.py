@@ -81,6 +81,7 @@ DIED: dict[str, Any] = {"kind": "supervisor-died", "message": "was killed by sig
 TOLD: dict[str, Any] = {
     "kind": "peer-bad-end", "peer": "a", "by": "rank", "rank": 0, "exit_code": 137, "signal": 9,
 }  # fmt: skip
+TOLD_LOST = {"by": "lost", "lost": "c", "rank": None, "exit_code": None, "signal": None}
 OF_A_RANK = {"state": "failed", **over("rank")}
 
 
@@ -93,6 +94,7 @@ OF_A_RANK = {"state": "failed", **over("rank")}
         (OF_A_RANK, OF_A_RANK, DIED, ("failed", 125, "supervisor", "supervisor")),
         (None, STOPPED, LOST, ("lost", 125, "lost", "node-lost")),
         (None, PEER, TOLD, ("failed", 137, "job", "signal")),
+        (None, PEER, TOLD | TOLD_LOST, ("lost", 125, "lost", "node-lost")),
     ],
 )
 def test_the_state_the_code_who_ended_it_and_the_cause_agree(
