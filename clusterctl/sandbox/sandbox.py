@@ -292,7 +292,7 @@ def find(name: str = "sandbox") -> Sandbox:
     """Return the sandbox of this name, started by this or another process.
 
     Raises:
-        UsageError: there is none, or its start was cut off.
+        UsageError: there is none, its start was cut off, or another version started it.
     """
     layout = Layout.of(name)
     if os.path.lexists(base()):
@@ -306,13 +306,20 @@ def find(name: str = "sandbox") -> Sandbox:
             f"sandbox {name} was not started to the end",
             hint=f"clusterctl sandbox down --name {name}",
         ) from None
-    return Sandbox(
-        layout=layout,
-        backend_name=document["backend"],
-        master_port=document["master_port"],
-        hosts=tuple(Host.from_json(host) for host in document["hosts"]),
-        jumps=tuple(Host.from_json(host) for host in document["jumps"]),
-    )
+    try:
+        return Sandbox(
+            layout=layout,
+            backend_name=document["backend"],
+            master_port=document["master_port"],
+            hosts=tuple(Host.from_json(host) for host in document["hosts"]),
+            jumps=tuple(Host.from_json(host) for host in document["jumps"]),
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"sandbox {name} is of another version of clusterctl: {layout.state}:"
+            f" {type(error).__name__}: {error}",
+            hint=f"clusterctl sandbox down --name {name}",
+        ) from error
 
 
 def names() -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
 import yaml
 
+from clusterctl.cli.main import main
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import processes, sandbox
 from clusterctl.sandbox.sandbox import Sandbox
@@ -37,6 +39,20 @@ def test_down_ends_what_was_left_running(pair: Sandbox) -> None:
     assert not processes.alive(pid)
     ps = subprocess.run(["ps", "ax"], capture_output=True, text=True, check=True).stdout
     assert str(pair.layout.root) not in ps
+
+
+@pytest.mark.parametrize("lost", ["jumps", "master_port", "hosts", "users", "gpus"])
+def test_the_sandbox_of_an_older_version_can_be_taken_down(pair: Sandbox, lost: str) -> None:
+    document = json.loads(pair.layout.state.read_text())
+    for part in (document, *document["hosts"]):
+        part.pop(lost, None)
+    pair.layout.state.write_text(json.dumps(document))
+    name = pair.layout.name
+    with pytest.raises(UsageError, match="is of another version of clusterctl") as caught:
+        sandbox.find(name)
+    assert f"clusterctl sandbox down --name {name}" in str(caught.value.hint)
+    assert main(["sandbox", "down", "--name", name]) == 0
+    assert name not in sandbox.names()
 
 
 def test_other_login_shells_need_the_other_backend() -> None:
