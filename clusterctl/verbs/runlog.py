@@ -43,7 +43,7 @@ MESSAGE_LIMIT = 1024 * 1024
 """Bytes of a message's JSON, and of a log that it brings; a node sends a quarter of it at most."""
 STRANGE_LIMIT = 100
 """Messages that are none of a run's, after which no more of a node is read."""
-_TEXTS = ("kind", "by", "peer", "node", "message")
+_TEXTS = ("kind", "by", "peer", "node", "lost", "message")
 _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
 
 
