@@ -22,8 +22,11 @@ from typing import Any, Self
 
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.options import Options
 from clusterctl.transport.state import VARIABLE, state_folder
 from clusterctl.verbs import clusterdoc, runid
+from clusterctl.verbs.shape import RECORDED_END, RECORDED_PLAN, RECORDED_RESUME, wrong
+from clusterctl.verbs.typed import fits, hints
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -61,11 +64,18 @@ class RunRecord:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `document` gave, keys of other versions left out."""
+        """Read what `document` gave, keys of other versions left out.
+
+        Raises:
+            Exception: it is damaged.
+        """
         known = {name: document[name] for name in cls.__slots__ if name in document}
         known["cluster"] = clusterdoc.from_document(document["cluster"])
         known["findings"] = tuple(document.get("findings", ()))
-        return cls(**known)
+        record = cls(**known)
+        if not (record.cluster.nodes and fits(record, cls) and _fits_within(record)):
+            raise ValueError("expected a run's record, found other values in it")
+        return record
 
 
 class Records:
@@ -107,7 +117,9 @@ class Records:
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
         # Its name is part of commands to type: nothing but its folder's, and one without quotes.
-        return record if record and record.run == run and runid.is_word(run) else None
+        if record is None or (record.cluster.name, record.run) != (cluster, run):
+            return None
+        return record if runid.is_word(run) else None
 
     def find(self, run: str) -> RunRecord | None:
         """Return the record of a run, by its id or by the name it was given (the newest)."""
@@ -132,7 +144,8 @@ class Records:
 
     def end(self, record: RunRecord) -> Mapping[str, Any] | None:
         """Return how a run ended, where somebody has seen that."""
-        return _read(self.folder(record.cluster.name, record.run) / "end.json")
+        end = _read(self.folder(record.cluster.name, record.run) / "end.json")
+        return None if end is None or wrong(end, RECORDED_END) else end
 
     def remove(self, cluster: str, run: str) -> None:
         """Forget a run; one that is not remembered is no trouble.
@@ -150,6 +163,19 @@ class Records:
 
     def _folders(self) -> list[Path]:
         return [path for path in self.root.glob("*/*") if (path / "record.json").is_file()]
+
+
+def _fits_within(record: RunRecord) -> bool:
+    """Tell whether what verbs read in a record's tables is as they expect it."""
+    options = {name: value for name, value in record.options.items() if value is not None}
+    return (
+        not wrong(record.plan, RECORDED_PLAN)
+        and (record.resumed is None or not wrong(record.resumed, RECORDED_RESUME))
+        and fits(options.get("name", ""), str)
+        and all(
+            fits(options[name], kind) for name, kind in hints(Options).items() if name in options
+        )
+    )
 
 
 def _write(path: Path, text: str) -> None:

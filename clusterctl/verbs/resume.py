@@ -117,8 +117,8 @@ def resume(
 
 def _ranks(before: RunRecord, cluster: Cluster, asked: Options) -> dict[str, range]:
     """Return the ranks that each node will run, if it runs as many as before; else nothing."""
-    counts = {node["node"]: int(node["procs"]) for node in dict(before.plan).get("nodes", ())}
-    known = all(node.name in counts for node in cluster.nodes)
+    counts = {node["node"]: node.get("procs") for node in before.plan.get("nodes") or ()}
+    known = all(counts.get(node.name) is not None for node in cluster.nodes)
     same = asked.gpus == before.options.get("gpus") and _sizing(cluster) == _sizing(before.cluster)
     if not known or not same:
         return {}

@@ -240,6 +240,29 @@ MET: Shape = {
 LEFT: Shape = {"foreign": _TEXTS}
 TIME: Shape = {"time": _SECONDS}
 READ: Shape = {"read": _COUNT}
+RECORDED_PLAN: Shape = {
+    "world_size": _Maybe(_RANK),
+    "master_port": _Maybe(_PORT),
+    "nodes": _Maybe(
+        _Each(
+            {
+                "node": str,
+                "node_rank": _Maybe(_RANK),
+                "device": _Maybe(str),
+                "procs": _Maybe(_RANK),
+            }
+        )
+    ),
+}
+RECORDED_RESUME: Shape = {
+    "run": _Maybe(str),
+    "checkpoint": _Maybe(str),
+    "command": _Maybe(_TEXTS),
+    "step": _Maybe(_WHOLE),
+    "tree": _Maybe(str),
+    "commit": _Maybe(str),
+}
+RECORDED_END: Shape = {"state": _Maybe(str), "ended_by": _Maybe(str)}
 
 
 def wrong_tail(head: Mapping[str, object]) -> str:

@@ -141,11 +141,12 @@ def stop(
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what a plan says of each node that its proof needs."""
+    """Return what a plan says of each node that its proof needs, if it says all of that."""
     master = {"port": plan.get("master_port")}
     return {
         node["node"]: {"node_rank": node["node_rank"], "device": node["device"], "master": master}
-        for node in plan.get("nodes", ())
+        for node in plan.get("nodes") or ()
+        if None not in (master["port"], node.get("node_rank"), node.get("device"))
     }
 
 

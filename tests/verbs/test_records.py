@@ -7,13 +7,24 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
 
+from clusterctl.cli.recorded_job import changed
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
-from clusterctl.verbs import runid
+from clusterctl.plan.options import Options
+from clusterctl.transport.fake import FakePool
+from clusterctl.verbs import resume, runid
+from clusterctl.verbs.history import history_of
 from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runs import runs
+from clusterctl.verbs.stop import stop
+from clusterctl.wire import plain
+from tests.damage import as_json, damaged_json
+from tests.verbs.runs import finish
 
 CLUSTER = Cluster(
     name="lab",
@@ -77,6 +88,42 @@ def test_keys_of_a_later_version_are_ignored_and_broken_records_are_none(tmp_pat
     for broken in ("{", "[]", json.dumps({**document, "cluster": "lab"})):
         file.write_text(broken)
         assert records.find(record().run) is None
+
+
+FULL = replace(
+    record(),
+    plan={
+        "world_size": 2, "master_port": 29600,
+        "nodes": [{"node": name, "node_rank": rank, "device": "cpu", "procs": 1}
+                  for rank, name in enumerate("ab")],
+    },
+    options={"name": "best", "env": [["A", "x"]], "gpus": 8, "max_restarts": 1, "command": ["x"]},
+    resumed={"run": "lab-0", "checkpoint": "/c", "command": ["x"], "step": 5},
+)  # fmt: skip
+END = {"state": "finished", "ended_by": "job", "exit_code": 0}
+
+
+@given(document=damaged_json(FULL.document()), end=damaged_json(END))
+def test_a_damaged_record_is_none_or_one_that_every_verb_can_use(
+    document: Any, end: Any, tmp_path: Path
+) -> None:
+    records = Records(tmp_path)
+    folder = records.write(record())
+    (folder / "record.json").write_bytes(as_json(document))
+    (folder / "end.json").write_bytes(as_json(end))
+    assert records.all() == [found for found in [records.find(record().run)] if found]
+    kept = records.end(record()) or {}
+    assert all(isinstance(kept.get(name) or "", str) for name in ("state", "ended_by"))
+    for found in records.all():
+        pool = FakePool(found.cluster, {})
+        _, stopped = finish(stop(pool, found.run, found.cluster, plan=found.plan))
+        assert stopped.exit_code == 3
+        history_of(found, records.find)
+        resume._ranks(found, found.cluster, Options())
+        resume._taken_over(found, Options())
+        changed(found, Job(), Options(), records.find)
+        (listed,) = runs(pool, records).runs
+        json.dumps(plain(listed))
 
 
 @pytest.mark.parametrize("name", ["lab-1; id", "$(id)", "-lab", "lab-2"])
