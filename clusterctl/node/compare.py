@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import errno
 import gc
 import os
 import stat
@@ -80,8 +81,28 @@ def told_by_name(root: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = text(os.fsencode(error.filename or root))
-        raise OperationError("file", "%s: %s" % (where, error.strerror)) from error
+        path = os.fsencode(error.filename or root)
+        message = "%s: %s" % (text(path), error.strerror)
+        raise OperationError("file", message, hint=_way_to_write(root, path, error)) from error
+
+
+def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
+    """Return what to type where this user lacks the right: mostly another one synced there."""
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return ""
+    import shlex  # noqa: PLC0415  (most syncs are not refused)
+
+    from clusterctl.node.lock import user_name  # noqa: PLC0415
+
+    path = os.path.join(root, path)
+    while path != b"/" and (not os.path.lexists(path) or os.access(path, os.W_OK)):
+        path = os.path.dirname(path)
+    owner = os.lstat(path).st_uid
+    if owner == os.getuid():
+        return "chmod u+rwX %s" % shlex.quote(text(path))
+    top = root if path.startswith(root) else path
+    way = "as user %s, in a group of both: chmod -R g+rwX %s, and sync with umask 002"
+    return way % (user_name(owner), shlex.quote(text(top)))
 
 
 def folder(args: Dict[str, Any]) -> bytes:
@@ -187,7 +208,8 @@ def make_folder(root: bytes) -> None:
         os.makedirs(os.path.join(root, FOLDER), exist_ok=True)
     except OSError as error:
         message = "%s cannot be written: %s" % (text(root), error.strerror)
-        raise OperationError("workdir", message) from error
+        hint = _way_to_write(root, os.path.join(root, FOLDER), error)
+        raise OperationError("workdir", message, hint=hint) from error
 
 
 def _since_placed(manifest: Manifest, tree: str) -> Optional[List[bytes]]:

@@ -14,12 +14,12 @@ from tests.conftest import MakeSandbox
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(600)]
 
 
-def of_bob(ada: Project) -> Project:
-    """Return another person's project on the same hosts."""
+def of_bob(ada: Project, workdir: str | None = None) -> Project:
+    """Return another person's project on the same hosts, with a workdir of its own by default."""
     root = ada.folder.parent
     document = yaml.safe_load(ada.sandbox.layout.inventory_of("bob").read_text())
     inventory = root / "hosts-bob.yaml"
-    workdir = f"{ada.workdir}-of-bob"
+    workdir = workdir or f"{ada.workdir}-of-bob"
     inventory.write_text(yaml.safe_dump(document | {"workdir": workdir}))
     folder = root / "project-of-bob"
     folder.mkdir()
@@ -51,3 +51,19 @@ def test_a_run_of_ada_is_out_of_bobs_reach(
         answer = bob.run(*verb)
         assert answer.returncode == 0, answer.stdout + answer.stderr
     assert ada.status(run)["state"] == "running"
+
+
+@pytest.mark.parametrize("within", ["", "/of-bob"])
+def test_a_sync_into_a_folder_of_ada_names_her_and_what_to_type(
+    make_sandbox: MakeSandbox, make_project: MakeProject, within: str
+) -> None:
+    box = make_sandbox(nodes=1, users=("ada", "bob"))
+    ada = make_project(box)
+    assert ada.run("sync").returncode == 0
+    bob = of_bob(ada, ada.workdir + within)
+    (bob.folder / "more.py").write_text("")
+
+    refused = bob.run("sync", "--delete")
+    assert refused.returncode != 0
+    assert "Permission denied" in refused.stderr
+    assert f"as user ada, in a group of both: chmod -R g+rwX {ada.workdir}" in refused.stderr
