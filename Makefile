@@ -24,7 +24,8 @@ lint: setup
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 
-build/ready: .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
+# This folder's own time is that of a new file or one removed: build/tree has a link to each.
+build/ready: . .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
 	@.ci/wheel
 	@touch $@
 
