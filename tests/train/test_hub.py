@@ -192,15 +192,20 @@ def test_a_gated_model_needs_the_token_which_is_never_shown(tmp_path: Path, stan
     assert not any(TOKEN.encode() in path.read_bytes() for path in kept)
 
 
-def launch(home: Path, stand_in: Hub, output: Path, *words: str) -> str:
-    """Train on the two processes of a node, and return what was said."""
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def launch(
+    home: Path, stand_in: Hub, output: Path, *words: str, launcher: tuple[str, ...] = ()
+) -> str:
+    """Train on the processes of a node, and return what was printed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
     environment |= {"HF_ENDPOINT": stand_in.url, "HF_HOME": str(home), "HF_TOKEN": TOKEN}
     environment |= {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("-m", "train", "--name-or-path=org/gated", "--dataset-path=org/text"),
+            *(sys.executable, *launcher, "-m", "train"),
+            *("--name-or-path=org/gated", "--dataset-path=org/text"),
             *("--eval-dataset-path=org/text", f"--output-dir={output}", "--max-steps=1"),
             *("--seq-len=32", "--tensorboard=off", *words),
         ],
@@ -223,7 +228,7 @@ def test_a_model_and_data_of_the_hub_are_trained_on_and_then_without_it(
     data = {f"data/{name}.jsonl": (tiny / f"{name}.jsonl").read_bytes() for name in SPLITS}
     stand_in.files |= {"models/org/gated": model, "datasets/org/text": data}
     home, output = tmp_path / "home", tmp_path / "output"
-    said = launch(home, stand_in, output)
+    said = launch(home, stand_in, output, launcher=TWO_RANKS)
     assert "done at step 1" in said
     assert "Warning" not in said
     assert "dataset_path: train.jsonl of org/text on the hub" in said
