@@ -22,7 +22,7 @@ DAEMON = """
 import os, time
 if os.fork() == 0:
     os.setsid()
-print("here", flush=True)
+os.write(1, b"here\\n")  # at once: with PYTHONUNBUFFERED `print` writes the end of a line by itself
 time.sleep(300)
 """
 

@@ -28,7 +28,13 @@ signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path("asked").touch(), exit())
 print("here", flush=True)
 time.sleep(300)
 """
-DAEMON = "import os\nif os.fork() == 0:\n    os.setsid()\n" + SLEEP
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+os.write(1, b"here\\n")  # at once: with PYTHONUNBUFFERED `print` writes the end of a line by itself
+time.sleep(300)
+"""
 MakeRun = Callable[..., Run]
 
 

@@ -45,7 +45,7 @@ import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.setsid() if os.fork() == 0 else 0
-print("here")
+os.write(1, b"here\\n")  # at once: with PYTHONUNBUFFERED `print` writes the end of a line by itself
 time.sleep(300)
 """
 
