@@ -203,7 +203,8 @@ def test_a_second_run_has_a_workdir_of_its_own(project: Project) -> None:
     other = yaml.safe_load(project.inventory.read_text())["workdir"] + "-second"
     second = project.launch("--nodes", "node[2-3]", "--workdir", other, "--", "job.py")
     assert second.returncode == 0, second.stderr
-    assert f"[*:0-1] in {other}" in second.stdout
+    printed = [line.partition("] ")[2] for line in second.stdout.splitlines()]
+    assert set(printed) == {f"in {other}"}  # one line for both ranks, or two on a busy machine
     assert project.status(first.stdout.strip())["state"] == "running"
 
 

@@ -51,7 +51,8 @@ def test_a_run_whose_rank_failed_once_finishes_and_tells_both_attempts(project: 
     ends = {(one["rank"], one["pid"]): one for one in events if one["kind"] == "rank-ended"}
     pids = {(attempt, rank): pid for attempt, rank, pid in started}
     assert ends[1, pids[0, 1]]["exit_code"] == 7
-    assert ends[0, pids[0, 0]]["signal"] == 15
+    # torchrun waits for the ranks that it ends, and may be quicker than the supervisor.
+    assert ends[0, pids[0, 0]]["signal"] in {15, None}
     last = [(rank["pid"], rank["exit_code"], rank["joined"]) for rank in status["ranks"]]
     assert last == [(pids[1, 0], 0, True), (pids[1, 1], 0, True)]
 
