@@ -67,6 +67,7 @@ def make_plan(
                 master_address=network.master_address,
                 master_port=network.master_port,
                 args=job.args,
+                log_dir=_log_dir(cluster, _folder(cluster, node, facts[node.name], run)),
             ),
         )
         for node_rank, (node, count, first) in enumerate(
@@ -135,8 +136,7 @@ def _plan_node(
     run: str,
     place: Place,
 ) -> NodePlan:
-    root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
-    folder = posixpath.join(root, cluster.name, run, node.name)
+    folder = _folder(cluster, node, facts, run)
     return NodePlan(
         node=node.name,
         host=node.host,
@@ -169,6 +169,17 @@ def _plan_node(
             launcher=launcher.environment(place),
         ),
     )
+
+
+def _folder(cluster: Cluster, node: Node, facts: NodeFacts, run: str) -> str:
+    """Return the run's folder on a node."""
+    root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
+    return posixpath.join(root, cluster.name, run, node.name)
+
+
+def _log_dir(cluster: Cluster, folder: str) -> str:
+    """Return where torchrun keeps its own files; empty if the job says where."""
+    return "" if "PET_LOG_DIR" in dict(cluster.job.env) else f"{folder}/torchrun"
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:

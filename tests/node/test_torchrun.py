@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -38,4 +39,7 @@ def test_unequal_nodes_gather_and_one_failure_ends_all(make_run: Callable[..., R
     assert died["ordered"] is False
     assert told["time"] - died["time"] < 5  # 0.01 s on a machine with nothing else to do
     assert events[0]["end"]["left"] == []
+    for n in (0, 1):
+        (own,) = Path(run.paths(n).folder, "torchrun").iterdir()  # and nothing in /tmp
+        assert (own / "attempt_0").is_dir()
     assert "nested-launcher" not in {*events[0], *events[1]}

@@ -41,8 +41,16 @@ def test_torchrun_is_called_by_address_on_every_node(plan: Planner) -> None:
         "/venv/bin/python", "-m", "torch.distributed.run",
         "--nnodes=3", "--node-rank=1", "--nproc-per-node=4",
         "--master-addr=10.0.0.0", "--master-port=29500", "--local-addr=10.0.0.1",
+        "--log-dir=/var/tmp/clusterctl-1000/lab/lab-1/n1/torchrun",
         "--no-python", "/venv/bin/python", "-m", "train", "--lr", "1e-4",
     )  # fmt: skip
+
+
+def test_a_folder_of_the_jobs_own_for_torchruns_files_counts(plan: Planner) -> None:
+    own = plan(job=Job(command=("x.py",), env=(("PET_LOG_DIR", "/logs"),))).master
+    assert not any(word.startswith("--log-dir") for word in own.launcher_argv)
+    given = plan(job=Job(command=("x.py",), launcher_args=("--log-dir=/logs",))).master
+    assert given.launcher_argv[-2] == "--log-dir=/logs"  # the last one counts
 
 
 def test_launcher_args_pass_through_and_restarts_let_the_launcher_decide(plan: Planner) -> None:

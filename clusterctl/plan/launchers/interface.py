@@ -21,6 +21,8 @@ class Place:
     master_port: int
     args: tuple[str, ...]
     """The person's own arguments for the launcher."""
+    log_dir: str
+    """Where the launcher's own files go, on the node; empty: where it is used to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ def argv(place: Place) -> tuple[str, ...]:
         f"--master-addr={place.master_address}",
         f"--master-port={place.master_port}",
         f"--local-addr={place.address}",
+        # Else it leaves a folder in /tmp.
+        *((f"--log-dir={place.log_dir}",) if place.log_dir else ()),
         *place.args,
         "--no-python",
     )
