@@ -135,15 +135,15 @@ def _told(report: NodeReport) -> list[_End]:
     ends: list[_End] = []
     for event in report.events:
         kind = _TOLD.get(str(event.get("by")))
-        lost = event.get("lost")
-        if event.get("kind") != "peer-bad-end" or (kind == "peer-lost" and not lost):
+        peer, lost = event.get("peer"), event.get("lost")
+        if event.get("kind") != "peer-bad-end" or not peer or not kind:
             continue
-        if event.get("peer") and kind:
-            teller = NodeReport(node=str(event["peer"]))
-            told = {**event, "kind": kind, "peer": lost}
-            cause = _cause(teller, told, offset)
-            if cause is not None:
-                ends.append(_End(cause=cause, error=error, echo=False))
+        if kind == "peer-lost" and not lost:
+            continue  # of an older version, which did not record that
+        told = {**event, "kind": kind, "peer": lost}
+        cause = _cause(NodeReport(node=str(peer)), told, offset)
+        if cause is not None:
+            ends.append(_End(cause=cause, error=error, echo=False))
     return ends
 
 

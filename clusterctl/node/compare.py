@@ -87,7 +87,7 @@ def told_by_name(root: bytes) -> Iterator[None]:
 
 
 def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
-    """Return what to type where this user lacks the right: mostly another one synced there."""
+    """Return what to type if this user lacks the right: mostly another user synced there."""
     if error.errno not in (errno.EACCES, errno.EPERM):
         return ""
     import shlex  # noqa: PLC0415  (most syncs are not refused)

@@ -88,13 +88,13 @@ def _check_end(address: str, port: object) -> None:
     """Refuse what is no end of a connection: a host's name would be looked up, however long."""
     _socket.inet_pton(_socket.AF_INET6 if ":" in address else _socket.AF_INET, address)
     if not isinstance(port, int):
-        raise TypeError("a port was expected, not %r" % port)
+        raise TypeError("expected a port, found %r" % port)
 
 
 def _texts(values: Iterable[Any]) -> None:
     for value in values:
         if not isinstance(value, str):
-            raise TypeError("a text was expected, not %r" % value)
+            raise TypeError("expected a text, found %r" % value)
 
 
 def _seconds(value: Any) -> float:  # noqa: ANN401  (as JSON brought it)

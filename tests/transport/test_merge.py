@@ -59,7 +59,7 @@ def test_fast_iterators_wait_for_a_slow_reader() -> None:
     assert all(flood.made == 100 for flood in floods.values())
 
 
-def test_whoever_stops_reading_ends_iterators_that_wait_for_room() -> None:
+def test_a_reader_that_stops_ends_iterators_that_wait_for_room() -> None:
     flood = Flood(10**9)
     found = cast("Generator[tuple[str, Message]]", merged({"a": flood.messages()}))
     next(found)

@@ -22,7 +22,7 @@ class Place:
     args: tuple[str, ...]
     """The person's own arguments for the launcher."""
     log_dir: str
-    """Where the launcher's own files go, on the node; empty: where it is used to."""
+    """Folder on the node for the launcher's own files; empty: the launcher chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
