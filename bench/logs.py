@@ -1,13 +1,15 @@
 """A run's logs: ours against `ssh HOST cat`, how late a line is, and a gigabyte with lost links.
 
-`python bench/logs.py [MB] [ROUNDS] [SECONDS] [FOLLOWED_MB]` starts three hosts; 0 leaves a part
-out. First, MB of logs such as ten hours of six ranks leave are read by `logs --raw`, by
-`logs --collect` and by one `ssh HOST cat` a host at once, in turns. `ssh` uses the cipher that
+`python bench/logs.py [MB] [ROUNDS] [SECONDS] [FOLLOWED_MB] [LARGE_MB]` starts three hosts; 0
+leaves a part out. First, MB of logs such as ten hours of six ranks leave are read by `logs
+--raw`, by `logs --collect` and by one `ssh HOST cat` a host at once, in turns. Then LARGE_MB are,
+for which a command's own start weighs less. The lines are those of a training: time, step, loss,
+norm, tok/s, memory, now and then a warning or a traceback. `ssh` uses the cipher that
 `clusterctl` agrees on, and then its own first choice. paramiko alone, which carries our bytes, is
-measured beside them. CPU seconds are those of the client, the servers and all they start: where
-other programs use the cores, their ratio is the one to read. Second, a launch is followed for
-SECONDS: how long a line takes from its rank to the reader of stdout. Third, FOLLOWED_MB of numbered
-lines are followed while connections are killed; each rank's lines must have the hash of its file.
+measured beside them. CPU seconds are those of the client, the servers and all they start: when
+other programs use the cores, read their ratio. Second, a launch is followed for SECONDS: how long
+a line takes from its rank to the reader of stdout. Third, FOLLOWED_MB of numbered lines are
+followed while connections are killed; each rank's lines must have the hash of its file.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -38,12 +41,16 @@ MB = int(sys.argv[1]) if len(sys.argv) > 1 else 98
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
 SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 20
 FOLLOWED_MB = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
+LARGE_MB = int(sys.argv[5]) if len(sys.argv) > 5 else 1000
+LARGE_ROUNDS = 2
 HOSTS = 3
 PER_HOST = 2
 CUTS = 10
 CIPHER = "aes128-gcm@openssh.com"
 """What `clusterctl` and OpenSSH agree on."""
 HOURS = 10
+UNIQUE = 20_000_000
+"""Bytes of each log until it begins again."""
 NOTES = 2000
 """How often a supervisor's notes of ten hours say how far a log had grown."""
 WANTED = 0.5
@@ -60,6 +67,16 @@ while time.time() < until:
     print("line", os.environ["RANK"], "%.6f" % time.time(), flush=True)
 """
 """Each rank prints five lines a second, at random moments, as no two ranks do at once."""
+
+TRACEBACK = """\
+ERROR data: worker {number} failed, its shard is read again
+Traceback (most recent call last):
+  File "/workspace/train/data/loader.py", line 217, in __next__
+    sample = self.shards[self.shard].read(self.place)
+  File "/workspace/train/data/shards.py", line 88, in read
+    raise OSError(errno.EIO, f"short read at {number}")
+OSError: [Errno 5] short read at {number}
+"""
 
 NUMBERED = """\
 import os, sys, time
@@ -101,13 +118,14 @@ with Pool(cluster) as pool:
 
 
 def main() -> None:
-    """Run all three rows."""
+    """Run all rows."""
     box = sandbox.up(f"benchlogs{os.getpid()}", nodes=HOSTS, backend=sandbox.best_backend())
     try:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(box, Path(folder))
-            if MB:
-                bench.read_history()
+            for size, rounds in ((MB, ROUNDS), (LARGE_MB, LARGE_ROUNDS)):
+                if size:
+                    bench.read_history(size, rounds)
             if SECONDS:
                 bench.follow_lines()
             if FOLLOWED_MB:
@@ -170,13 +188,13 @@ class Bench:
         assert len(found) == HOSTS * PER_HOST, found
         return found
 
-    def read_history(self) -> None:
+    def read_history(self, size: int, rounds: int) -> None:
         """Compare reading what an ended run wrote."""
         run = self.launch("timed.py", "SECONDS=0.5")
         self.must(self.command("logs", "-f", "--raw", run))
         logs = self.logs_of(run)
         for rank, path in logs.items():
-            fill(path, rank, MB * 1_000_000 // len(logs))
+            fill(path, rank, size * 1_000_000 // len(logs))
         out = self.folder / "out"
         commands = {
             host.name: f"cat /var/tmp/clusterctl-*/*/{run}/{host.name}/ranks/*.log"
@@ -194,23 +212,27 @@ class Bench:
             "logs --raw": lambda: [self.command("logs", "--raw", run)],
             "logs --collect": lambda: [self.command("logs", "--collect", str(out), run)],
         }
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-        for number in range(ROUNDS):
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
+        for number in range(rounds):
             for name, argvs in sides.items():
                 shutil.rmtree(out, ignore_errors=True)
                 found[name].append(self.timed(argvs(), self.folder / "sink"))
                 if number == 0:
                     self.require_equal(name, out, logs)
-        print(f"{MB} MB of {HOSTS * PER_HOST} ranks on {HOSTS} hosts, {ROUNDS} rounds")
-        show(found, {"logs --raw", "logs --collect"})
+        print(f"{size} MB of {HOSTS * PER_HOST} ranks on {HOSTS} hosts, {rounds} rounds")
+        print(f"  {deflated(next(iter(logs.values())))}")
+        show(found, size, {"logs --raw", "logs --collect"})
 
     def ssh(self, commands: dict[str, str], cipher: str | None) -> list[list[str]]:
         """Return one ssh for each host."""
         words = ["ssh", "-o", "BatchMode=yes", *(("-c", cipher) if cipher else ())]
         return [self.box.command([*words, host, cat]) for host, cat in commands.items()]
 
-    def timed(self, argvs: list[list[str]], sink: Path) -> tuple[float, float]:
-        """Run commands at once into a file each; return the seconds on the clock and of CPU."""
+    def timed(self, argvs: list[list[str]], sink: Path) -> tuple[float, ...]:
+        """Run commands at once into a file each; return the seconds.
+
+        They are those on the clock, of CPU, and of these the client's and the servers'.
+        """
         before = self.processor_seconds()
         began = time.monotonic()
         running = []
@@ -225,16 +247,19 @@ class Bench:
             sys.exit(f"{' '.join(argvs[0])} failed")
         seconds = time.monotonic() - began
         time.sleep(SETTLE_SECONDS)
-        return seconds, self.processor_seconds() - before
+        client, servers = (
+            now - then for now, then in zip(self.processor_seconds(), before, strict=True)
+        )
+        return seconds, client + servers, client, servers
 
-    def processor_seconds(self) -> float:
-        """Return what the ended children of this process and of the servers have used."""
+    def processor_seconds(self) -> tuple[float, float]:
+        """Return what the ended children of this process, and the servers with theirs, used."""
         own = os.times()
-        used = own.children_user + own.children_system
+        used = 0.0
         for server in self.servers:
             times = server.cpu_times()
             used += times.user + times.system + times.children_user + times.children_system
-        return used
+        return own.children_user + own.children_system, used
 
     def require_equal(self, name: str, out: Path, logs: dict[int, Path]) -> None:
         """Compare what a side brought with the files on the hosts."""
@@ -315,19 +340,10 @@ class Bench:
 def fill(path: Path, rank: int, size: int) -> None:
     """Write a log, and the notes of when it had grown how far."""
     chance = random.Random(rank)
-    lines = []
-    length = number = 0
-    while length < size:
-        loss = chance.random()
-        line = b"%02d %010d | loss %.4f | lr 1.00e-04 | 12345.6 tok/s | 61.2 GiB\n" % (
-            rank,
-            number,
-            loss,
-        )
-        lines.append(line)
-        length += len(line)
-        number += 1
-    data = b"".join(lines)
+    data = b"".join(lines_of(rank, min(size, UNIQUE), chance))
+    data = (data * (size // len(data) + 1))[:size]
+    data = data[: data.rfind(b"\n") + 1]
+    length = len(data)
     path.write_bytes(data)
     now = time.time()
     begin = now - HOURS * 3600 + chance.random() * HOURS * 3600 / NOTES
@@ -336,6 +352,44 @@ def fill(path: Path, rank: int, size: int) -> None:
         for n in range(NOTES)
     ]
     path.with_suffix(".times").write_bytes(b"".join(notes))
+
+
+def lines_of(rank: int, size: int, chance: random.Random) -> Iterator[bytes]:
+    """Yield lines as a training writes them; each begins with its rank, for `require_hashes`."""
+    step, moment, loss = 0, 1.79e9, 11.5
+    while size > 0:
+        step += 1
+        seconds = chance.gauss(0.24, 0.01)
+        moment += seconds
+        loss += (1.8 - loss) * 2e-5 + chance.gauss(0, 0.01)
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))
+        text = (
+            f"INFO train: step {step}/400000 | loss {loss:.4f} | norm {chance.expovariate(2):.3f}"
+            f" | lr {3e-4 * (1 - step / 400000):.3e} | {seconds:.3f} s | {4681 / seconds:.0f} tok/s"
+            f" | {61 + chance.random():.1f} GiB\n"
+        )
+        if step % 997 == 0:
+            text += f"WARNING data: sample {chance.getrandbits(40):#x} has {step % 4096} tokens\n"
+        if step % 4999 == 0:
+            text += TRACEBACK.format(number=chance.getrandbits(30))
+        for line in text.splitlines(keepends=True):
+            whole = f"{rank:02d} {when},{moment % 1 * 1000:03.0f} {line}".encode()
+            size -= len(whole)
+            yield whole
+
+
+def deflated(path: Path) -> str:
+    """Tell how far a log deflates, and what that costs."""
+    with path.open("rb") as file:
+        data = file.read(UNIQUE)
+    began = time.process_time()
+    small = zlib.compress(data, 1)
+    middle = time.process_time()
+    zlib.decompress(small)
+    rates = [len(data) / 1e6 / used for used in (middle - began, time.process_time() - middle)]
+    return "deflated 1:{:.1f}, at {:.0f} MB/s of CPU, inflated at {:.0f}".format(
+        len(data) / len(small), *rates
+    )
 
 
 def require_hashes(files: list[Path], logs: dict[int, Path]) -> None:
@@ -357,19 +411,20 @@ def require_hashes(files: list[Path], logs: dict[int, Path]) -> None:
                 sys.exit(f"rank {rank}: what came is not what {path} holds")
 
 
-def show(found: dict[str, list[tuple[float, float]]], ours: set[str]) -> None:
+def show(found: dict[str, list[tuple[float, ...]]], size: int, ours: set[str]) -> None:
     """Print medians, and of our sides how fast they were beside the first."""
     medians = {
-        name: [statistics.median(pair) for pair in zip(*v, strict=True)]
+        name: [statistics.median(each) for each in zip(*v, strict=True)]
         for name, v in found.items()
     }
     base = next(iter(medians.values()))
-    for name, (seconds, used) in medians.items():
+    for name, (seconds, used, client, servers) in medians.items():
         spread = f"({min(found[name])[0]:.2f} to {max(found[name])[0]:.2f})"
         goal = f"  (wanted ≥ {WANTED})" if name in ours else ""
         print(
-            f"  {name:24} {seconds:6.2f} s {spread:16} {MB / seconds:4.0f} MB/s"
-            f"  speed {base[0] / seconds:.2f}   {used:5.2f} s of CPU  {base[1] / used:.2f}{goal}",
+            f"  {name:24} {seconds:6.2f} s {spread:16} {size / seconds:4.0f} MB/s"
+            f"  speed {base[0] / seconds:.2f}   {used:5.2f} s of CPU ({client:.2f} client,"
+            f" {servers:.2f} servers)  {base[1] / used:.2f}{goal}",
             flush=True,
         )
 
