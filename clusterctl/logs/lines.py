@@ -117,6 +117,9 @@ class LineSplitter:
         if self._rest:
             data = self._rest + data
         whole = max(data.rfind(b"\n", searched), data.rfind(b"\r", searched, len(data) - 1)) + 1
+        if whole > 0 and len(data) - whole <= LINE_LIMIT:
+            begin, self._begin, self._rest = self._begin, self._begin + whole, data[whole:]
+            return [Chunk(begin, data[:whole])]
         cuts = [0, whole] if whole else [0]
         while len(data) - cuts[-1] > LINE_LIMIT:
             cuts.append(_character_start(data, cuts[-1] + LINE_LIMIT))

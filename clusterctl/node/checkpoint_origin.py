@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.lock import exclude
 from clusterctl.node.paths import NodePaths, default_root
-from clusterctl.node.record import over_at, read_json
+from clusterctl.node.reading import over_at, read_json
 
 _LOCAL = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}

@@ -6,16 +6,18 @@ whose agent would read the folder's files differently.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
-from typing import Any, Dict, List, Optional
 
 from clusterctl.node import loader, main
 from clusterctl.node.link import Gone, Link
 from clusterctl.node.paths import NodePaths
-from clusterctl.wire import Message
+from clusterctl.wire import Message, from_json, to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
 
 HANDED_OVER = "handed_over"
 
@@ -34,7 +36,7 @@ def to_runs_own(op: str, args: Dict[str, Any], link: Link, paths: NodePaths) -> 
         return
     kept = _kept_agent(paths)
     if kept is not None and kept != loader.program():
-        told = json.dumps({**args, HANDED_OVER: True})
+        told = to_json({**args, HANDED_OVER: True}).decode()
         link.become(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
 
 
@@ -56,7 +58,7 @@ def take_over(op: str, told: str) -> int:
     link = main.take_channel()
     link.start_beating()
     try:
-        link.end(main.answer(Message({"op": op, "args": json.loads(told)}), link))
+        link.end(main.answer(Message({"op": op, "args": from_json(told.encode())}), link))
     except Gone:
         return 1
     return 0

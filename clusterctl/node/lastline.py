@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Optional, Tuple
 
 from clusterctl.node.paths import NodePaths, rank_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional, Tuple
 
 END_BYTES = 8192
 LINE_CHARACTERS = 500

@@ -12,7 +12,7 @@ from clusterctl.node.environ import decode, parse
 from clusterctl.node.link import OperationError
 from clusterctl.node.lock import exclude
 from clusterctl.node.paths import default_root, runs
-from clusterctl.node.record import read_json
+from clusterctl.node.reading import read_json
 from clusterctl.node.spawn import STAMP_LOCK, STAMP_RUN
 
 LEAVING_SECONDS = 3.0

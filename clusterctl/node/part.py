@@ -11,7 +11,8 @@ from clusterctl.node import lock, processes
 from clusterctl.node.ending import AFTER_TERM, KILL_LIMIT, send_all
 from clusterctl.node.paths import NOWHERE, NodePaths
 from clusterctl.node.processes import Process
-from clusterctl.node.record import Record, read_json
+from clusterctl.node.reading import read_json
+from clusterctl.node.record import Record
 from clusterctl.node.spawn import stamps
 from clusterctl.node.status import Recorded, is_alive, keepers
 from clusterctl.node.stopfile import remove_left_by

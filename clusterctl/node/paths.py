@@ -17,13 +17,15 @@ Never under HOME, which may be one filesystem for all nodes and away just when i
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.kinds import described
 from clusterctl.node.link import OperationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 EVENTS = "events.jsonl"
 LAUNCHER_LOG = "launcher.log"
@@ -37,10 +39,13 @@ def default_root() -> str:
     return "/var/tmp/clusterctl-%d" % os.getuid()  # noqa: S108  (0700, owner checked: see `make`)
 
 
-class NodePaths(NamedTuple):
+class NodePaths:
     """The files of one node's part of a run."""
 
-    folder: str
+    __slots__ = ("folder",)
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
 
     @classmethod
     def of(cls, args: Dict[str, Any]) -> NodePaths:
@@ -137,6 +142,8 @@ class NodePaths(NamedTuple):
         Raises:
             OperationError: `state-folder`: it cannot be made, is another's, or is there already.
         """
+        import contextlib  # noqa: PLC0415  (launches only)
+
         *parents, _ = self._levels()
         try:
             for parent in parents:
@@ -177,8 +184,8 @@ def dropped_of(log: str) -> str:
 
 def rank_of(log: str) -> Optional[int]:
     """Return the rank that a log's name stands for, None for the launcher's."""
-    name = os.path.basename(log)
-    return int(name[:-4]) if name[:-4].isdigit() else None
+    name = log.rpartition("/")[2][: -len(".log")]
+    return int(name) if name.isdigit() else None
 
 
 def runs(root: str, cluster: str) -> Iterator[NodePaths]:

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from clusterctl.node.paths import NodePaths, times_of
 from clusterctl.node.processes import Mark, alive
+from clusterctl.node.reading import boot_time
 
 RESERVE = 65536
 MOST_WAITING = 10000
@@ -23,22 +24,6 @@ MOST_TIMES = 4096
 """Lines of a log's times, after which the older ones are thinned."""
 TIMES_PRECISION = 200
 """Times are kept to this part of their age: of a week about 2,000 lines are left."""
-
-
-def boot_time() -> float:
-    """Return seconds since boot, sleep included: no one sets this clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def boot_id() -> str:
-    """Return what tells this boot from others: pids of an earlier one mean nothing."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
-def over_at(end: Optional[Dict[str, Any]]) -> Optional[float]:
-    """Return when a part was over, by its end; earlier versions kept only when the end began."""
-    return (end or {}).get("over") or (end or {}).get("time")
 
 
 def write_whole(path: str, value: Dict[str, Any]) -> None:
@@ -81,16 +66,6 @@ def thinned(lines: List[bytes], now: float) -> List[bytes]:
     if lines and kept[-1:] != lines[-1:]:
         kept.append(lines[-1])
     return kept
-
-
-def read_json(path: str) -> Optional[Dict[str, Any]]:
-    """Return a JSON file's object, None where there is none (yet)."""
-    try:
-        with open(path) as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 class Record:

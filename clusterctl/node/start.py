@@ -22,7 +22,8 @@ from clusterctl.node.link import Link, OperationError
 from clusterctl.node.manifest import is_unfinished
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
 from clusterctl.node.rank import which
-from clusterctl.node.record import boot_id, write_whole
+from clusterctl.node.reading import boot_id
+from clusterctl.node.record import write_whole
 from clusterctl.node.spawn import STAMP_LOCK, stamps
 from clusterctl.node.stopfile import remove_leftovers
 from clusterctl.wire import Message

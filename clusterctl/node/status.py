@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional
 
-from clusterctl.node import lock, processes
 from clusterctl.node.handover import to_runs_own
 from clusterctl.node.lastline import last_line
 from clusterctl.node.link import Link, OperationError
 from clusterctl.node.paths import NodePaths, default_root, runs
-from clusterctl.node.record import boot_id, boot_time, read_json
+from clusterctl.node.reading import boot_id, boot_time, read_json
 from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+# What asks a living run takes longer to import than an ended one to read.
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from clusterctl.node.processes import Mark
 
 END = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
@@ -66,7 +71,7 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
         state = account.get("state", "starting")
     else:
         state = "lost"
-        living = {mark[0] for mark in recorded(paths) if processes.alive(mark)}
+        living = {mark[0] for mark in recorded(paths) if is_there(mark)}
         for rank in ranks:
             if rank["pid"] not in living:
                 rank["state"] = "ended"
@@ -101,10 +106,17 @@ def is_alive(saved: Dict[str, Any]) -> bool:
     """
     if not saved or saved.get("boot_id") != boot_id():
         return False
-    return any(map(processes.alive, keepers(saved)))
+    return any(map(is_there, keepers(saved)))
 
 
-def keepers(saved: Dict[str, Any]) -> List[processes.Mark]:
+def is_there(mark: Mark) -> bool:
+    """Tell whether this very process still runs."""
+    from clusterctl.node.processes import alive  # noqa: PLC0415
+
+    return alive(mark)
+
+
+def keepers(saved: Dict[str, Any]) -> List[Mark]:
     """Return the supervisor of that account and its guard."""
     guard = saved.get("guard") or (saved["pid"], saved["start"])
     return [(saved["pid"], saved["start"]), (guard[0], guard[1])]
@@ -112,6 +124,8 @@ def keepers(saved: Dict[str, Any]) -> List[processes.Mark]:
 
 def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
     """Return the living supervisor's own account; None where it does not answer."""
+    from clusterctl.node import lock  # noqa: PLC0415
+
     answer = lock.ask(job["lock"], {"ask": "state"}) or {}
     account: Optional[Dict[str, Any]] = answer.get("account")
     return account if answer.get("pid") == pid else None
@@ -126,7 +140,7 @@ def beat_age(paths: NodePaths) -> Optional[float]:
         return None
 
 
-def recorded(paths: NodePaths) -> List[processes.Mark]:
+def recorded(paths: NodePaths) -> List[Mark]:
     """Return the processes that the supervisor recorded as the run's; none of an earlier boot."""
     return Recorded(paths).read()
 
@@ -141,9 +155,9 @@ class Recorded:
         self._path = paths.processes
         self._this_boot = (read_json(paths.job) or {}).get("boot_id") == boot_id()
         self._version = (0, 0, 0)
-        self._marks: List[processes.Mark] = []
+        self._marks: List[Mark] = []
 
-    def read(self) -> List[processes.Mark]:
+    def read(self) -> List[Mark]:
         """Return them; none if the file cannot be read."""
         if not self._this_boot:
             return []

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from clusterctl.node.children import within
 from clusterctl.node.paths import NodePaths, default_root, runs
-from clusterctl.node.record import read_json
+from clusterctl.node.reading import read_json
 from clusterctl.node.status import is_alive
 
 LIMIT_SECONDS = 1.0

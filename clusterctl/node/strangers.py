@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional
 from clusterctl.node import processes
 from clusterctl.node.paths import NodePaths
 from clusterctl.node.processes import Process
-from clusterctl.node.record import boot_id, boot_time, over_at, read_json
+from clusterctl.node.reading import boot_id, boot_time, over_at, read_json
 from clusterctl.node.spawn import STAMP_RUN
 from clusterctl.node.status import keepers
 

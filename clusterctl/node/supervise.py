@@ -20,7 +20,8 @@ from clusterctl.node.limits import raise_soft_limits
 from clusterctl.node.link import OperationError
 from clusterctl.node.lock import parts_of
 from clusterctl.node.paths import MAKE_ROOM, NodePaths
-from clusterctl.node.record import Record, read_json
+from clusterctl.node.reading import read_json
+from clusterctl.node.record import Record
 from clusterctl.node.spawn import Spawner
 from clusterctl.node.supervisor import Supervisor
 

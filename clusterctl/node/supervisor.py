@@ -25,7 +25,8 @@ from clusterctl.node.peertalk import Said
 from clusterctl.node.processes import Mark, Process
 from clusterctl.node.ranks import Ranks
 from clusterctl.node.reactor import Reactor
-from clusterctl.node.record import Record, boot_id
+from clusterctl.node.reading import boot_id
+from clusterctl.node.record import Record
 from clusterctl.node.spawn import Spawner
 
 BEAT_SECONDS = 1.0

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from clusterctl.node.handover import to_runs_own
 from clusterctl.node.link import Link
 from clusterctl.node.paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
-from clusterctl.node.record import read_json
+from clusterctl.node.reading import read_json
 from clusterctl.node.status import find, is_alive, node_run
-from clusterctl.wire import Message
+from clusterctl.wire import Message, from_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    Piece = Tuple[float, str, int, int]
+    """When the bytes of a log from one offset to another had been written."""
 
 CHUNK = 256 * 1024
 LEAST = 64 * 1024
@@ -20,11 +25,12 @@ LEAST = 64 * 1024
 POLL_SECONDS = 0.03
 MOST_OPEN = 100
 """Files that are kept open; opening one again for every piece of it takes longer than reading."""
+AHEAD = 16 * 1024 * 1024
+"""Bytes of all logs that are read ahead of the pieces that history is sent in."""
+MOST_PACKED = 1000
+"""Pieces in one message."""
 MOST_PIECES = 20000
 """Pieces that the history is cut into, for its order in time; more would cost too much."""
-
-Piece = Tuple[float, str, int, int]
-"""When the bytes of a log from one offset to another had been written."""
 
 
 def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
@@ -34,11 +40,13 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
         args: `cluster`, `run`, `node`, perhaps `state`; `from`: file → offset, where a negative
             one counts from the log's end; `lines`: at least so many of the last lines of each log
             that `from` does not name; `follow`; `files`: only these logs; `by_file`: one log after
-            the other, in large pieces, whenever they were written.
+            the other, in large pieces, whenever they were written; `packed`: many pieces of what
+            is there in one message.
         body: unused.
         link: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset", "next",
             "time", "dropped"}` (the last: bytes before these that are lost), and
-            `{"event": {…}, "file", "offset", "next"}`; `next` is for `from`.
+            `{"event": {…}, "file", "offset", "next"}`; `next` is for `from`. Packed pieces are
+            `{"pieces": [[file, rank, offset, next, time, dropped], …]}` and their bytes.
     """
     del body
     paths = find(args)
@@ -50,7 +58,7 @@ def tail(args: Dict[str, Any], body: bytes, link: Link) -> Message:
     if args.get("by_file"):
         reader.news()
     else:
-        reader.history()
+        reader.history(packed=bool(args.get("packed")))
     while args.get("follow") and not link.gone:
         over = is_over(paths)  # before the last look: what is written until then is sent
         if not reader.news() and over:
@@ -77,6 +85,14 @@ class Reader:
         """Descriptors of logs and of their marks: neither is ever replaced by another file."""
         self._skipped: Dict[str, int] = {}
         """Bytes of a log that were dropped before they could be sent."""
+        self._ahead_of: Dict[str, Tuple[int, bytes, int]] = {}
+        """Of a log the bytes last read: their offset, they, and up to where it was dropped then."""
+        self._ahead = 0
+        """Bytes that are read at least."""
+        self._pack: Optional[List[Tuple[List[Any], bytes]]] = None
+        """Pieces that wait for others to be sent with; None: each is sent by itself."""
+        self._packed = 0
+        """Their bytes."""
 
     def logs(self) -> List[str]:
         """Return the logs that are there and wanted."""
@@ -104,7 +120,8 @@ class Reader:
                 break
             end = start + len(line)
             try:
-                head = {"event": json.loads(line), "file": EVENTS, "offset": start, "next": end}
+                event = from_json(line.strip())
+                head = {"event": event, "file": EVENTS, "offset": start, "next": end}
                 self.link.send(Message(head))
             except ValueError:
                 pass  # cut by a full disk
@@ -113,10 +130,15 @@ class Reader:
         self.offsets[EVENTS] = start
         return any_new
 
-    def history(self) -> None:
+    def history(self, *, packed: bool = False) -> None:
         """Send what is there, in the order in which it was written as far as that is known."""
-        for written, log, start, end in sorted(self._pieces(), key=lambda piece: piece[0]):
+        pieces = sorted(self._pieces(), key=lambda piece: piece[0])
+        self._ahead = min(CHUNK, AHEAD // max(1, len({log for _, log, _, _ in pieces})))
+        self._pack = [] if packed else None
+        for written, log, start, end in pieces:
             self._send(log, start, end, written)
+        self._send_pack()
+        self._pack, self._ahead, self._ahead_of = None, 0, {}
 
     def news(self) -> bool:
         """Send what has come since; tell whether anything had."""
@@ -146,23 +168,49 @@ class Reader:
 
     def _send(self, log: str, start: int, end: int, written: float) -> None:
         while start < end:
-            data = self._pread(log, start, min(CHUNK, end - start))
+            data, floor = self._bytes(log, start, min(CHUNK, end - start))
             if not data:
                 break
             after = start + len(data)
-            # Only after the read: what was dropped meanwhile was read as zeros.
-            begin = self._skip(log, start, end)
+            begin = self._skip(log, start, end, floor) if floor > start else start
             if begin < after:
-                head = {"data": log, "rank": rank_of(log), "offset": begin, "next": after}
-                if log in self._skipped:
-                    head["dropped"] = self._skipped.pop(log)
-                self.link.send(Message({**head, "time": round(written, 3)}, data[begin - start :]))
+                self._say(log, begin, written, data[begin - start :] if begin > start else data)
             start = max(begin, after)
         self.offsets[log] = start
 
-    def _skip(self, log: str, start: int, end: int) -> int:
+    def _bytes(self, log: str, start: int, count: int) -> Tuple[bytes, int]:
+        """Return at most so many bytes of a log, and up to where it was dropped when read."""
+        begin, data, floor = self._ahead_of.get(log, (0, b"", 0))
+        if not begin <= start < begin + len(data):
+            begin, data = start, self._pread(log, start, max(count, self._ahead))
+            # Only after the read: what was dropped meanwhile was read as zeros.
+            floor = self._dropped(log)
+            if self._ahead:
+                self._ahead_of[log] = begin, data, floor
+        return data[start - begin : start - begin + count], floor
+
+    def _say(self, log: str, begin: int, written: float, data: bytes) -> None:
+        """Send a log's bytes, or keep them to be sent with others."""
+        rank, after, written = rank_of(log), begin + len(data), round(written, 3)
+        dropped = self._skipped.pop(log, 0)
+        if self._pack is None:
+            head = {"data": log, "rank": rank, "offset": begin, "next": after, "time": written}
+            self.link.send(Message({**head, "dropped": dropped} if dropped else head, data))
+            return
+        self._pack.append(([log, rank, begin, after, written, dropped], data))
+        self._packed += len(data)
+        if self._packed >= CHUNK or len(self._pack) == MOST_PACKED:
+            self._send_pack()
+
+    def _send_pack(self) -> None:
+        if self._pack:
+            heads, bodies = zip(*self._pack)
+            self._pack, self._packed = [], 0
+            self.link.send(Message({"pieces": list(heads)}, b"".join(bodies)))
+
+    def _skip(self, log: str, start: int, end: int, floor: int) -> int:
         """Return where the first byte from here on is that was not dropped to make room."""
-        begin = max(start, min(end, self._dropped(log)))
+        begin = max(start, min(end, floor))
         if begin > start:
             self._skipped[log] = self._skipped.get(log, 0) + begin - start
         return begin

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import Chunk, LineSplitter
 from clusterctl.logs.sanitise import uncoloured
-from clusterctl.plan.nested import once_a_node
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.answers import Trouble, not_ours, trouble
 from clusterctl.verbs.events import Event, NodeHappened, Said
@@ -39,6 +38,8 @@ EVENTS_LIMIT, LOGS_LIMIT = 4096, 1024
 """Of one node that are kept."""
 UNFINISHED_BYTES = 16 * 1024 * 1024
 """Of all lines of one node that have no end yet; beyond, they are passed on in pieces."""
+SMALL_BYTES = UNFINISHED_BYTES // LOGS_LIMIT
+"""Of a line that is left out of account: all logs together have as many twice."""
 MESSAGE_LIMIT = 1024 * 1024
 """Bytes of a message's JSON, and of a log that it brings; a node sends a quarter of it at most."""
 STRANGE_LIMIT = 100
@@ -109,15 +110,14 @@ class RunLog:
             The lines that are whole now, what happened on the node, and gaps.
         """
         head = message.head
-        strange = wrong_tail(head)
-        if not strange and "data" in head and self._has_too_many(node, head["data"]):
-            strange = f"it has more than {LOGS_LIMIT} logs"
+        strange = wrong_tail(head) or _wrong_length(message)
         if strange:
             yield from self._note(node, strange, is_last="node" in head)
         elif "event" in head:
             yield from self._happened(node, head)
-        elif "data" in head:
-            yield from self._data(node, message, now)
+        elif "data" in head or "pieces" in head:
+            for block in _blocks(message, now):
+                yield from self._data(node, block, now)
         elif "node" in head:
             self.parts[node] = head["node"]
             yield from self._finish(node, now)
@@ -161,7 +161,7 @@ class RunLog:
             begin[file] = log.splitter.offset
             log.splitter = LineSplitter(log.splitter.offset)
         args = run_args(self.run, self.cluster, self.cluster.node(node))
-        return _tail({**args, "from": begin, "follow": follow})
+        return _tail({**args, "from": begin, "follow": follow, "packed": True})
 
     def _happened(self, node: str, head: Mapping[str, Any]) -> Iterator[Event]:
         begin, behind = head.get("offset"), head.get("next")
@@ -187,9 +187,6 @@ class RunLog:
             ordered = bool(event.get("ordered"))
             self.events[node].append({**texts, **numbers, "ordered": ordered})
 
-    def _has_too_many(self, node: str, file: str) -> bool:
-        return file not in self._logs[node] and len(self._logs[node]) >= LOGS_LIMIT
-
     def _note(self, node: str, strange: str, *, is_last: bool) -> Iterator[Event]:
         """Note what is none of a run's; of the last answer `trouble` tells."""
         if not is_last and node not in self._strange:
@@ -199,35 +196,38 @@ class RunLog:
 
     def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Said:
         """Say that ranks start a launcher each, and what to type instead."""
+        from clusterctl.plan.nested import once_a_node  # noqa: PLC0415  (few runs have one)
+
         what = f"rank {event.get('rank')} started {event.get('launcher')} of its own"[:100]
         once = once_a_node(self.cluster.job.command)
         text = f"{what}, and so may every rank; to run the script once a node: {once}"
         return Said(node=node, level="warning", text=text)
 
-    def _data(self, node: str, message: Message, now: float) -> Iterator[Event | Piece]:
-        file, offset = str(message.head["data"]), int(message.head["offset"])
+    def _data(self, node: str, block: _Block, now: float) -> Iterator[Event | Piece]:
+        file, offset, body = block.file, block.offset, block.body
         log = self._logs[node].get(file)
         if log is None:
-            source = Source(node=node, rank=message.head.get("rank"))
+            if len(self._logs[node]) >= LOGS_LIMIT:
+                yield from self._note(node, f"it has more than {LOGS_LIMIT} logs", is_last=False)
+                return
+            source = Source(node=node, rank=block.rank)
             log = self._logs[node][file] = _LogFile(source, offset, self._kept)
             log.begins_within = self._cut and offset > 0
-        body = message.body
         received = log.splitter.received
-        dropped = message.head.get("dropped") or 0
-        if dropped > 0:
-            text = f"{dropped} bytes of {file} were dropped: its disk was nearly full"
+        if block.dropped > 0:
+            text = f"{block.dropped} bytes of {file} were dropped: its disk was nearly full"
             yield Said(node=node, level="warning", text=text)
         if offset > received:
             text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
-            if dropped <= 0:
+            if block.dropped <= 0:
                 yield Said(node=node, level="warning", text=text)
             yield from log.pieces(log.splitter.finish(), now)
             log.splitter = LineSplitter(offset)
         elif offset < received:
             body = body[received - offset :]
-        time = float(message.head.get("time") or now) - self._clocks.get(node, 0.0)
+        time = block.time - self._clocks.get(node, 0.0)
         yield from log.pieces(log.splitter.feed(body), time)
-        if log.unfinished and self._unfinished(node) > UNFINISHED_BYTES:
+        if log.unfinished > SMALL_BYTES and self._unfinished(node) > UNFINISHED_BYTES:
             yield from log.pieces(log.splitter.finish(), time)
 
     def _unfinished(self, node: str) -> int:
@@ -238,6 +238,40 @@ class RunLog:
             return
         for log in self._logs[node].values():
             yield from log.pieces(log.splitter.finish(), now)
+
+
+class _Block(NamedTuple):
+    """Bytes of one log that came together."""
+
+    file: str
+    rank: int | None
+    offset: int
+    time: float
+    """When they were written, by the node's clock."""
+    dropped: int
+    """Bytes before them that are lost."""
+    body: bytes
+
+
+def _wrong_length(message: Message) -> str:
+    """Say that a message has not the bytes that its pieces tell of; empty if it has."""
+    pieces = message.head.get("pieces") if "data" not in message.head else None
+    told = sum(end - begin for _, _, begin, end, _, _ in pieces or ())
+    return f"its pieces are {told} bytes" if pieces and told != len(message.body) else ""
+
+
+def _blocks(message: Message, now: float) -> Iterator[_Block]:
+    """Yield what a message brings of logs: bytes of one, or pieces of several."""
+    head, body = message.head, message.body
+    if "data" in head:
+        time, dropped = float(head.get("time") or now), head.get("dropped") or 0
+        yield _Block(str(head["data"]), head.get("rank"), int(head["offset"]), time, dropped, body)
+        return
+    start = 0
+    for file, rank, begin, end, time, dropped in head["pieces"]:
+        behind = start + end - begin
+        yield _Block(file, rank, begin, time or now, dropped, body[start:behind])
+        start = behind
 
 
 class _LogFile:

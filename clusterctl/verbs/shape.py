@@ -71,6 +71,7 @@ _EXIT_CODE = _Number(-255, 255)
 _SIGNAL = _Number(0, 127)
 """A run that a signal ended exits with 128 more: 256 would be taken for success."""
 _PORT = _Number(0, 65535)
+_NUMERIC = (int, float)
 _SECONDS = _Number(0, 1e11, whole=False)
 """A time since 1970 that a calendar has, or a length of time."""
 _OFFSET = _Number(-1e10, 1e10, whole=False)
@@ -271,7 +272,32 @@ def wrong_tail(head: Mapping[str, object]) -> str:
         return wrong(head["event"], _EVENT, "event")
     if "data" in head:
         return wrong(head, _LOG)
+    if "pieces" in head:
+        return _wrong_pieces(head["pieces"])
     return wrong(head, STATUS) if "node" in head else ""
+
+
+def _wrong_pieces(pieces: object) -> str:
+    """Say what is wrong with the pieces of logs in a message; a long log has thousands."""
+    if not isinstance(pieces, list):
+        return f"pieces is {reprlib.repr(pieces)}"[:_SHOWN]
+    for piece in pieces:
+        try:
+            file, rank, begin, end, time, dropped = piece
+            fits = (
+                type(file) is str
+                and (rank is None or (type(rank) is int and 0 <= rank <= _RANK.high))
+                and type(begin) is type(end) is type(dropped) is int
+                and 0 <= begin < end <= _COUNT.high
+                and 0 <= dropped <= _COUNT.high
+                and type(time) in _NUMERIC
+                and 0 <= time <= _SECONDS.high
+            )
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            return f"one of pieces is {reprlib.repr(piece)}"[:_SHOWN]
+    return ""
 
 
 def wrong(value: object, shape: Shape, where: str = "") -> str:

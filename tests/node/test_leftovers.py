@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.node import leftovers, processes
 from clusterctl.node.paths import NodePaths
-from clusterctl.node.record import boot_id
+from clusterctl.node.reading import boot_id
 
 from .conftest import Run, wait_until
 

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.node import lock, processes
 from clusterctl.node.part import Part, held_by
 from clusterctl.node.paths import NOWHERE, NodePaths
-from clusterctl.node.record import boot_id
+from clusterctl.node.reading import boot_id
 from clusterctl.node.status import Recorded
 
 

@@ -14,7 +14,8 @@ import pytest
 from clusterctl.node import record as record_module
 from clusterctl.node.paths import NodePaths, times_of
 from clusterctl.node.processes import mark_of
-from clusterctl.node.record import Record, read_json, write_whole
+from clusterctl.node.reading import read_json
+from clusterctl.node.record import Record, write_whole
 
 from .conftest import Run
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from clusterctl.node.paths import NodePaths
-from clusterctl.node.record import Record, boot_id, write_whole
+from clusterctl.node.reading import boot_id
+from clusterctl.node.record import Record, write_whole
 from clusterctl.node.status import Recorded, recorded
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from clusterctl.node import processes, strangers
 from clusterctl.node.paths import NodePaths
-from clusterctl.node.record import boot_id, boot_time
+from clusterctl.node.reading import boot_id, boot_time
 from clusterctl.node.spawn import STAMP_RUN
 
 from .conftest import wait_until

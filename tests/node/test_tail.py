@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from clusterctl.node import tail
 from clusterctl.node.link import Link
-from clusterctl.node.paths import times_of
+from clusterctl.node.paths import dropped_of, times_of
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.local import LocalConnection
 from clusterctl.wire import Message
@@ -192,6 +194,77 @@ def test_files_to_copy_come_one_after_the_other_in_large_pieces(make_run: MakeRu
     for rank in (0, 1):
         sent = data_of(messages, f"ranks/{rank}.log")
         assert b"".join(body for _, body in sent) == run.log(rank)
+
+
+def test_packed_pieces_are_those_that_would_come_one_by_one(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(CHATTER, procs=2).start()
+    run.ended()
+    for rank in (0, 1):
+        sizes = range(0, len(run.log(rank)), 1000)
+        noted = Path(run.paths().folder, times_of(f"ranks/{rank}.log"))
+        noted.write_text("".join(f"{1000 + size}.{rank} {size}\n" for size in sizes))
+    dropped = Path(run.paths().folder, dropped_of("ranks/1.log"))
+    dropped.write_text("500\n")
+    one_by_one = [m for m in run.call(0, "tail", run.where(0)) if "data" in m.head]
+    monkeypatch.setattr(tail, "MOST_PACKED", 7)
+    link = Sent()
+    tail.Reader(run.paths(), link, {}, None).history(packed=True)
+    pieces = [(piece, m.body) for m in link.messages for piece in m.head["pieces"]]
+    keys = ("data", "rank", "offset", "next", "time")
+    assert [piece for piece, _ in pieces] == [
+        [*(m.head[key] for key in keys), m.head.get("dropped", 0)] for m in one_by_one
+    ]
+    assert b"".join(m.body for m in link.messages) == b"".join(m.body for m in one_by_one)
+    assert sum(piece[5] for piece, _ in pieces) == 500
+    assert max(len(m.head["pieces"]) for m in link.messages) == 7
+    packed = [m for m in run.call(0, "tail", {**run.where(0), "packed": True}) if m.body]
+    assert len(packed) < len(one_by_one) / 50
+
+
+def test_a_log_that_is_dropped_while_it_is_sent_loses_no_byte_that_was_read(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes read ahead were whole when they were read; the next ones are read with the mark."""
+    run = make_run("print('x' * 99999)").start()
+    run.ended()
+    log = Path(run.paths().folder, "ranks/0.log")
+    noted = Path(run.paths().folder, times_of("ranks/0.log"))
+    noted.write_text("".join(f"{size}.0 {size}\n" for size in range(0, 100_000, 1000)))
+    monkeypatch.setattr(tail, "CHUNK", 4000)
+    link = Sent()
+    reader = tail.Reader(run.paths(), link, {}, None)
+    whole = log.read_bytes()
+
+    def drop(message: Message) -> None:
+        link.messages.append(message)
+        if message.head["next"] == 2000:
+            Path(run.paths().folder, dropped_of("ranks/0.log")).write_text("9000\n")
+            log.write_bytes(bytes(9000) + whole[9000:])
+
+    monkeypatch.setattr(link, "send", drop)
+    reader.history()
+    sent = data_of(link.messages, "ranks/0.log")
+    assert all(body == whole[offset : offset + len(body)] for offset, body in sent)
+    assert sum(m.head.get("dropped", 0) for m in link.messages) == 5000
+
+
+def test_reading_a_run_that_has_ended_imports_only_what_starts_quickly() -> None:
+    code = "import sys, clusterctl.node.tail; print(sorted({%s} & set(sys.modules)))"
+    slow = "'typing', 'json', 're', 'enum', 'socket', 'ctypes', 'signal', 'contextlib'"
+    folder = Path(tail.__file__).parents[2]
+    program = f"import sys; sys.path.insert(0, {str(folder)!r}); " + code % slow
+    # The package's own file is the controller's; a node has none.
+    program = program.replace(
+        "import sys, clusterctl.node.tail",
+        "import types; package = types.ModuleType('clusterctl'); "
+        f"package.__path__ = [{str(folder / 'clusterctl')!r}]; "
+        "sys.modules['clusterctl'] = package; import clusterctl.node.tail",
+    )
+    argv = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_cut_event_line_waits_for_its_rest(make_run: MakeRun) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clusterctl.logs.entry import Piece
+from clusterctl.logs.lines import Chunk
 from clusterctl.verbs.events import Event, Said
 from clusterctl.verbs.runlog import (
     EVENTS_LIMIT,
@@ -12,6 +15,7 @@ from clusterctl.verbs.runlog import (
     UNFINISHED_BYTES,
     RunLog,
 )
+from clusterctl.verbs.shape import NOT_OURS
 from clusterctl.wire import Message
 from tests.verbs.runs import CLUSTER, RUN, data, ended, happened
 
@@ -59,6 +63,52 @@ def test_a_node_of_a_few_strange_messages_is_read_on() -> None:
     assert not log.is_hopeless("a")
     taken(log, strange)
     assert log.is_hopeless("a")
+
+
+def test_packed_pieces_become_lines_with_their_own_times() -> None:
+    log = RunLog(RUN, CLUSTER)
+    heads = [
+        ["ranks/0.log", 0, 0, 6, 100.0, 0],
+        ["ranks/1.log", 1, 7, 11, 150.5, 7],
+        ["ranks/0.log", 0, 6, 10, 200.0, 0],
+    ]
+    said = taken(log, Message({"pieces": heads}, b"one\ntwtwo\no\n3\n"))
+    pieces = [(p.source.rank, p.chunk, p.time) for p in said if isinstance(p, Piece)]
+    assert pieces == [
+        (0, Chunk(0, b"one\n"), 100.0),
+        (1, Chunk(7, b"two\n"), 150.5),
+        (0, Chunk(4, b"two\n3\n"), 200.0),
+    ]
+    (dropped,) = [one.text for one in said if isinstance(one, Said)]
+    assert dropped == "7 bytes of ranks/1.log were dropped: its disk was nearly full"
+    again = log.read_request("a").args["from"]
+    assert isinstance(again, dict)
+    assert (again["ranks/0.log"], again["ranks/1.log"]) == (10, 11)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        5,
+        [5],
+        [["ranks/0.log", 0, 0, 4, 1.0]],
+        [["ranks/0.log", 0, 4, 0, 1.0, 0]],
+        [["ranks/0.log", "0", 0, 4, 1.0, 0]],
+        [["ranks/0.log", True, 0, 4, 1.0, 0]],
+        [["ranks/0.log", 0, 0, 4, float("nan"), 0]],
+        [["ranks/0.log", 0, 0, 4, 1e300, 0]],
+        [["ranks/0.log", 0, -4, 0, 1.0, 0]],
+        [["ranks/0.log", 0, 0, 4, 1.0, -1]],
+        [[["ranks/0.log"], 0, 0, 4, 1.0, 0]],
+        [["ranks/0.log", 0, 0, 5, 1.0, 0]],
+        [["ranks/0.log", 0, 0, 3, 1.0, 0]],
+    ],
+)
+def test_pieces_that_are_none_are_named(pieces: object) -> None:
+    log = RunLog(RUN, CLUSTER)
+    (warning,) = taken(log, Message({"pieces": pieces}, b"one\n"))
+    assert isinstance(warning, Said)
+    assert warning.text.startswith(NOT_OURS)
 
 
 def test_lines_without_an_end_are_kept_up_to_a_limit_for_all_logs_of_a_node() -> None:
