@@ -15,6 +15,8 @@ from pathlib import Path
 from clusterctl.cli.inventory_option import VARIABLE, inventory_path, load_all
 from clusterctl.errors import InventoryError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.load import fingerprint
+from clusterctl.inventory.machine import is_here, normal_address, own_addresses
 from clusterctl.inventory.select import select
 from clusterctl.verbs.records import RunRecord
 
@@ -31,7 +33,7 @@ def reached(args: argparse.Namespace, record: RunRecord) -> Cluster:
     Raises:
         InventoryError: the file of `-i` has problems.
     """
-    now = in_force(args, record)
+    now = None if _is_as_launched(args, record) else in_force(args, record)
     if now is None:
         return record.cluster
     _report(args, record, now, _REACH)
@@ -68,6 +70,21 @@ def in_force(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
     """
     now = _of_cluster(args, record)
     return None if now is None or _lacks(args, record, now) else now
+
+
+def _is_as_launched(args: argparse.Namespace, record: RunRecord) -> bool:
+    """Tell whether the inventory in force says what the record does, without parsing it.
+
+    That takes longer than all else that `logs` does before it connects.
+    """
+    path, nodes = inventory_path(args), record.cluster.nodes
+    if not record.cluster.fingerprint or not path.is_file():
+        return False
+    if fingerprint(path) != record.cluster.fingerprint:
+        return False
+    # This machine may have other addresses by now, or be another one with the same home.
+    own = own_addresses() if any(normal_address(node.host) for node in nodes) else frozenset()
+    return all(is_here(node.host, own) == node.local for node in nodes)
 
 
 def _of_cluster(args: argparse.Namespace, record: RunRecord) -> Cluster | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Via = Literal["paramiko", "openssh"]
@@ -127,6 +127,8 @@ class Cluster:
     """Two entries on one machine are allowed (`same_machine: allow`)."""
     job: Job = Job()
     file: str = ""
+    fingerprint: str = field(default="", compare=False)
+    """Of that file, where it lies and who read it: equal ones are read alike on this machine."""
     left_out: tuple[Node, ...] = ()
     """Nodes of the inventory that are not meant now; they may share folders with those that are."""
     origins: tuple[tuple[str, str], ...] = ()

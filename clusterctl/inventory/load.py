@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.errors import InventoryError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.problems import Problems
 
 SIZE_LIMIT = 512 * 1024
@@ -24,7 +28,8 @@ def load(path: Path) -> Cluster:
     Raises:
         InventoryError: the file is missing, no inventory, or has problems, all of them listed.
     """
-    text = _decoded(_bytes(path), str(path))
+    content = _bytes(path)
+    text = _decoded(content, str(path))
     # pydantic and YAML take a tenth of a second to import; verbs import this module early.
     from clusterctl.inventory.build import build  # noqa: PLC0415
     from clusterctl.inventory.document import read_yaml  # noqa: PLC0415
@@ -35,7 +40,23 @@ def load(path: Path) -> Cluster:
     document = read(text, early)
     if document is None:
         early.end(hint=None if text.strip() else f"clusterctl init --force -i {path}")
-    return build(document, early.with_lines(document.lines))
+    cluster = build(document, early.with_lines(document.lines))
+    return replace(cluster, fingerprint=_fingerprint(path, content))
+
+
+def fingerprint(path: Path) -> str:
+    """Return the fingerprint that `load` gives a cluster, without reading what the file says.
+
+    Raises:
+        InventoryError: the file is missing or cannot be read.
+    """
+    return _fingerprint(path, _bytes(path))
+
+
+def _fingerprint(path: Path, content: bytes) -> str:
+    # An identity may be named as it lies beside the file, and a node of our own user be local.
+    reader = f"{own_user()}\0{path.name}\0{path.resolve().parent}\0"
+    return hashlib.sha256(os.fsencode(reader) + content).hexdigest()
 
 
 def is_yaml(path: Path, text: str) -> bool:

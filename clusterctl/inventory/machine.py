@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import pwd
 from collections.abc import Set as AbstractSet
-
-import psutil
 
 _NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
 def own_addresses() -> frozenset[str]:
     """Return the IP addresses of this machine's interfaces, in this network namespace."""
+    import psutil  # noqa: PLC0415  (few verbs ask)
+
     return frozenset(
         normal
         for addresses in psutil.net_if_addrs().values()
@@ -44,4 +46,8 @@ def normal_address(text: str) -> str | None:
 
 def own_user() -> str:
     """Return who runs this program; the number where it has no name, as in many containers."""
-    return psutil.Process().username()
+    user = os.getuid()
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

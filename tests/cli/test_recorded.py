@@ -12,6 +12,7 @@ import pytest
 from clusterctl.cli import recorded
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.records import RunRecord
 
 WRITTEN = "cluster: lab\nssh: {{port: {port}}}\ndefaults: {{python: {python}}}\nnodes: [{nodes}]\n"
@@ -37,6 +38,36 @@ def given(path: Path | None = None) -> argparse.Namespace:
 def test_without_an_inventory_the_record_counts(record: RunRecord) -> None:
     assert recorded.reached(given(), record) == record.cluster
     assert recorded.to_resume(given(), record) == record.cluster
+
+
+def test_an_inventory_as_it_was_is_not_parsed_again(
+    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "load_all", lambda _args: pytest.fail("it was parsed"))
+    assert recorded.reached(given(tmp_path / "then.yaml"), record) is record.cluster
+
+
+@pytest.mark.parametrize("change", ["text", "folder", "machine"])
+def test_an_inventory_that_may_mean_something_else_is_parsed(
+    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    path = tmp_path / "then.yaml"
+    if change == "text":
+        path.write_text(path.read_text() + "# more\n")
+    elif change == "folder":  # an identity may be named as it lies beside the file
+        (tmp_path / "other").mkdir()
+        path = path.rename(tmp_path / "other" / "then.yaml")
+    else:
+        monkeypatch.setattr(recorded, "is_here", lambda host, _own: host == "b")
+    parsed = []
+
+    def parse(args: argparse.Namespace) -> Cluster:
+        parsed.append(args.inventory)
+        return load(args.inventory)
+
+    monkeypatch.setattr(recorded, "load_all", parse)
+    recorded.reached(given(path), record)
+    assert parsed == [path]
 
 
 @pytest.mark.parametrize("by", ["flag", "variable", "folder"])
