@@ -43,7 +43,9 @@ class AgentCall(Call):
         self._due: float | None = None
         """When the next answer must have come."""
         self._marker = agent.fresh_marker()
-        self._buffer = bytearray()
+        self._buffer = b""
+        self._place = 0
+        """How many of the bytes received were read."""
         self._answering = False
         self._failure: Failed | None = None
         self._done = False
@@ -109,15 +111,15 @@ class AgentCall(Call):
 
     def take_over(self) -> tuple[bytes, Stream]:
         """Return what has been received and the stream, for a program that speaks itself."""
-        return bytes(self._buffer), self._stream
+        return self._buffer[self._place :], self._stream
 
     def read(self, count: int) -> bytes:
         """Return up to so many bytes of the answers, as `wire.read_message` asks for them."""
-        if not self._buffer:
-            self._buffer += self._receive(self._timeouts.silence)
-        part = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return part
+        if self._place == len(self._buffer):
+            self._buffer, self._place = self._receive(self._timeouts.silence), 0
+        begin = self._place
+        self._place = min(begin + count, len(self._buffer))
+        return self._buffer[begin : self._place]
 
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
@@ -148,7 +150,7 @@ class AgentCall(Call):
                 raise Failed("bad-output", "exec", words, hint)
         if found:
             logger.debug("%s: the login shell printed %d bytes", self.node.name, found)
-        del self._buffer[: found + len(self._marker)]
+        self._place = found + len(self._marker)
         self._answering = True
 
     def _receive(self, patience: float) -> bytes:
@@ -167,7 +169,7 @@ class AgentCall(Call):
             else:
                 words = f"no sign of life for {patience:.0f} s"
             if not self._answering and self._buffer:
-                words += f"; its login shell said: {bytes(self._buffer[-200:])!r}"
+                words += f"; its login shell said: {self._buffer[-200:]!r}"
             raise Failed("timeout", phase, words, _frozen(self.node)) from error
         except OSError as error:
             raise Failed("lost", "answer", str(error), _reachable(self.node)) from error
@@ -178,7 +180,7 @@ class AgentCall(Call):
         if not ending.connected:
             words = ending.cause or "the connection broke"
             return Failed("lost", "exec", words, _reachable(self.node))
-        said = ending.errors.strip() or bytes(self._buffer).strip()
+        said = ending.errors.strip() or self._buffer.strip()
         if ending.exit_code == agent.NO_PYTHON:
             hint = "install Python 3.9 or newer there, or set `python` in the inventory"
             return Failed("bad-output", "exec", "no Python 3.9 or newer was found", hint)

@@ -13,6 +13,9 @@ from clusterctl.transport.stream import EXIT_PATIENCE, Ending, Stream
 
 RECEIVE_SIZE = 1 << 21
 """Bytes taken from paramiko at once, all that its window holds; it moves what it keeps."""
+GATHER_FROM = 1 << 14
+GATHER_SECONDS = 0.004
+"""Where so many bytes came at once more follow; waking up for each packet costs more than them."""
 SEND_SIZE = 1 << 16
 """Bytes handed to paramiko at once; it copies what it does not send."""
 
@@ -25,13 +28,18 @@ class ChannelStream(Stream):
         self._channel = channel
         self._transport = transport
         self._errors = bytearray()
+        self._much = False
+        """Much came the last time."""
 
     def receive(self, timeout: float) -> bytes:
         """Return the next bytes of its stdout; stderr is drained along, for they share a window."""
+        if self._much:
+            time.sleep(GATHER_SECONDS)
         self._channel.settimeout(max(timeout, 0.001))
         with _as_the_systems():
             data = self._channel.recv(RECEIVE_SIZE)
             self._drain()
+        self._much = len(data) >= GATHER_FROM
         return data
 
     def send(self, data: bytes, timeout: float) -> None:

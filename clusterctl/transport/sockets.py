@@ -20,6 +20,8 @@ KEEPALIVE_PROBES = 3
 UNACKED_LIMIT_MS = 8000
 """The same where data of ours waits for its ACK: the kernel sends no keepalive then."""
 FIRST_WORDS = 512
+AHEAD = 1 << 16
+"""Bytes that are received at once: paramiko asks for each packet in two parts."""
 
 
 class QuickSocket(socket.socket):
@@ -27,14 +29,20 @@ class QuickSocket(socket.socket):
 
     first_bytes = b""
     """What the peer said first: its own words, where it closes before the handshake."""
+    _ahead = b""
+    _place = 0
+    """How many of the bytes received ahead were passed on."""
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         """Receive, and ask for quick ACKs again: the kernel forgets it after each packet."""
-        data = super().recv(bufsize, flags)
-        if len(self.first_bytes) < FIRST_WORDS:
-            self.first_bytes += data[:FIRST_WORDS]
-        acknowledge_quickly(self)
-        return data
+        if self._place == len(self._ahead):
+            self._ahead, self._place = super().recv(max(bufsize, AHEAD), flags), 0
+            if len(self.first_bytes) < FIRST_WORDS:
+                self.first_bytes += self._ahead[:FIRST_WORDS]
+            acknowledge_quickly(self)
+        begin = self._place
+        self._place = min(begin + bufsize, len(self._ahead))
+        return self._ahead[begin : self._place]
 
 
 def connect(host: str, port: int, *, timeout: float) -> QuickSocket:
