@@ -13,8 +13,8 @@ from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.shares import Missing, explained
 from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
+from clusterctl.facts.interpreter import NAME_INTERPRETER
 from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
-from clusterctl.facts.python import NAME_INTERPRETER
 from clusterctl.inventory.cluster import LAUNCHABLE, Cluster
 from clusterctl.network.choice import Network
 

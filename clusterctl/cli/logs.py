@@ -24,7 +24,6 @@ from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.follow import Lines, follow
 from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.status import answers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     with open_run(args) as opened, _left_in_words(opened.run, follows=args.follow):
         log = RunLog(opened.run, opened.cluster, judged=False)
         if wanted.ranks is not None:
+            from clusterctl.verbs.status import answers  # noqa: PLC0415  (imports much)
+
             logs.require_ranks(wanted, drive(answers(opened.pool, opened.run, opened.cluster)))
         only = None
         if args.node is not None:

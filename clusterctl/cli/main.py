@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import logging
 import sys
@@ -14,6 +15,8 @@ from clusterctl.cli.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
 from clusterctl.logs.sanitise import uncoloured
 
+GARBAGE_THRESHOLD = 50_000
+"""New objects until Python looks for cycles; by default it does so all the time while importing."""
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
@@ -56,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SIGTERM or SIGHUP: 143 and 129 would mean a rank that a signal ended.
     """
     steady()
+    gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         with termination_as_interrupt():
             return _run(list(sys.argv[1:] if argv is None else argv))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import itertools
 import re
@@ -101,7 +102,10 @@ def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
         choices=("bash", "zsh", "tcsh"),
         help="print a completion script for a shell",
     )
-    children = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+    # Without `prog` argparse writes a usage for it, for which all of rich is imported.
+    children = parser.add_subparsers(
+        dest="verb", metavar="VERB", parser_class=Parser, prog=parser.prog
+    )
     for name, summary in VERBS.items():
         child = children.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
@@ -112,7 +116,13 @@ def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return the formatter of help texts, imported when help is asked for."""
+    """Return a formatter of help texts; argparse asks for one with every argument."""
+    return _formatter_class()(prog)
+
+
+@functools.cache
+def _formatter_class() -> type[argparse.HelpFormatter]:
+    """Return the class of formatters, made once."""
     from rich_argparse import RawDescriptionRichHelpFormatter  # noqa: PLC0415
 
     class Formatter(RawDescriptionRichHelpFormatter):
@@ -120,4 +130,4 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
         text_markup = False
         help_markup = False
 
-    return Formatter(prog)
+    return Formatter

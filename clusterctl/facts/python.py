@@ -7,11 +7,6 @@ from typing import Any
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import Package, Python, Torch
 
-NAME_INTERPRETER = (
-    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
-)
-"""Better than pip, if the job would run in the system's Python: that one is rarely meant."""
-
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, what torch was built for."""
 

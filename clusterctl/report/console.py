@@ -7,19 +7,22 @@ are honoured; meaning is never in colour alone.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TextIO, TypeVar
-
-from rich.console import Console
-from rich.status import Status
-from rich.text import Text
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from clusterctl.logs.sanitise import uncoloured
 from clusterctl.verbs.events import Event, Level, Progress, Said, drive
+
+if TYPE_CHECKING:
+    # Imported with the first words: `logs` often has none, and rich takes as long as its data.
+    from rich.console import Console
+    from rich.status import Status
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -37,6 +40,8 @@ def plain(text: object) -> str:
 
 def words(text: object, style: str = "") -> Text:
     """Return text of anyone, safe, without markup."""
+    from rich.text import Text  # noqa: PLC0415
+
     return Text(plain(text), style=style)
 
 
@@ -48,6 +53,8 @@ def listed(names: Sequence[str], most: int) -> str:
 
 def make_console(stream: TextIO) -> Console:
     """Return a console that neither guesses markup nor colours what it prints."""
+    from rich.console import Console  # noqa: PLC0415
+
     terminal = stream.isatty()
     width = None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(
@@ -60,18 +67,28 @@ def make_console(stream: TextIO) -> Console:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class Screen:
     """Both streams of a command."""
 
-    out: Console = field(default_factory=lambda: make_console(sys.stdout))
-    err: Console = field(default_factory=lambda: make_console(sys.stderr))
+    def __init__(self, out: Console | None = None, err: Console | None = None) -> None:
+        """Take consoles; by default those of the process."""
+        self._out, self._err = out, err
+
+    @functools.cached_property
+    def out(self) -> Console:
+        """Where results go."""
+        return self._out or make_console(sys.stdout)
+
+    @functools.cached_property
+    def err(self) -> Console:
+        """Where messages and progress go."""
+        return self._err or make_console(sys.stderr)
 
     def say(self, said: Said) -> None:
         """Print a sentence of a use-case, on stderr."""
         where = f"{plain(said.node)}: " if said.node else ""
         word = "" if said.level == "info" else f"{said.level}: "
-        self.err.print(Text(word + where + plain(said.text), style=_STYLES[said.level]))
+        self.err.print(words(word + where + plain(said.text), _STYLES[said.level]))
 
     def watch(self, steps: Generator[Event, None, T]) -> T:
         """Run a use-case to its end, show its events, and return its result."""

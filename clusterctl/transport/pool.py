@@ -20,13 +20,14 @@ from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
 from clusterctl.transport.limits import raise_descriptor_limit, start_thread
 from clusterctl.transport.merge import merged
-from clusterctl.transport.mirror import Placement, mirror
 from clusterctl.transport.started import StartedCall
 from clusterctl.transport.ways import Ways
 from clusterctl.wire import Message
 
 if TYPE_CHECKING:
     import fabric
+
+    from clusterctl.transport.mirror import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +125,8 @@ class Pool:
         Raises:
             ClusterError: there is no rsync on this machine.
         """
+        from clusterctl.transport.mirror import mirror  # noqa: PLC0415  (few verbs sync)
+
         folder = self._ways.folder
         yield from self._each(
             {name: partial(mirror, placement=p, folder=folder) for name, p in placements.items()},

@@ -41,6 +41,16 @@ def test_help_imports_nothing_that_takes_long() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_logs_imports_nothing_that_takes_long_before_it_is_needed() -> None:
+    code = (
+        "import sys; from clusterctl.cli.parser import build_parser; build_parser(['logs'])\n"
+        "slow = {'paramiko', 'pydantic', 'yaml', 'psutil', 'rich'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "launch" in capsys.readouterr().out

@@ -237,7 +237,7 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
         return Reply(node=connection.node.name, state="ok", phase="answer")
 
     monkeypatch.setattr("clusterctl.transport.merge.start_thread", one_thread)
-    monkeypatch.setattr(pool_module, "mirror", waits)
+    monkeypatch.setattr("clusterctl.transport.mirror.mirror", waits)
     common = Placement(
         source=Path(), workdir="/w", tree="", listing=b"", lock="", together=together
     )
