@@ -16,7 +16,6 @@ import pytest
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport import pool as pool_module
 from clusterctl.transport.fake import FakeCall
 from clusterctl.transport.interface import Call, Connection, Reply, Request
 from clusterctl.transport.limits import start_thread
