@@ -338,7 +338,7 @@ def wrong_code(who: str, code: int | None, *right: int) -> list[str]:
 
 FOLDER = re.compile(
     r"agent\.py|job\.json|supervisor\.json|events\.jsonl|end\.json|launcher\.(log|times|dropped)"
-    r"|nccl|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|__pycache__.*"
+    r"|nccl|torchrun(/.*)?|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|__pycache__.*"
 )
 
 
