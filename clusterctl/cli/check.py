@@ -6,14 +6,14 @@ import argparse
 import json
 from pathlib import Path
 
-from clusterctl.cli.inventory_option import add_selection, load_selected
-from clusterctl.cli.workdir_option import add_workdir, with_workdir
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.report.check import check_document, print_check, print_explanation
+from clusterctl.api.session import Session
+from clusterctl.cli.inventory_option import add_selection, load_all
+from clusterctl.cli.workdir_option import add_workdir, workdir_of
+from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
-from clusterctl.verbs.check import CheckOptions, CheckResult, check, find, judge
-from clusterctl.verbs.factsfile import load_facts, save_facts
+from clusterctl.verbs.check import find
+from clusterctl.verbs.factsfile import save_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir(parser)
     for flag, text in (("--only", "only these checks or areas"), ("--skip", "all but these")):
         help_text = f"{text}, as storage,network.pairs"
-        parser.add_argument(flag, type=_ids, default=(), metavar="IDS", help=help_text)
+        parser.add_argument(flag, default=(), metavar="IDS", help=help_text)
     parser.add_argument(
         "--deep", action="store_true", help="let the job's torch sum across the nodes too"
     )
@@ -45,14 +45,21 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.report is not None:
         form_of(args.report)  # a name that will not do is said before anything is looked at
-    cluster = with_workdir(load_selected(args), args)
-    options = CheckOptions(only=args.only, skip=args.skip, strict=args.strict, deep=args.deep)
-    if args.facts is not None:
-        result = judge(cluster, load_facts(args.facts), options)
-    else:
-        result = _check(cluster, options, screen, accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new)
+    with session, screen.progress() as progress:
+        result = session.check(
+            nodes=args.nodes,
+            exclude=args.exclude,
+            workdir=workdir_of(args),
+            only=args.only,
+            skip=args.skip,
+            deep=args.deep,
+            strict=args.strict,
+            facts=args.facts,
+            on_event=progress.show,
+        )
     if args.json:
-        print(json.dumps(check_document(result), indent=2))
+        print(json.dumps(result.document(), indent=2))
     else:
         print_check(screen.out, result)
     # A file that cannot be written does not cost the verdict.
@@ -61,16 +68,3 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         write_page(args.report, result)
     return result.exit_code
-
-
-def _check(
-    cluster: Cluster, options: CheckOptions, screen: Screen, *, accept_new: bool
-) -> CheckResult:
-    from clusterctl.transport.pool import Pool  # noqa: PLC0415  (paramiko loads slowly)
-
-    with Pool(cluster, accept_new=accept_new) as pool:
-        return screen.watch(check(cluster, pool, options))
-
-
-def _ids(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

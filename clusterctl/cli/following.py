@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import select
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from clusterctl.api.run import Run
 from clusterctl.cli.output import cannot_write, give_up
 from clusterctl.cli.signals import Terminated
 from clusterctl.errors import Interrupted
@@ -14,13 +17,8 @@ from clusterctl.report.console import Screen
 from clusterctl.report.launch import LaunchDisplay, Person
 from clusterctl.report.launch_json import Program
 from clusterctl.report.lines import Prefixed
-from clusterctl.transport.pool import Pool
-from clusterctl.verbs.attend import Attendance
-from clusterctl.verbs.events import Said
-from clusterctl.verbs.follow import LONGEST_WAIT, Lines
-from clusterctl.verbs.launch import Launched
-from clusterctl.verbs.records import Records
-from clusterctl.verbs.stop import stop
+from clusterctl.verbs.events import Event, Said, drive
+from clusterctl.verbs.follow import LONGEST_WAIT
 from clusterctl.wire import SCHEMA
 
 EXIT_STOPPED_FOLLOWING = 130
@@ -40,49 +38,58 @@ def show_detached(run: str, *, as_json: bool) -> None:
     print(json.dumps({"schema": SCHEMA, "run": run}) if as_json else run)
 
 
-def follow_run(launched: Launched, pool: Pool, records: Records, display: LaunchDisplay) -> int:
+@contextmanager
+def shown(display: LaunchDisplay) -> Iterator[Callable[[Event], None]]:
+    """Show the events of the block, then leave nothing that moves behind."""
+    try:
+        yield display.show
+    finally:
+        display.quiet()
+
+
+def follow_run(run: Run, display: LaunchDisplay) -> int:
     """Follow to the end; return launch's exit code."""
-    shower = Straight() if isinstance(display, Program) else Folder()
-    attendance = Attendance(launched=launched, lines=Lines(shower=shower))
+    attendance = run.attend(Straight() if isinstance(display, Program) else Folder())
     while True:
         try:
-            ended = display.watch(attendance.attend(pool))
+            with shown(display) as show:
+                ended = drive(attendance.attend(), show)
         except KeyboardInterrupt as interrupt:
             wish = LEAVE if isinstance(interrupt, Terminated) else _ask()
             if wish == LEAVE:
-                _leave(launched.plan.run)
+                _leave(run.id)
                 return EXIT_STOPPED_FOLLOWING
             if wish == STOP:
-                _stop(launched, pool, display)
+                _stop(run, display)
         except OSError as problem:
             if not cannot_write(problem):
                 raise
             give_up(problem)  # as with `| head`: nobody reads, and the run lives
-            _leave(launched.plan.run)
+            _leave(run.id)
             return EXIT_STOPPED_FOLLOWING
         else:
-            if ended.ended_by == "unknown" and not ended.view.known:
-                _lose_sight(launched.plan.run)
+            if not ended.known:
+                _lose_sight(run.id)
                 return EXIT_STOPPED_FOLLOWING
-            records.write_end(launched.record, ended.document())
+            run.remember(ended)
             display.ended(ended)
             return ended.exit_code
 
 
-def _stop(launched: Launched, pool: Pool, display: LaunchDisplay) -> None:
+def _stop(run: Run, display: LaunchDisplay) -> None:
     """Stop the run.
 
     Raises:
         Interrupted: Ctrl-C came again before it was verified.
     """
-    run, cluster = launched.plan.run, launched.cluster
     try:
-        steps = stop(pool, run, cluster, reason="stopped by Ctrl-C")
-        display.stopped(display.watch(steps))
+        with shown(display) as show:
+            result = run.stop(reason="stopped by Ctrl-C", on_event=show)
+        display.stopped(result)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"{run}: interrupted while it was stopped; what is left is unknown",
-            hint=f"clusterctl stop {run}",
+            f"{run.id}: interrupted while it was stopped; what is left is unknown",
+            hint=f"clusterctl stop {run.id}",
         ) from None
 
 

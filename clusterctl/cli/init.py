@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterctl.cli import inventory_option
 from clusterctl.errors import UsageError
+from clusterctl.inventory.load import DEFAULT
 from clusterctl.verbs.init import convert, draft, name_for, write_new, write_over
 
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     )
     write = write_over if options.force else write_new
     write(options.path, _text(options))
-    usual = str(options.path) == inventory_option.DEFAULT
+    usual = str(options.path) == DEFAULT
     inventory = "" if usual else f" -i {shlex.quote(str(options.path))}"
     remote = options.convert is not None or set(options.hosts) - {"localhost"}
     keys = " --accept-new, which records the hosts' keys" if remote else ""

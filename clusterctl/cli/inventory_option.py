@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from clusterctl.inventory import load, select
+from clusterctl.inventory import default_path, load
 from clusterctl.inventory.cluster import Cluster
-
-VARIABLE = "CLUSTERCTL_INVENTORY"
-DEFAULT = "hosts.yaml"
+from clusterctl.inventory.load import DEFAULT, VARIABLE
 
 
 def add_inventory(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +42,7 @@ def complete_files(action: argparse.Action) -> None:
 def inventory_path(args: argparse.Namespace) -> Path:
     """Return the inventory's path: the flag, the variable, else ./hosts.yaml."""
     given: Path | None = args.inventory
-    return given or Path(os.environ.get(VARIABLE) or DEFAULT)
+    return given or default_path()
 
 
 def load_all(args: argparse.Namespace) -> Cluster:
@@ -55,13 +52,3 @@ def load_all(args: argparse.Namespace) -> Cluster:
         InventoryError: the file is missing or has problems.
     """
     return load(inventory_path(args))
-
-
-def load_selected(args: argparse.Namespace) -> Cluster:
-    """Load the inventory with the nodes that `--nodes` and `--exclude` leave.
-
-    Raises:
-        InventoryError: the file is missing or has problems.
-        UsageError: the nodes asked for are not there.
-    """
-    return select(load_all(args), args.nodes, args.exclude)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from clusterctl.cli.following import follow_run, make_display, show_detached
-from clusterctl.cli.inventory_option import load_selected
-from clusterctl.cli.launch_options import add_options, launch_options
+from clusterctl.api.run import Run
+from clusterctl.api.session import Session
+from clusterctl.cli.following import follow_run, make_display, show_detached, shown
+from clusterctl.cli.inventory_option import load_all
+from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import LaunchDisplay
 from clusterctl.report.plan import show_plan
-from clusterctl.transport.pool import Pool
-from clusterctl.verbs.launch import LaunchOptions, launch, prepare
-from clusterctl.verbs.records import Records
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.launch import Checked
 from clusterctl.wire import plain
 
 
@@ -29,11 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Launch; the job's exit code, 125 where clusterctl ended it, 130 where it was left."""
-    options = launch_options(args)
-    cluster = load_selected(args)
+    flags = launch_flags(args)
+    session = Session(load_all(args), accept_new=args.accept_new)
     display = make_display(as_json=args.json)
-    with Pool(cluster, accept_new=args.accept_new) as pool, refusals(display):
-        return launch_or_show(args, cluster, pool, options, display)
+    with session, refusals(display):
+        if args.dry_run:
+            return dry_run(args, display, partial(session.plan, args.command, **flags))
+        with shown(display) as show:
+            started = session.launch(args.command, on_event=show, **flags)
+        return go_on(args, started, display)
 
 
 @contextmanager
@@ -54,30 +60,34 @@ def refusals(display: LaunchDisplay) -> Iterator[None]:
         raise refused from error
 
 
-def launch_or_show(
-    args: argparse.Namespace,
-    cluster: Cluster,
-    pool: Pool,
-    options: LaunchOptions,
-    display: LaunchDisplay,
-) -> int:
-    """Do what `launch` and `resume` do once it is known what: start it, or only show the plan."""
-    if args.dry_run:
-        return _dry_run(cluster, pool, options, display, as_json=args.json)
-    records = Records()
-    launched = display.watch(launch(cluster, pool, records, options))
+def go_on(args: argparse.Namespace, run: Run, display: LaunchDisplay) -> int:
+    """Do what comes after a start: name the run and leave it, or follow it."""
     if args.detach:
-        show_detached(launched.plan.run, as_json=args.json)
+        show_detached(run.id, as_json=args.json)
         return 0
-    return follow_run(launched, pool, records, display)
+    return follow_run(run, display)
 
 
-def _dry_run(
-    cluster: Cluster, pool: Pool, options: LaunchOptions, display: LaunchDisplay, *, as_json: bool
-) -> int:
-    _, plan, verdict = display.watch(prepare(cluster, pool, options))
-    if as_json:
+def dry_run(args: argparse.Namespace, display: LaunchDisplay, make: Callable[..., Plan]) -> int:
+    """Show what would be started; 125 if a check would stop it.
+
+    Args:
+        args: of the verb.
+        display: shows the events.
+        make: makes the plan, given `on_event`.
+    """
+    blocked = False
+
+    def show(event: Event) -> None:
+        nonlocal blocked
+        if isinstance(event, Checked):
+            blocked = bool(event.verdict.blocking)
+        display.show(event)
+
+    with shown(display):
+        plan = make(on_event=show)
+    if args.json:
         print(json.dumps({"kind": "plan", **plain(plan)}))
     else:
         show_plan(Screen(), plan)
-    return LaunchRefused.exit_code if verdict.blocking and not options.forces else 0
+    return LaunchRefused.exit_code if blocked and not args.force else 0

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable
-from pathlib import Path
+from typing import cast
 
+from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.inventory_option import add_selection
 from clusterctl.cli.numbers import LAST_PORT, positive_seconds, whole
 from clusterctl.cli.sync import DELETE_HELP
 from clusterctl.cli.workdir_option import add_workdir, node_folder
 from clusterctl.errors import UsageError
 from clusterctl.plan.launchers import LAUNCHERS
-from clusterctl.plan.options import Options
-from clusterctl.verbs.launch import LaunchOptions
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
 
 _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
@@ -79,32 +74,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object a line")
 
 
-def launch_options(args: argparse.Namespace) -> LaunchOptions:
-    """Copy the arguments to a typed value.
+def launch_flags(args: argparse.Namespace) -> LaunchFlags:
+    """Return the flags as the API takes them.
 
     Raises:
         UsageError: one of them cannot be.
     """
-    if args.name and not _NAME.fullmatch(args.name):
-        raise UsageError(f"--name: wanted letters, digits, '.', '_', '-', found {args.name!r}")
     values, origins = _chosen(args)
-    plan = Options(
-        command=tuple(args.command),
-        env=tuple(map(_pair, args.env)),
-        debug=args.debug,
-        origins=origins,
-        **values,  # type: ignore[arg-type]  # each was read by its own type above
-    )
-    return LaunchOptions(
-        plan=plan,
-        source=Path.cwd(),
-        name=args.name,
-        checks=not args.no_check,
-        syncs=not args.no_sync,
-        deletes=args.delete,
-        forces=args.force,
-        excludes_unhealthy=args.exclude_unhealthy,
-    )
+    taken = {name: getattr(args, name) for name in LaunchFlags.__annotations__ if name in args}
+    flags = {**taken, **values, "env": dict(map(_pair, args.env)), "origins": origins}
+    return cast("LaunchFlags", flags)  # each was read by its own type above
 
 
 def _chosen(args: argparse.Namespace) -> tuple[dict[str, object], dict[str, str]]:

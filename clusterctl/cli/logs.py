@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +11,11 @@ from pathlib import Path
 from clusterctl.cli.numbers import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import Interrupted, UsageError
-from clusterctl.inventory.select import named
-from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Folder, LastLines, Shower, Straight
+from clusterctl.logs.fold import Folder, Straight
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import Shown
 from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
-from clusterctl.transport.pool import Pool
-from clusterctl.verbs import logs
-from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import drive
-from clusterctl.verbs.follow import Lines, follow
-from clusterctl.verbs.runlog import RunLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,59 +38,24 @@ def run(args: argparse.Namespace) -> int:
     """Print; 3 where a node's logs could not be read."""
     if args.collect:
         _require_whole(args)
-    wanted = logs.parse_filter(
-        ranks_text=args.rank, since=args.since, pattern=args.grep, now=time.time()
-    )
     shown = Shown(screen=Screen(), lines=_printer(args))
-    with open_run(args) as opened, _left_in_words(opened.run, follows=args.follow):
-        log = RunLog(opened.run, opened.cluster, judged=False)
-        if wanted.ranks is not None:
-            from clusterctl.verbs.status import answers  # noqa: PLC0415  (imports much)
-
-            logs.require_ranks(wanted, drive(answers(opened.pool, opened.run, opened.cluster)))
-        only = None
-        if args.node is not None:
-            chosen = named(opened.cluster, args.node, option="--node")
-            only = frozenset(node.name for node in chosen)
-        pool = opened.pool
-        troubles: dict[str, Trouble] = {}
+    with open_run(args) as opened, _left_in_words(opened.id, follows=args.follow):
         if args.collect:
-            troubles = drive(logs.collect(pool, log, args.collect, only=only), shown.show)
-        elif args.tail is not None or not args.follow:
-            log.goes_on = args.follow
-            troubles = _read(args, pool, log, wanted, shown, only)
-            log.go_on()
-        if args.follow:
-            lines = Lines(wanted, _shower(args), uncut=_prints_bytes(args))
-            following = follow(pool, log, lines, only=only)
-            troubles = drive(following, shown.show).troubles
+            troubles = opened.collect(args.collect, node=args.node, on_event=shown.show)
+        else:
+            events = opened.log_events(
+                follow=args.follow,
+                node=args.node,
+                rank=args.rank,
+                tail=args.tail,
+                since=args.since,
+                grep=args.grep,
+                shower=Straight if args.raw or args.json else Folder,
+                uncut=args.raw and not args.json,
+            )
+            troubles = drive(events, shown.show)
     shown.tell(troubles)
     return EXIT_SILENT if troubles else 0
-
-
-def _read(
-    args: argparse.Namespace,
-    pool: Pool,
-    log: RunLog,
-    wanted: Filter,
-    shown: Shown,
-    only: frozenset[str] | None,
-) -> dict[str, Trouble]:
-    """Show what there is, with `--tail` the last of it."""
-    shower, last = _shower(args), 0
-    uncut = _prints_bytes(args) and args.tail is None
-    if args.tail is not None:
-        shower, last = LastLines(shower, args.tail), logs.lines_of(args.tail, wanted)
-    reading = logs.read(pool, log, wanted=wanted, shower=shower, uncut=uncut, only=only, tail=last)
-    return drive(reading, shown.show)
-
-
-def _prints_bytes(args: argparse.Namespace) -> bool:
-    return bool(args.raw and not args.json)
-
-
-def _shower(args: argparse.Namespace) -> Shower:
-    return Straight() if args.raw or args.json else Folder()
 
 
 @contextmanager

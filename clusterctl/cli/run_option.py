@@ -6,30 +6,19 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from clusterctl.cli.inventory_option import VARIABLE, add_inventory, inventory_path, load_all
-from clusterctl.cli.recorded import reached
+from clusterctl.api.run import Run
+from clusterctl.api.session import Session
+from clusterctl.cli.inventory_option import add_inventory, inventory_path, load_all
+from clusterctl.cli.recorded import to_ask
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.transport.pool import Pool
-from clusterctl.verbs import locate
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.inventory.load import VARIABLE
+from clusterctl.verbs.locate import SeveralLive
+from clusterctl.verbs.records import Records
 
 EXIT_SILENT = CouldNotTell.exit_code
 """What a verb ends with that is not sure, since a node did not answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRun:
-    """A run, and the pool that reaches its nodes."""
-
-    run: str
-    cluster: Cluster
-    """The nodes that ran it, in launch order, and its job."""
-    pool: Pool
-    record: RunRecord | None
-    """What this machine remembers of it."""
 
 
 def run_name(text: str) -> str:
@@ -55,36 +44,33 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
 
 
+def open_session(args: argparse.Namespace) -> Session:
+    """Return a session with the cluster of the run that is named, else of the inventory.
+
+    Raises:
+        ClusterError: the inventory has problems, or there is none and no run either.
+    """
+    records = Records()
+    if not args.run:
+        return Session(known_cluster(args, records))
+    record = records.find(args.run)
+    return Session(load_all(args) if record is None else to_ask(args, record))
+
+
 @contextmanager
-def open_run(args: argparse.Namespace) -> Iterator[OpenRun]:
-    """Find the run that is meant and open the way to its nodes.
+def open_run(args: argparse.Namespace) -> Iterator[Run]:
+    """Find the run that is meant; its nodes are reached while the block runs.
 
     Raises:
         ClusterError: there is none, or several are meant.
     """
-    records = Records()
-    record = records.find(args.run) if args.run else None
-    if record is not None:
-        cluster = reached(args, record)
-        with Pool(cluster) as pool:
-            yield OpenRun(run=record.run, cluster=cluster, pool=pool, record=record)
-        return
-    with Pool(load_all(args) if args.run else known_cluster(args, records)) as pool:
-        found = locate.discover(pool)
-        if args.run:
-            run = locate.named(found, args.run)
-        else:
-            run = locate.choose(found, records.all(pool.cluster.name), verb=args.verb)
-        record = records.read(pool.cluster.name, run)
-        if record is not None:
-            cluster = reached(args, record)
-        else:
-            cluster = locate.nodes_of(found, run, pool.cluster)
-        if {node.name for node in cluster.nodes} <= {node.name for node in pool.cluster.nodes}:
-            yield OpenRun(run=run, cluster=cluster, pool=pool, record=record)
-            return
-    with Pool(cluster) as wider:
-        yield OpenRun(run=run, cluster=cluster, pool=wider, record=record)
+    with open_session(args) as session:
+        try:
+            run = session.run(args.run)
+        except SeveralLive as several:
+            several.hint = f"clusterctl {args.verb} {several.runs[0]}"
+            raise
+        yield run
 
 
 def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:

@@ -6,16 +6,16 @@ import argparse
 import json
 from collections.abc import Iterable
 
+from clusterctl.api.session import Session
 from clusterctl.cli.inventory_option import add_inventory
 from clusterctl.cli.numbers import whole
 from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_pruned, show_runs
-from clusterctl.transport.pool import Pool
-from clusterctl.verbs import prune, runs
 from clusterctl.verbs.answers import Trouble
 from clusterctl.verbs.events import Said
+from clusterctl.verbs.prune import KEPT
 from clusterctl.verbs.records import Records
 from clusterctl.wire import SCHEMA, plain
 
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prune",
         type=whole(0),
         nargs="?",
-        const=prune.KEPT,
+        const=KEPT,
         metavar="N",
-        help=f"delete logs and records of all but the newest N ended runs ({prune.KEPT})",
+        help=f"delete logs and records of all but the newest N ended runs ({KEPT})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -44,13 +44,12 @@ def run(args: argparse.Namespace) -> int:
     if args.prune is not None and args.discover:
         raise UsageError("wanted either --discover or --prune, found both")
     screen = Screen()
-    records = Records()
-    with Pool(known_cluster(args, records)) as pool:
+    with Session(known_cluster(args, Records())) as session:
         if args.prune is not None:
-            return _prune(args, pool, records, screen)
-        listed = (runs.rebuild if args.discover else runs.runs)(pool, records)
+            return _prune(args, session, screen)
+        listed = session.runs(discover=args.discover)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, **plain(listed)}, indent=1))
+        print(json.dumps(listed.document(), indent=1))
     else:
         show_runs(screen, listed)
     for name in listed.rebuilt:
@@ -58,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     return _told(screen, listed.troubles)
 
 
-def _prune(args: argparse.Namespace, pool: Pool, records: Records, screen: Screen) -> int:
-    pruned = prune.prune(pool, records, keep=args.prune)
+def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
+    pruned = session.prune(keep=args.prune)
     if args.json:
         print(json.dumps({"schema": SCHEMA, **plain(pruned)}, indent=1))
     else:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
-from clusterctl.verbs.history import history_of
 from clusterctl.verbs.locate import SeveralLive
-from clusterctl.verbs.records import Records
-from clusterctl.verbs.status import status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +31,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     screen = Screen()
-    with open_run(args) as opened:
-        records = Records()
-        history = history_of(opened.record, records.find) if opened.record else None
-        view = screen.watch(status(opened.pool, opened.run, opened.cluster, history))
-        if opened.record:
-            view = replace(view, remembered=records.end(opened.record))
+    with open_run(args) as run:
+        with screen.progress() as progress:
+            view = run.status(on_event=progress.show)
         if args.json:
             print(json.dumps(view.document(), indent=1))
         else:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from clusterctl.api.session import Session
 from clusterctl.cli import inventory_option
-from clusterctl.cli.workdir_option import add_workdir, with_workdir
+from clusterctl.cli.workdir_option import add_workdir, workdir_of
 from clusterctl.report.console import Screen
-from clusterctl.report.sync import show_sync, sync_document
-from clusterctl.transport.pool import Pool
-from clusterctl.verbs.sync import SyncOptions, sync
+from clusterctl.report.sync import show_sync
 
 DELETE_HELP = "let the sync delete most of what it placed, or what the command needs"
 
@@ -30,12 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
     screen = Screen()
-    cluster = with_workdir(inventory_option.load_selected(args), args)
-    options = SyncOptions(deletes=args.delete, command=cluster.job.command)
-    with Pool(cluster, accept_new=args.accept_new) as pool:
-        result = screen.watch(sync(cluster, pool, Path.cwd(), options))
+    session = Session(inventory_option.load_all(args), accept_new=args.accept_new)
+    with session, screen.progress() as progress:
+        result = session.sync(
+            nodes=args.nodes,
+            exclude=args.exclude,
+            workdir=workdir_of(args),
+            delete=args.delete,
+            on_event=progress.show,
+        )
     if args.json:
-        print(json.dumps(sync_document(result)))
+        print(json.dumps(result.document()))
     else:
         show_sync(screen.err, result)
     return result.exit_code

@@ -6,9 +6,7 @@ import argparse
 import os
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.plan.effective import effective
-from clusterctl.plan.options import Options
+from clusterctl.plan import options
 
 VARIABLE = "CLUSTERCTL_WORKDIR"
 
@@ -23,19 +21,19 @@ def add_workdir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def with_workdir(cluster: Cluster, args: argparse.Namespace) -> Cluster:
-    """Return the cluster as a launch with this `--workdir`, else of the variable, has it.
+def workdir_of(args: argparse.Namespace) -> str | None:
+    """Return the folder of `--workdir`, else of the variable.
 
     Raises:
         UsageError: the variable is no such folder.
     """
-    given, origins = args.workdir, {}
+    given: str | None = args.workdir
     if given is None and os.environ.get(VARIABLE):
         try:
-            given, origins = node_folder(os.environ[VARIABLE]), {"workdir": VARIABLE}
+            return node_folder(os.environ[VARIABLE])
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{VARIABLE}: {error}") from error
-    return effective(cluster, Options(workdir=given, origins=origins))
+    return given
 
 
 def node_folder(text: str) -> str:
@@ -44,8 +42,7 @@ def node_folder(text: str) -> str:
     Raises:
         argparse.ArgumentTypeError: it is not one.
     """
-    parts = [part for part in text.split("/") if part not in {"", "."}]
-    if not text.startswith("/") or ".." in parts or not parts or not text.isprintable():
-        wanted = "an absolute path on the nodes, without .."
-        raise argparse.ArgumentTypeError(f"expected {wanted}, found {text!r}")
-    return "/" + "/".join(parts)
+    try:
+        return options.node_folder(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -13,6 +13,9 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.problems import Problems
 
+VARIABLE = "CLUSTERCTL_INVENTORY"
+DEFAULT = "hosts.yaml"
+
 SIZE_LIMIT = 512 * 1024
 """Bytes an inventory may have; thousands of nodes fit."""
 
@@ -20,6 +23,11 @@ _YAML_NAMES = (".yaml", ".yml", ".json")
 _OTHER_NAMES = ("hosts.yaml", "hosts.yml", "inventory.yaml", "hostfile")
 _YAML_START = re.compile(r"---|[{\[]|-\s|[\"']?[\w-]+[\"']?\s*:(\s|$)")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def default_path() -> Path:
+    """Return the inventory that is read if none is named: the variable's, else ./hosts.yaml."""
+    return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
 def load(path: Path) -> Cluster:

@@ -5,7 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import LauncherName
+
+INFINITE = float("inf")
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "gpus": (0, INFINITE),
+    "procs_per_node": (1, 4096),
+    "master_port": (1, 65535),
+    "max_restarts": (0, INFINITE),
+    "start_timeout": (0.001, INFINITE),
+    "lost_after": (0.001, INFINITE),
+}
+
+
+def node_folder(text: str) -> str:
+    """Return an absolute path on the nodes, without needless parts.
+
+    Raises:
+        ValueError: it is relative, has `..` in it, or is the root.
+    """
+    parts = [part for part in text.split("/") if part not in {"", "."}]
+    if not text.startswith("/") or ".." in parts or not parts or not text.isprintable():
+        wanted = "an absolute path on the nodes, without .."
+        raise ValueError(f"expected {wanted}, found {text!r}")
+    return "/" + "/".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +52,18 @@ class Options:
     debug: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
     """Field, or `env.NAME` → where its value is from, such as `--gpus` or `CLUSTERCTL_GPUS`."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be.
+
+        Raises:
+            UsageError: one is out of bounds.
+        """
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not (least <= value <= most and value < INFINITE):
+                limit = f"{least} or more" if most == INFINITE else f"{least} to {most}"
+                raise UsageError(f"{name}: wanted {limit}, found {value}")
 
     def says(self, name: str) -> bool:
         """Tell whether a field was said at all; 0 is a choice too."""

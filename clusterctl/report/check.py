@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
@@ -17,7 +16,6 @@ from clusterctl.inventory.ranges import fold
 from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import plain, words
 from clusterctl.verbs.check import CheckResult, NodeRow
-from clusterctl.wire import SCHEMA
 
 COLOURS = {
     "ok": "green",
@@ -147,40 +145,6 @@ def gpus(row: NodeRow) -> str:
         return "none"
     name = row.gpu_name.removeprefix("NVIDIA ").removeprefix("AMD ")
     return f"{row.gpus} x {name}" if name else str(row.gpus)
-
-
-def check_document(result: CheckResult) -> dict[str, Any]:
-    """Return the verdict as the JSON that `--json` prints."""
-    host = {row.name: row.host for row in result.nodes}
-    return {
-        "schema": SCHEMA,
-        "cluster": result.cluster,
-        "nodes": [
-            {
-                "host": row.host,
-                "name": row.name,
-                "rank": row.rank,
-                "address": row.address or None,
-                "interface": row.interface or None,
-                "gpus": row.gpus,
-                "state": row.state,
-            }
-            for row in result.nodes
-        ],
-        "findings": [
-            {
-                "check": finding.check,
-                "status": finding.status,
-                "nodes": [host.get(node, node) for node in finding.nodes],
-                "message": finding.message,
-                "wanted": finding.wanted,
-                "found": finding.found,
-                "remedy": finding.remedy,
-            }
-            for finding in result.findings
-        ],
-        "seconds": round(result.seconds, 3),
-    }
 
 
 def _nodes(rows: tuple[NodeRow, ...], room: int) -> Table:

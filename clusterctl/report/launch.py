@@ -38,8 +38,11 @@ _SHOWN_MISSING = 8
 class LaunchDisplay(Protocol):
     """Shows the events of a launch, for a person or for a program."""
 
-    def watch(self, events: Generator[Event, None, Result]) -> Result:
-        """Run a use-case to its end and show its events."""
+    def show(self, event: Event) -> None:
+        """Show one event."""
+
+    def quiet(self) -> None:
+        """Leave nothing that moves behind."""
 
     def ended(self, ended: Ended) -> None:
         """Show how the run ended."""
@@ -62,9 +65,9 @@ class Person:
     def watch(self, events: Generator[Event, None, Result]) -> Result:
         """Run a use-case to its end and show its events."""
         try:
-            return drive(events, self._show)
+            return drive(events, self.show)
         finally:
-            self._quiet()
+            self.quiet()
 
     def ended(self, ended: Ended) -> None:
         """Say how the run ended, and why."""
@@ -84,14 +87,15 @@ class Person:
         """Say on which nodes it is proven gone, and what is left."""
         show_stop(self.screen.err, result)
 
-    def _show(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
+        """Show one event."""
         if isinstance(event, Progress):
             self._moving(progress_line(event))
         elif isinstance(event, Gathering) and self.screen.err.is_terminal:
             self._moving(_gathering(event))
         elif not isinstance(event, Tick):
             if not isinstance(event, LogLines) or self.screen.out.is_terminal:
-                self._quiet()
+                self.quiet()
             self._say(event)
 
     def _say(self, event: Event) -> None:
@@ -128,7 +132,8 @@ class Person:
             self._status.start()
         self._status.update(words(text))
 
-    def _quiet(self) -> None:
+    def quiet(self) -> None:
+        """Leave nothing that moves behind."""
         if self._status is not None:
             self._status.stop()
             self._status = None

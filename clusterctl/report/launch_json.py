@@ -8,9 +8,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
-from clusterctl.report.check import check_document
 from clusterctl.report.lines import JsonLines
-from clusterctl.report.sync import sync_document
 from clusterctl.verbs.events import Event, NodeHappened, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch import Checked, CodeChecked, Planned, Synced
@@ -37,7 +35,7 @@ class Program:
 
     def watch(self, events: Generator[Event, None, Result]) -> Result:
         """Run a use-case to its end and print its events."""
-        return drive(events, self._show)
+        return drive(events, self.show)
 
     def ended(self, ended: Ended) -> None:
         """Print how the run ended."""
@@ -53,14 +51,18 @@ class Program:
         """Print what stopping the run came to."""
         _print({"kind": "stopped", **plain(result)})
 
-    def _show(self, event: Event) -> None:
+    def quiet(self) -> None:
+        """Nothing moves."""
+
+    def show(self, event: Event) -> None:
+        """Print one event."""
         match event:
             case LogLines(lines=lines):
                 JsonLines(sys.stdout).show(lines)
             case Checked(verdict=verdict) | CodeChecked(verdict=verdict):
-                _print({"kind": "check", **check_document(verdict)})
+                _print({"kind": "check", **verdict.document()})
             case Synced(synced=synced):
-                _print({"kind": "sync", **sync_document(synced)})
+                _print({"kind": "sync", **synced.document()})
             case Planned(plan=plan):
                 _print({"kind": "plan", **plain(plan)})
             case Stopped(result=result):

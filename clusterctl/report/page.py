@@ -13,13 +13,19 @@ from clusterctl.verbs.check import CheckResult
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }
-table { border-collapse: collapse; margin: 1rem 0 }
-th, td { padding: .2rem .8rem; text-align: left }
-th { border-bottom: 1px solid #888 } code { font-size: 14px } dt { color: #666; float: left;
-clear: left; width: 5rem } dd { margin-left: 5.5rem } .fail, .unreachable { color: #b00020 }
-.warn { color: #8a5a00 } .unknown { color: #7b1fa2 } .ok, .pass { color: #1b7f3b }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6 } }
 """
+_PART_STYLE = """
+.clusterctl table { border-collapse: collapse; margin: 1rem 0 }
+.clusterctl th, .clusterctl td { padding: .2rem .8rem; text-align: left }
+.clusterctl th { border-bottom: 1px solid #888 } .clusterctl code { font-size: 14px }
+.clusterctl dt { color: #666; float: left; clear: left; width: 5rem }
+.clusterctl dd { margin-left: 5.5rem }
+.clusterctl .fail, .clusterctl .unreachable { color: #b00020 }
+.clusterctl .warn { color: #8a5a00 } .clusterctl .unknown { color: #7b1fa2 }
+.clusterctl .ok, .clusterctl .pass { color: #1b7f3b }
+"""
+"""Of our own part alone: a notebook has a style too."""
 
 
 Form = Callable[[CheckResult], str]
@@ -53,6 +59,15 @@ def write_page(path: Path, result: CheckResult) -> None:
 
 def html_page(result: CheckResult) -> str:
     """Return the verdict as one HTML document."""
+    title = f"clusterctl check: {_html(result.cluster)}"
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+        f"<style>{_STYLE}</style>\n<h1>{title}</h1>\n{html_part(result)}</html>\n"
+    )
+
+
+def html_part(result: CheckResult) -> str:
+    """Return the verdict as a part of somebody's page."""
     rows = "\n".join(
         f"<tr><td>{row.rank}<td>{_html(row.name)}<td>{_html(row.address or '-')}"
         f"<td>{_html(row.interface or '-')}<td>{_html(gpus(row))}"
@@ -72,13 +87,11 @@ def html_page(result: CheckResult) -> str:
         for f in result.findings
         if f.status in {"pass", "skip"}
     )
-    title = f"clusterctl check: {_html(result.cluster)}"
     return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
-        f"<style>{_STYLE}</style>\n<h1>{title}</h1>\n<p>{_html(headline(result))}</p>\n"
-        f"<p>{_html(summary(result))}</p>\n<table><tr><th>rank<th>node<th>address<th>interface"
+        f'<style>{_PART_STYLE}</style>\n<div class="clusterctl">\n'
+        f"<p>{_html(headline(result))}</p>\n<p>{_html(summary(result))}</p>\n<table><tr><th>rank<th>node<th>address<th>interface"
         f"<th>gpus<th>state</tr>\n{rows}</table>\n{findings}\n"
-        f"<h2>Passed and skipped</h2>\n<table>{passed}</table>\n</html>\n"
+        f"<h2>Passed and skipped</h2>\n<table>{passed}</table>\n</div>\n"
     )
 
 

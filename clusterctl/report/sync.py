@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold
 from clusterctl.report.console import words
 from clusterctl.verbs.synced import NodeSync, SyncResult
-from clusterctl.wire import plain
 
 _SHOWN_NAMES = 5
 _STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}
@@ -27,13 +24,6 @@ def show_sync(console: Console, result: SyncResult) -> None:
             # Whole, however long: it is there to be copied.
             console.print(words(f"hint: {hint}"), soft_wrap=True)
     console.print(words(_summary(result)))
-
-
-def sync_document(result: SyncResult) -> dict[str, Any]:
-    """Return the JSON document; the patch is left to the run's record, it can be megabytes."""
-    document: dict[str, Any] = plain(result)
-    del document["diff"]
-    return document
 
 
 def deletions(result: SyncResult) -> list[str]:

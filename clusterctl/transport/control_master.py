@@ -109,7 +109,7 @@ class Folder:
         # The name is short and nobody else has had it, for hosts' names may be long.
         master = ControlMaster(self.path / f"m{next(self._numbers)}", destination)
         with self._lock:
-            self._masters.append(master)
+            self._masters = [*(one for one in self._masters if not one.closed), master]
         return master
 
     @property
@@ -233,6 +233,11 @@ class ControlMaster:
                 words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.said()}"
                 raise Failed("timeout", "connect", words)
             time.sleep(POLL_SECONDS)
+
+    @property
+    def closed(self) -> bool:
+        """It was closed: nothing of it is left."""
+        return self._ended and not self.running
 
     @property
     def running(self) -> bool:

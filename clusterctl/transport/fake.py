@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -122,6 +123,12 @@ class FakePool:
         trace: TracebackType | None,
     ) -> None:
         """Nothing is open."""
+
+    def again(self, cluster: Cluster) -> FakePool:
+        """Return the pool of a further command, with the same answers and requests."""
+        pool = copy.copy(self)
+        pool.cluster = cluster
+        return pool
 
     def begin(self) -> None:
         """Nothing is to be connected."""

@@ -112,7 +112,7 @@ class Gate:
 
 
 class Jumps:
-    """The jump hosts of one command, each logged in to once; safe from several threads.
+    """The jump hosts of a cluster, each logged in to once; safe from several threads.
 
     They end with the folder that holds their sockets.
     """
@@ -125,6 +125,11 @@ class Jumps:
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._gates: dict[str, Gate | Failed] = {}
+
+    def refresh(self) -> None:
+        """Try those again that could not be reached."""
+        with self._lock:
+            self._gates = {j: gate for j, gate in self._gates.items() if isinstance(gate, Gate)}
 
     def dial(self, endpoint: Endpoint, jump: str) -> ProcessSocket:
         """Open a way to a node through jump hosts.
@@ -145,12 +150,16 @@ class Jumps:
         with self._lock:
             opening = self._opening.setdefault(jump, threading.Lock())
         with opening:
-            if jump not in self._gates:
+            gate = self._gates.get(jump)
+            if isinstance(gate, Gate) and not gate.master.running:
+                gate.master.close()
+                gate = None
+            if gate is None:
                 try:
-                    self._gates[jump] = self._log_in(endpoint, jump)
+                    gate = self._log_in(endpoint, jump)
                 except Failed as failure:
-                    self._gates[jump] = failure
-            gate = self._gates[jump]
+                    gate = failure
+                self._gates[jump] = gate
         if isinstance(gate, Failed):
             raise gate
         return gate

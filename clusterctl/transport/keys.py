@@ -106,6 +106,13 @@ class Keyring:
         with self._lock:
             return self._offer(endpoint)
 
+    def refresh(self) -> None:
+        """Keep the keys that were read, and forget what could not be read or was asked."""
+        with self._lock:
+            self.close()
+            self._agents.clear()
+            self._files = {path: k for path, k in self._files.items() if not isinstance(k, str)}
+
     def close(self) -> None:
         """Let the agents go."""
         for agent in self._agents.values():

@@ -9,9 +9,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import cast
+
+IMPORTING = threading.RLock()
+"""Held while paramiko or Fabric is imported: what the one hides meanwhile, the other needs."""
 
 
 class _Later(ModuleType):
@@ -23,15 +27,16 @@ class _Later(ModuleType):
 
 @contextlib.contextmanager
 def without_invoke() -> Iterator[None]:
-    """Let the block import paramiko quickly; not for several threads at once."""
-    if {"paramiko", "invoke"} & sys.modules.keys():
-        yield
-        return
-    # None there makes the import fail, and paramiko is prepared for that.
-    sys.modules["invoke"] = cast("ModuleType", None)
-    try:
-        yield
-    finally:
-        del sys.modules["invoke"]
-        if "paramiko.config" in sys.modules:
-            vars(sys.modules["paramiko.config"])["invoke"] = _Later("invoke")
+    """Let the block import paramiko quickly."""
+    with IMPORTING:
+        if {"paramiko", "invoke"} & sys.modules.keys():
+            yield
+            return
+        # None there makes the import fail, and paramiko is prepared for that.
+        sys.modules["invoke"] = cast("ModuleType", None)
+        try:
+            yield
+        finally:
+            del sys.modules["invoke"]
+            if "paramiko.config" in sys.modules:
+                vars(sys.modules["paramiko.config"])["invoke"] = _Later("invoke")

@@ -48,6 +48,10 @@ class ParamikoWay:
             slots=slots,
         )
 
+    def refresh(self) -> None:
+        """Let the keys be read anew that could not be used, and ask the agents again."""
+        self._keyring.refresh()
+
     def close(self) -> None:
         """Let the agents go."""
         self._keyring.close()

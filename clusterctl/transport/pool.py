@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.failure import Failed, unforeseen
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
+from clusterctl.transport.lean import IMPORTING
 from clusterctl.transport.limits import raise_descriptor_limit, start_thread
 from clusterctl.transport.merge import merged
 from clusterctl.transport.started import StartedCall
@@ -37,7 +39,7 @@ class Pool:
 
     Usable as a context manager. A node is connected when it is first needed; every later call
     uses that connection, or a new one if it broke. A node that could not be reached gives its
-    failed reply again.
+    failed reply again, until the next command: `again`.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class Pool:
         # Those left out are reached only where somebody asks for one by name.
         self._nodes = {node.name: node for node in (*cluster.nodes, *cluster.left_out)}
         self._opening = {name: threading.Lock() for name in self._nodes}
-        self._opened: dict[str, Connection | Reply] = {}
+        self._opened: dict[str, Connection] = {}
+        self._failed: dict[str, Reply] = {}
+        """Of each node that this command could not reach, why."""
         self._retired: dict[str, Connection] = {}
         """Of each node the last connection that broke, or did not answer in time."""
         self._seconds: dict[str, float] = {}
-        self._closed = False
+        self._closed = threading.Event()
         raise_descriptor_limit()
         if not logger.isEnabledFor(logging.DEBUG):
             # Its errors become replies; its own log repeats them with tracebacks.
@@ -77,6 +81,20 @@ class Pool:
     ) -> None:
         """Close every connection."""
         self.close()
+
+    def again(self, cluster: Cluster) -> Pool:
+        """Return the pool of a further command over the same connections.
+
+        Nodes that could not be reached are tried again. Closing this pool closes that one too.
+
+        Args:
+            cluster: some or all of these nodes, for that command.
+        """
+        self._ways.refresh()
+        pool = copy.copy(self)
+        pool.cluster = cluster
+        pool._failed = {}  # noqa: SLF001  (a pool too)
+        return pool
 
     def begin(self) -> None:
         """Begin to connect to all nodes at once; what is done meanwhile here costs no time."""
@@ -169,31 +187,33 @@ class Pool:
         return Following(self._start_anew, requests, tick=tick, patience=patience)
 
     def connection(self, node: str) -> fabric.Connection:
-        """Return Fabric's connection to a node, over the one that is open.
+        """Return Fabric's connection to a node, over ours.
 
-        Closing it leaves ours open; after a cut it uses the pool's next one.
+        It opens when it is first used, as Fabric's own does. Closing it leaves ours open; after a
+        cut it uses the pool's next one. Using it raises `CouldNotTell` if the node cannot be
+        reached.
 
         Raises:
-            CouldNotTell: the node cannot be reached.
-            UsageError: the node is not reached through paramiko.
+            UsageError: the node is reached by the system's ssh.
         """
-        from clusterctl.transport.fabric_way import over  # noqa: PLC0415  (fabric loads slowly)
+        with IMPORTING:
+            from clusterctl.transport import fabric_way  # noqa: PLC0415  (fabric loads slowly)
 
-        connection = self._connection(node)
-        try:
-            return over(connection, partial(self._connection, node))
-        except TypeError as error:
-            message = f"{node}: has no Fabric connection: {error}"
+        found = self._nodes[node]
+        if found.local:
+            return fabric_way.LocalConnection(found)
+        if found.ssh.via == "openssh":
+            message = f"{node}: has no Fabric connection: it is reached by the system's ssh"
             hint = "Fabric's connections go through `via: paramiko` only"
-            raise UsageError(message, hint=hint) from error
+            raise UsageError(message, hint=hint)
+        return fabric_way.SharedConnection(found, partial(self._connection_now, node))
 
     def close(self) -> None:
         """Close every connection; what runs detached on the nodes lives on."""
-        self._closed = True
+        self._closed.set()
         try:
             for opened in (*self._opened.copy().values(), *self._retired.copy().values()):
-                if isinstance(opened, Connection):
-                    opened.close()
+                opened.close()
         finally:
             self._ways.close()
 
@@ -231,6 +251,7 @@ class Pool:
             opened = self._open(name)
             if isinstance(opened, Reply):
                 self._forget(name, opened)
+                self._ways.refresh()
                 raise Failed(opened.state, opened.phase, opened.words, opened.hint)
             used.append(opened)
             return opened.call(request)
@@ -249,15 +270,21 @@ class Pool:
     def _forget(self, name: str, opened: Connection | Reply) -> None:
         """Let the next one who needs this node connect to it, if nobody did meanwhile."""
         with self._opening[name]:
+            if isinstance(opened, Reply):
+                self._failed.pop(name, None)
+                return
             if self._opened.get(name) is not opened:
                 return
             del self._opened[name]
-            if isinstance(opened, Reply):
-                return
             # Its other calls may still be answered; the one before it has had its time.
             before, self._retired[name] = self._retired.get(name), opened
         if before is not None:
             before.close()
+
+    def _connection_now(self, node: str) -> Connection:
+        """Return a connection that works, also to a node that could not be reached before."""
+        pool = self.again(self.cluster)
+        return pool._connection(node)  # noqa: SLF001  (a pool too)
 
     def _connection(self, node: str) -> Connection:
         opened = self._open(node)
@@ -268,21 +295,26 @@ class Pool:
     def _open(self, name: str) -> Connection | Reply:
         """Return the node's connection, made now if it is the first time, or why there is none."""
         with self._opening[name]:
-            opened = self._opened.get(name)
+            opened = self._opened.get(name) or self._failed.get(name)
             if isinstance(opened, Connection) and not opened.alive:
                 opened.close()
                 opened = None
-            if opened is None:
-                began = time.monotonic()
-                opened = self._connect(self._nodes[name])
-                self._seconds[name] = time.monotonic() - began
-                self._opened[name] = opened
-                if self._closed and isinstance(opened, Connection):
-                    opened.close()  # its verb was interrupted while it was being made
+            if opened is not None:
+                return opened
+            began = time.monotonic()
+            opened = self._connect(self._nodes[name])
+            self._seconds[name] = time.monotonic() - began
+            if isinstance(opened, Reply):
+                self._opened.pop(name, None)
+                self._failed[name] = opened
+                return opened
+            self._opened[name] = opened
+            if self._closed.is_set():
+                opened.close()  # its verb was interrupted while it was being made
             return opened
 
     def _connect(self, node: Node) -> Connection | Reply:
-        if self._closed:
+        if self._closed.is_set():
             words = "the connections of this command are closed"
             return Reply(node=node.name, state="lost", phase="connect", words=words)
         began = time.monotonic()
@@ -291,7 +323,7 @@ class Pool:
         except Failed as failure:
             return failure.reply(node.name, seconds=time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
-            if self._closed:
+            if self._closed.is_set():
                 return Reply(node=node.name, state="lost", phase="connect", words="given up")
             return unforeseen(node.name, error).reply(node.name)
 

@@ -75,6 +75,11 @@ class Oracle:
         self._slots = threading.Semaphore(ASKED_AT_ONCE)
         self._told = False
 
+    def refresh(self) -> None:
+        """Forget the answers: the files may have changed."""
+        with self._lock:
+            self._answers.clear()
+
     def resolve(self, node: Node) -> Endpoint:
         """Return where and how the node is reached.
 

@@ -59,7 +59,7 @@ def tell_accepted(name: str, shown: str, file: Path) -> None:
 
 
 class Trust:
-    """Judges host keys for one command; files are read once; safe from several threads."""
+    """Judges host keys; files are read once a command; safe from several threads."""
 
     def __init__(self, cluster: str, *, accept_new: bool) -> None:
         """Use the cluster's own file beside each endpoint's."""
@@ -69,6 +69,12 @@ class Trust:
         self._lock = threading.Lock()
         self._known: dict[tuple[Path, ...], KnownHosts] = {}
         self._elsewhere: KnownHosts | None = None
+
+    def refresh(self) -> None:
+        """Forget what was read: the files may have changed."""
+        with self._lock:
+            self._known.clear()
+            self._elsewhere = None
 
     def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         """Return the key types the host is known by, to ask the server for those first."""

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class Ways:
-    """Opens connections for one command; safe from several threads."""
+    """Opens connections; safe from several threads."""
 
     def __init__(self, cluster: str, *, timeouts: Timeouts, accept_new: bool) -> None:
         """Prepare what the ways share; files are read when they are first needed."""
         self._timeouts = timeouts
         self._oracle = Oracle()
         self._trust = Trust(cluster, accept_new=accept_new)
+        self._connecting = 0
         self._policy = Policy(own_file=self._trust.own_file, accept_new=accept_new)
         self.folder = Folder()
         """A private one with a short path, for sockets."""
@@ -36,12 +37,35 @@ class Ways:
         self._paramiko: ParamikoWay | None = None
         self._lock = threading.Lock()
 
+    def refresh(self) -> None:
+        """Let the next command read ssh_config, known hosts and keys as they are then.
+
+        Jump hosts that could not be reached are tried again. Not while a thread is connecting.
+        """
+        with self._lock:
+            if self._connecting:
+                return
+            self._oracle.refresh()
+            self._trust.refresh()
+            self._jumps.refresh()
+            if self._paramiko is not None:
+                self._paramiko.refresh()
+
     def connect(self, node: Node) -> Connection:
         """Open the way that the inventory says.
 
         Raises:
             Failed: the node cannot be reached.
         """
+        with self._lock:
+            self._connecting += 1
+        try:
+            return self._connect(node)
+        finally:
+            with self._lock:
+                self._connecting -= 1
+
+    def _connect(self, node: Node) -> Connection:
         if node.local:
             return LocalConnection(node, timeouts=self._timeouts)
         endpoint = self._oracle.resolve(node)

@@ -1,14 +1,15 @@
-"""Follow a run that was just launched until it is over, and judge how it ended."""
+"""Follow a run until it is over, and judge how it ended."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.plan import Plan
 from clusterctl.verbs.events import Event, relay
 from clusterctl.verbs.follow import Lines, follow
 from clusterctl.verbs.gathering import Gatherer, StartTimeout
-from clusterctl.verbs.launch import Launched
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.outcome import Ended, outcome
 from clusterctl.verbs.runlog import RunLog
@@ -19,33 +20,39 @@ from clusterctl.verbs.stop import Stopped, stop
 class Attendance:
     """What is known of a run while it is followed; following can be interrupted and go on."""
 
-    launched: Launched
+    nodes: Nodes
+    run: str
+    cluster: Cluster
     lines: Lines
+    plan: InitVar[Plan | None] = None
+    """Of a run that was just launched: its ranks have to join."""
     log: RunLog = field(init=False)
-    _gatherer: Gatherer = field(init=False)
+    _gatherer: Gatherer | None = field(init=False)
     _late: StartTimeout | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, plan: Plan | None) -> None:
         """Begin at the beginning."""
-        self.log = RunLog(self.launched.plan.run, self.launched.cluster)
-        self._gatherer = Gatherer(self.launched.plan)
+        self.log = RunLog(self.run, self.cluster)
+        self._gatherer = Gatherer(plan) if plan is not None else None
 
-    def attend(self, nodes: Nodes) -> Generator[Event, None, Ended]:
+    def attend(self) -> Generator[Event, None, Ended]:
         """Follow until the run is over; end it when ranks wait in vain for others.
 
         Yields:
             What `follow` yields, `Gathering`, `StartTimeout`, `Stopping`, `Stopped`.
         """
-        events = self._gatherer.watch(follow(nodes, self.log, self.lines))
-        followed = yield from relay(events, lambda event: self._judge(nodes, event))
+        events = follow(self.nodes, self.log, self.lines)
+        if self._gatherer is not None:
+            events = self._gatherer.watch(events)
+        followed = yield from relay(events, self._judge)
         return outcome(self.log, followed.troubles, self._late)
 
-    def _judge(self, nodes: Nodes, event: Event) -> Generator[Event, None, None]:
+    def _judge(self, event: Event) -> Generator[Event, None, None]:
         """Yield the event; when ranks are late, end the run."""
         yield event
         if isinstance(event, StartTimeout):
             self._late = event
             reason = f"not joined in time: {', '.join(event.missing)}"
-            run, cluster = self.log.run, self.log.cluster
-            result = yield from stop(nodes, run, cluster, grace=0.0, reason=reason)
+            steps = stop(self.nodes, self.run, self.cluster, grace=0.0, reason=reason)
+            result = yield from steps
             yield Stopped(result=result)

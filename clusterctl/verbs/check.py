@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding
@@ -22,6 +23,7 @@ from clusterctl.verbs.jobcheck import run_job_check
 from clusterctl.verbs.meeting import meet
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.reading import Survey, read_facts
+from clusterctl.wire import SCHEMA
 
 _ABSENT = Reach(state="unreachable", words="the saved facts do not have it")
 
@@ -81,6 +83,39 @@ class CheckResult:
         return tuple(
             f for f in self.findings if f.status in {"fail", "unknown"} and f.check in blocks
         )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `check --json` prints."""
+        host = {row.name: row.host for row in self.nodes}
+        return {
+            "schema": SCHEMA,
+            "cluster": self.cluster,
+            "nodes": [
+                {
+                    "host": row.host,
+                    "name": row.name,
+                    "rank": row.rank,
+                    "address": row.address or None,
+                    "interface": row.interface or None,
+                    "gpus": row.gpus,
+                    "state": row.state,
+                }
+                for row in self.nodes
+            ],
+            "findings": [
+                {
+                    "check": finding.check,
+                    "status": finding.status,
+                    "nodes": [host.get(node, node) for node in finding.nodes],
+                    "message": finding.message,
+                    "wanted": finding.wanted,
+                    "found": finding.found,
+                    "remedy": finding.remedy,
+                }
+                for finding in self.findings
+            ],
+            "seconds": round(self.seconds, 3),
+        }
 
 
 def check(

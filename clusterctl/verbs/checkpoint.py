@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.asking_checkpoints import LATEST, Asking, Chosen
-from clusterctl.verbs.candidates import Seen, Unfit, parts_of, split
+from clusterctl.verbs.candidates import (
+    Seen,
+    Unfit,
+    parts_of,
+    path_for_job,
+    require_fit,
+    split,
+)
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.history import History
 from clusterctl.verbs.nodes import Nodes
 
-__all__ = ["LATEST", "Chosen", "choose", "newest", "require_word"]
+__all__ = ["LATEST", "Chosen", "choose", "listed", "newest", "require_word"]
 
 _NAMED = 3
 """Checkpoints of other histories that are named."""
@@ -182,6 +189,63 @@ def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
         for one in candidates
         if "name" not in one
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCheckpoint:
+    """A checkpoint of a run, by a quick look at its files on every node."""
+
+    name: str
+    path: str
+    """As the job is given it; on the first node that has it, if no one path leads to it on all."""
+    step: int | None
+    time: float
+    """When it was written: seconds since 1970, by its node's clock."""
+    format: str
+    why: str = ""
+    """Why it cannot be resumed from; empty: it looks complete, and the same on every node."""
+
+    @property
+    def complete(self) -> bool:
+        """It looks complete, and the same on every node."""
+        return not self.why
+
+
+def listed(
+    nodes: Nodes, cluster: Cluster, history: History
+) -> Generator[Event, None, tuple[ListedCheckpoint, ...]]:
+    """List the checkpoints of a history, the newest first; nothing is read to its end.
+
+    Yields:
+        `Progress`.
+
+    Raises:
+        LaunchRefused: a node did not answer.
+    """
+    if not cluster.job.checkpoints:
+        return ()
+    asking = Asking(nodes=nodes, cluster=cluster, history=history, ranks={})
+    found = yield from asking.ask()
+    ours, _ = split(found, asking.knows, cluster, history)
+    return tuple(_listed(name, seen, cluster) for name, seen in ours)
+
+
+def _listed(name: str, seen: Seen, cluster: Cluster) -> ListedCheckpoint:
+    first = next(iter(seen.values()))
+    path, why = str(first["path"]), ""
+    try:
+        require_fit(seen, cluster)
+        path = path_for_job(seen, cluster)
+    except Unfit as unfit:
+        why = str(unfit)
+    return ListedCheckpoint(
+        name=name,
+        path=path,
+        step=first.get("step"),
+        time=float(first.get("time") or 0.0),
+        format=str(first.get("format", "")),
+        why=why,
+    )
 
 
 def newest(

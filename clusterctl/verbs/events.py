@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 Level = Literal["info", "warning", "error"]
 
 Result = TypeVar("Result")
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,8 @@ def drive(
 
 def relay(
     events: Generator[Event, None, Result],
-    each: Callable[[Event], Generator[Event, None, None]],
-) -> Generator[Event, None, Result]:
+    each: Callable[[Event], Generator[Told, None, None]],
+) -> Generator[Told, None, Result]:
     """Run a use-case within another one: yield what `each` makes of its events.
 
     Args:

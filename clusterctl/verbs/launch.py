@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Generator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
-from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused
+from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
@@ -34,6 +35,7 @@ from clusterctl.verbs.starting import start
 from clusterctl.verbs.sync import SyncOptions, SyncResult, sync
 from clusterctl.wire import plain
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 REACHED_ONLY = ("ssh",)
 """What is judged with --no-check: nothing can start on a node that is not reached."""
 SYNC_ONLY = ("node.rsync",)
@@ -59,6 +61,16 @@ class LaunchOptions:
     """Leave out the nodes on which a check failed."""
     resumed: Mapping[str, Any] | None = None
     """`run` and `checkpoint` that it goes on from, and that run's `tree` and `commit`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no file could have.
+
+        Raises:
+            UsageError: it is one.
+        """
+        if self.name and not _NAME.fullmatch(self.name):
+            expected = "letters, digits, '.', '_', '-'"
+            raise UsageError(f"--name: wanted {expected}, found {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

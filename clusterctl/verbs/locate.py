@@ -54,10 +54,10 @@ def discover(nodes: Nodes) -> Discovered:
 class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)
     """No run was named, and several are live."""
 
-    def __init__(self, views: Sequence[RunView], verb: str) -> None:
+    def __init__(self, views: Sequence[RunView]) -> None:
         """Name them, and how to name one."""
         titles = ", ".join(view.title for view in views)
-        hint = f"clusterctl {verb} {views[0].run}"
+        hint = f"clusterctl status {views[0].run}"
         super().__init__(f"several runs are live: {titles}", hint=hint)
         self.runs = tuple(view.run for view in views)
 
@@ -69,13 +69,12 @@ def named(found: Discovered, name: str) -> str:
     return next(itertools.chain(by_id, by_name), name)
 
 
-def choose(found: Discovered, records: Iterable[RunRecord], *, verb: str = "status") -> str:
+def choose(found: Discovered, records: Iterable[RunRecord]) -> str:
     """Return the only live run, else the newest that anybody knows.
 
     Args:
         found: what the nodes know.
         records: what this machine remembers.
-        verb: what is to be done with the run, for the hint.
 
     Raises:
         SeveralLive: several runs are live.
@@ -84,7 +83,7 @@ def choose(found: Discovered, records: Iterable[RunRecord], *, verb: str = "stat
     """
     live = [view for view in found.runs if view.live]
     if len(live) > 1:
-        raise SeveralLive(live, verb)
+        raise SeveralLive(live)
     if live:
         return live[0].run
     # What a node has a part of comes before what was only ever refused.
@@ -96,6 +95,17 @@ def choose(found: Discovered, records: Iterable[RunRecord], *, verb: str = "stat
         silent = "; ".join(f"{one.node}: {one.message}" for one in found.troubles)
         raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
     raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
+
+
+def to_stop(view: RunView, cluster: Cluster, record: RunRecord | None) -> Cluster:
+    """Return the cluster with the nodes that have a part of a run or may get one, and its job."""
+    parts = {answer.node.name for answer in view.nodes if answer.part}
+    silent = {answer.node.name for answer in view.nodes if answer.failure}
+    planned = {node.name for node in record.cluster.nodes} if record else set()
+    wanted = parts | (planned - silent)
+    nodes = tuple(node for node in cluster.nodes if node.name in wanted)
+    job = record.cluster.job if record else cluster.job
+    return replace(cluster.with_nodes(nodes), job=job)
 
 
 def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from clusterctl.errors import ClusterError, UsageError
 from clusterctl.logs import ranks
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Shower
+from clusterctl.logs.fold import Folder, LastLines, Shower
 from clusterctl.transport.following import Following
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.answers import ANSWER_SECONDS, Trouble, not_ours, trouble
 from clusterctl.verbs.events import Event, Said
-from clusterctl.verbs.follow import Lines
+from clusterctl.verbs.follow import Lines, follow
 from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.runlog import RunLog
 from clusterctl.verbs.runview import RunView
@@ -79,6 +79,58 @@ def read(
                             yield found
             yield from lines.ready()
     yield from lines.rest(finished=log.finished)
+    return troubles
+
+
+def show(
+    nodes: Nodes,
+    log: RunLog,
+    *,
+    wanted: Filter,
+    follows: bool = False,
+    tail: int | None = None,
+    only: frozenset[str] | None = None,
+    shower: Callable[[], Shower] = Folder,
+    uncut: bool = False,
+) -> Generator[Event, None, dict[str, Trouble]]:
+    """Read what there is, or the last `tail` lines of it, and go on if it is followed.
+
+    Args:
+        nodes: where.
+        log: of the run; nothing of it was read.
+        wanted: which lines to show.
+        follows: go on until the run is over.
+        tail: only the last so many lines of what there is; None: all.
+        only: names of nodes; all where None.
+        shower: makes what decides how lines are shown.
+        uncut: as that of `Lines`.
+
+    Yields:
+        What `read` and `follow` yield.
+
+    Returns:
+        The nodes that could not be read to the end, and why.
+
+    Raises:
+        UsageError: ranks are wanted that the run does not have.
+    """
+    if wanted.ranks is not None:
+        from clusterctl.verbs.status import answers  # noqa: PLC0415  (imports much)
+
+        require_ranks(wanted, (yield from answers(nodes, log.run, log.cluster)))
+    troubles: dict[str, Trouble] = {}
+    if tail is not None or not follows:
+        log.goes_on = follows
+        shown, last = shower(), 0
+        if tail is not None:
+            shown, last = LastLines(shown, tail), lines_of(tail, wanted)
+        whole = uncut and tail is None
+        reading = read(nodes, log, wanted=wanted, shower=shown, uncut=whole, only=only, tail=last)
+        troubles = yield from reading
+        log.go_on()
+    if follows:
+        lines = Lines(wanted, shower(), uncut=uncut)
+        troubles = (yield from follow(nodes, log, lines, only=only)).troubles
     return troubles
 
 

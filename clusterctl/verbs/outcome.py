@@ -29,6 +29,11 @@ class Ended(Event):
     ended_by: str
     """`job`, `stop`, `lost`, `start-timeout`, `supervisor`; `unknown`: a node did not answer."""
 
+    @property
+    def known(self) -> bool:
+        """Some node told how it ended."""
+        return self.ended_by != "unknown" or self.view.known
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {

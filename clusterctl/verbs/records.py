@@ -128,6 +128,23 @@ class Records:
         by_name = (record for record in records if record.options.get("name") == run)
         return next(itertools.chain(by_id, by_name), None)
 
+    def to_resume(self, run: str | None, cluster: str) -> RunRecord:
+        """Return the record of the run to resume: the one named, else the cluster's newest.
+
+        Raises:
+            ClusterError: there is none on this machine.
+        """
+        if run:
+            record = self.find(run)
+            missing = f"run {run} has no record on this machine"
+        else:
+            record = next(iter(self.all(cluster)), None)
+            missing = f"no run of cluster {cluster} has a record on this machine"
+        if record is None:
+            hint = "clusterctl runs --discover rebuilds records from what the nodes know"
+            raise ClusterError(missing, hint=hint)
+        return record
+
     def all(self, cluster: str | None = None) -> list[RunRecord]:
         """Return all records, or those of one cluster, the newest first."""
         names = [(path.parent.name, path.name) for path in self._folders()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.verbs.answers import Trouble
@@ -12,6 +13,7 @@ from clusterctl.verbs.nodes import Nodes
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runview import RunView
 from clusterctl.verbs.status import find_cause
+from clusterctl.wire import SCHEMA, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,18 @@ class RunList:
     """Nodes that could not be asked."""
     rebuilt: tuple[str, ...] = ()
     """Runs of which a record was made from what the nodes know."""
+
+    def __iter__(self) -> Iterator[ListedRun]:
+        """Iterate over the runs, the newest first."""
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        """Return how many runs there are."""
+        return len(self.runs)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `runs --json` prints."""
+        return {"schema": SCHEMA, **plain(self)}
 
 
 def runs(nodes: Nodes, records: Records) -> RunList:

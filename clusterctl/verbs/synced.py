@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from clusterctl.wire import plain
 
 State = Literal["unchanged", "updated", "shared", "source", "failed", "unreachable"]
 
@@ -78,3 +80,9 @@ class SyncResult:
             return 0
         failed = any(node.state == "failed" for node in self.nodes)
         return EXIT_NOT_DONE if failed else EXIT_COULD_NOT_TELL
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON; the patch is left to the run's record, it can be megabytes."""
+        document: dict[str, Any] = plain(self)
+        del document["diff"]
+        return document

@@ -23,7 +23,7 @@ from clusterctl.checks.registry import SSH
 from clusterctl.facts.document import DocumentError, from_document
 from clusterctl.facts.nodefacts import Between, Connected, NodeFacts, Reach
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
-from clusterctl.report.check import check_document, print_check
+from clusterctl.report.check import print_check
 from clusterctl.report.page import write_page
 from clusterctl.verbs.check import CheckOptions, CheckResult, judge
 from tests.damage import ANY_TEXT, damaged_json
@@ -147,7 +147,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def judged(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> CheckResult:
     """Judge, print in every form, and hold what must hold of any verdict."""
     result = judge(cluster, facts, CheckOptions())
-    json.loads(json.dumps(check_document(result)))
+    json.loads(json.dumps(result.document()))
     # As standard output, which shows half a character as an escape.
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     print_check(Console(file=stream, width=80), result)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli import check as cli_check
+from clusterctl.api.session import Session
 from clusterctl.cli.main import main
 
 HOSTS = "cluster: lab\nnodes: [10.255.255.1]\n"
@@ -56,7 +56,7 @@ def test_a_report_in_no_form_is_refused_before_any_node_is_asked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts.yaml").write_text(HOSTS)
-    monkeypatch.setattr(cli_check, "check", None)
+    monkeypatch.setattr(Session, "check", None)
     assert main(["check", "--report", "x.pdf"]) == 2
     assert "wanted a name that ends in .html or .md" in capsys.readouterr().err
 

@@ -12,15 +12,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from clusterctl.api.run import Run
 from clusterctl.cli import following
 from clusterctl.report.launch_json import Program
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply
+from clusterctl.transport.pool import Pool
 from clusterctl.verbs import follow
-from clusterctl.verbs.launch import Launched
 from clusterctl.verbs.records import Records, RunRecord
 from tests.cli.runs import DONE, JOB, Project, signal_all
 from tests.verbs.runs import CLUSTER, PLAN, RUN
@@ -63,9 +65,9 @@ def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(
     }
     records, record = Records(tmp_path), RunRecord(run=RUN, began=1.0, cluster=CLUSTER)
     records.write(record)
-    launched = Launched(plan=PLAN, cluster=CLUSTER, record=record)
-    pool = FakePool(CLUSTER, silent)
-    code = following.follow_run(launched, pool, records, Program())  # type: ignore[arg-type]
+    pool = cast("Pool", FakePool(CLUSTER, silent))
+    run = Run(RUN, CLUSTER, reach=lambda: pool, records=records, record=record, plan=PLAN)
+    code = following.follow_run(run, Program())
     assert code == 130
     assert records.end(record) is None
     assert f"{RUN} goes on" in capsys.readouterr().err

@@ -10,6 +10,8 @@ import pytest
 from clusterctl.cli import inventory_option
 from clusterctl.cli.main import main
 from clusterctl.errors import InventoryError, UsageError
+from clusterctl.inventory import select
+from clusterctl.inventory.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +29,12 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def selected(*words: str) -> Cluster:
+    """Return what a verb selects, with these words."""
+    args = parse(*words)
+    return select(inventory_option.load_all(args), args.nodes, args.exclude)
+
+
 def test_the_flag_comes_first_then_the_variable_then_the_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -39,20 +47,20 @@ def test_the_flag_comes_first_then_the_variable_then_the_folder(
 
 
 def test_nodes_are_picked() -> None:
-    cluster = inventory_option.load_selected(parse("--nodes", "1", "--exclude", "a"))
+    cluster = selected("--nodes", "1", "--exclude", "a")
     assert [node.name for node in cluster.nodes] == ["b"]
     assert len(inventory_option.load_all(parse("--nodes", "1")).nodes) == 3
 
 
 def test_an_unknown_node_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"--exclude: wanted nodes of hosts\.yaml"):
-        inventory_option.load_selected(parse("--exclude", "gpu9"))
+        selected("--exclude", "gpu9")
 
 
 def test_a_missing_inventory_is_never_this_machine(folder: Path) -> None:
     (folder / "hosts.yaml").unlink()
     with pytest.raises(InventoryError) as caught:
-        inventory_option.load_selected(parse())
+        selected()
     assert str(caught.value) == "hosts.yaml: wanted an inventory, found no such file"
     assert caught.value.hint == "clusterctl init HOST... writes one; -i FILE names another"
 

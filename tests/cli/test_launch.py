@@ -174,15 +174,12 @@ def test_the_jobs_own_check_is_said_once_and_judges_a_launch_without_sync_too(
 
 
 API = """
-from pathlib import Path
-from clusterctl import LaunchOptions, Pool, Records, drive, launch, load
-from clusterctl.plan.options import Options
+import clusterctl
+from clusterctl.verbs.records import Records
 
-plan = Options(launcher="direct", command=("echo.py", "from python"), env=(("EVIL", "1"),))
-cluster = load(Path("hosts.yaml"))
-with Pool(cluster) as pool:
-    launched = drive(launch(cluster, pool, Records(), LaunchOptions(plan=plan)))
-kept = Records().find(launched.plan.run).cluster.job
+with clusterctl.Session("hosts.yaml") as session:
+    run = session.launch(["echo.py", "from python"], launcher="direct", env={"EVIL": "1"})
+kept = Records().find(run.id).cluster.job
 print([kept.launcher, kept.command, kept.env])
 """
 

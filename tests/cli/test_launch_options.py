@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.api.flags import launch_options
 from clusterctl.cli import launch_options as module
 from clusterctl.cli.launch import refusals
 from clusterctl.cli.main import main, split_command
@@ -26,9 +27,7 @@ from clusterctl.verbs.launch import LaunchOptions
 def options(*words: str, command: tuple[str, ...] = ()) -> LaunchOptions:
     parser = argparse.ArgumentParser()
     module.add_options(parser)
-    return module.launch_options(
-        parser.parse_args(list(words), argparse.Namespace(command=list(command)))
-    )
+    return launch_options(command, module.launch_flags(parser.parse_args(list(words))))
 
 
 def test_flags_win_over_the_environment_and_each_says_where_it_was_said(

@@ -6,17 +6,20 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
 
+from clusterctl.api.run import Run
 from clusterctl.cli import logs as module
 from clusterctl.cli.main import main
-from clusterctl.cli.run_option import OpenRun
 from clusterctl.transport.fake import FakePool
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.records import Records
 from tests.cli.runs import Project
 from tests.verbs.runs import CLUSTER, RUN, data, ended
 
@@ -59,16 +62,17 @@ def test_whole_files_are_collected_or_none(
     assert f"wanted it without {named}\n" in capsys.readouterr().err
 
 
+def opener(pool: FakePool) -> Callable[[object], AbstractContextManager[Run]]:
+    """Return what opens a run on these nodes."""
+    run = Run(RUN, CLUSTER, reach=lambda: cast("Pool", pool), records=Records())
+    return lambda _args: nullcontext(run)
+
+
 @pytest.mark.parametrize("words", [[], ["-f"], ["--tail", "9"]])
 def test_raw_prints_bytes_and_json_a_line_each_however_they_came(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    @contextmanager
-    def opened(_args: object) -> Iterator[OpenRun]:
-        pool = FakePool(CLUSTER, TAILS)
-        yield OpenRun(run=RUN, cluster=CLUSTER, pool=pool, record=None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "open_run", opened)
+    monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, TAILS)))
     assert main(["logs", RUN, "--raw", *words]) == 0
     assert sorted(capsysbinary.readouterr().out) == sorted(b"one\ntwo\n\x1b[2Jthree\n")
     assert main(["logs", RUN, "--raw", "--json", *words]) == 0
@@ -82,11 +86,7 @@ def test_leaving_a_followed_run_says_that_it_goes_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    @contextmanager
-    def opened(_args: object) -> Iterator[OpenRun]:
-        yield OpenRun(run=RUN, cluster=CLUSTER, pool=FakePool(CLUSTER, {}), record=None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "open_run", opened)
+    monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, {})))
     monkeypatch.setattr(module, "drive", interrupted)
     assert main(["logs", "-f", RUN]) == 130
     assert capsys.readouterr().err == f"\nstopped following; {RUN} goes on\n"

@@ -11,8 +11,9 @@ import pytest
 
 from clusterctl.cli import recorded
 from clusterctl.errors import InventoryError, UsageError
-from clusterctl.inventory import load
+from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.recorded import reached
 from clusterctl.verbs.records import RunRecord
 
 WRITTEN = "cluster: lab\nssh: {{port: {port}}}\ndefaults: {{python: {python}}}\nnodes: [{nodes}]\n"
@@ -35,16 +36,27 @@ def given(path: Path | None = None) -> argparse.Namespace:
     return argparse.Namespace(inventory=path)
 
 
+def asked(args: argparse.Namespace, record: RunRecord) -> Cluster:
+    """Return the nodes that are asked about a run, as a session has them."""
+    return reached(record, recorded.to_ask(args, record))
+
+
+def resumed(args: argparse.Namespace, record: RunRecord) -> Cluster:
+    """Return the nodes to resume on, as a session picks them."""
+    cluster = recorded.to_resume(args, record)
+    return select(cluster, ",".join(node.name for node in record.cluster.nodes))
+
+
 def test_without_an_inventory_the_record_counts(record: RunRecord) -> None:
-    assert recorded.reached(given(), record) == record.cluster
-    assert recorded.to_resume(given(), record) == record.cluster
+    assert asked(given(), record) == record.cluster
+    assert resumed(given(), record) == record.cluster
 
 
 def test_an_inventory_as_it_was_is_not_parsed_again(
     record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorded, "load_all", lambda _args: pytest.fail("it was parsed"))
-    assert recorded.reached(given(tmp_path / "then.yaml"), record) is record.cluster
+    assert recorded.to_ask(given(tmp_path / "then.yaml"), record) is record.cluster
 
 
 @pytest.mark.parametrize("change", ["text", "folder", "machine"])
@@ -66,7 +78,7 @@ def test_an_inventory_that_may_mean_something_else_is_parsed(
         return load(args.inventory)
 
     monkeypatch.setattr(recorded, "load_all", parse)
-    recorded.reached(given(path), record)
+    recorded.to_ask(given(path), record)
     assert parsed == [path]
 
 
@@ -83,11 +95,11 @@ def test_an_inventory_of_the_cluster_says_how_its_nodes_are_reached(
         monkeypatch.setenv("CLUSTERCTL_INVENTORY", str(path))
     args = given(path if by == "flag" else None)
     with caplog.at_level(logging.WARNING):
-        now = recorded.reached(args, record)
+        now = asked(args, record)
     assert [node.ssh.port for node in now.nodes] == [2222, 2222]
     assert [node.python for node in now.nodes] == ["/a/python", "/a/python"]
     assert "ssh of a changed since lab-1 was launched; using the inventory's" in caplog.text
-    again = recorded.to_resume(args, record)
+    again = resumed(args, record)
     assert [(node.name, node.ssh.port, node.python) for node in again.nodes] == [
         ("a", 2222, "/b"), ("b", 2222, "/b"),
     ]  # fmt: skip
@@ -107,8 +119,8 @@ def test_another_inventory_in_the_folder_does_not_count(
     text = change if "cluster" in change else "cluster: lab\n" + change
     Path("hosts.yaml").write_text(text + "\n")
     with caplog.at_level(logging.WARNING):
-        assert recorded.reached(given(), record) == record.cluster
-        assert recorded.to_resume(given(), record).nodes == record.cluster.nodes
+        assert asked(given(), record) == record.cluster
+        assert resumed(given(), record).nodes == record.cluster.nodes
     assert (told in caplog.text) if told else not caplog.text
 
 
@@ -116,10 +128,10 @@ def test_a_file_that_is_named_must_be_right(record: RunRecord, tmp_path: Path) -
     bad = tmp_path / "bad.yaml"
     bad.write_text("nodes: 5\n")
     with pytest.raises(InventoryError):
-        recorded.reached(given(bad), record)
+        asked(given(bad), record)
     fewer = write(tmp_path / "fewer.yaml", nodes="a")
     with pytest.raises(UsageError):
-        recorded.to_resume(given(fewer), record)
+        resumed(given(fewer), record)
 
 
 def test_what_a_flag_set_at_the_launch_is_no_difference(
@@ -129,8 +141,8 @@ def test_what_a_flag_set_at_the_launch_is_no_difference(
     launched = replace(record, cluster=record.cluster.with_nodes(nodes))
     write(tmp_path / "hosts.yaml")
     with caplog.at_level(logging.WARNING):
-        recorded.to_resume(given(), launched)
-        assert recorded.reached(given(), launched).nodes == nodes
+        resumed(given(), launched)
+        assert asked(given(), launched).nodes == nodes
     assert not caplog.text
 
 
@@ -139,5 +151,5 @@ def test_an_inventory_that_lacks_a_node_still_has_the_job(
 ) -> None:
     hosts = write(tmp_path / "hosts.yaml", nodes="a")
     hosts.write_text(hosts.read_text() + "job: {checkpoints: out}\n")
-    again = recorded.to_resume(given(), record)
+    again = resumed(given(), record)
     assert (again.nodes, again.job.checkpoints) == (record.cluster.nodes, "out")

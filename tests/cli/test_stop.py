@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli import stop
 from clusterctl.cli.main import main
 from clusterctl.inventory.cluster import Cluster, Job, Stop
+from clusterctl.transport import pool as transport
 from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.records import Records, RunRecord
@@ -31,13 +31,13 @@ def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
     Records().write(RunRecord(run=RUN, began=1.0, cluster=launched, plan=plan))
     pools: list[FakePool] = []
 
-    def pool(cluster: Cluster) -> FakePool:
+    def pool(cluster: Cluster, **_: object) -> FakePool:
         a = {"runs": [Message({"runs": [part("a")]})], "stop": GONE}
         refused = Reply(node="b", state="auth", phase="auth", words="Permission denied")
         pools.append(FakePool(cluster, {"a": a, "b": {"runs": refused}}))
         return pools[-1]
 
-    monkeypatch.setattr(stop, "Pool", pool)
+    monkeypatch.setattr(transport, "Pool", pool)
     assert main(["stop", "--all"]) == 3
     out, err = capsys.readouterr()
     assert f"{RUN}: proven gone on a" in out
@@ -57,12 +57,12 @@ def test_a_node_whose_part_has_not_begun_is_asked_too(
     Records().write(RunRecord(run=RUN, began=1.0, cluster=CLUSTER, plan={}))
     pools: list[FakePool] = []
 
-    def pool(cluster: Cluster) -> FakePool:
+    def pool(cluster: Cluster, **_: object) -> FakePool:
         parts = {"a": [part("a")], "b": [], "c": []}
         answers = {n: {"runs": [Message({"runs": p})], "stop": GONE} for n, p in parts.items()}
         pools.append(FakePool(cluster, answers))
         return pools[-1]
 
-    monkeypatch.setattr(stop, "Pool", pool)
+    monkeypatch.setattr(transport, "Pool", pool)
     assert main(["stop", "--all"]) == 0
     assert {node for node, request in pools[0].requests if request.op == "stop"} == {"a", "b"}

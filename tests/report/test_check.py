@@ -15,7 +15,7 @@ from clusterctl.checks.registry import CHECKS
 from clusterctl.errors import UsageError
 from clusterctl.facts.nodefacts import Gpu, Gpus, Interface, NodeFacts, Reach
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.report.check import check_document, print_check, print_explanation
+from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
 from clusterctl.verbs.check import CheckOptions, CheckResult, judge
@@ -123,7 +123,7 @@ def test_a_pipe_gets_no_control_sequence(
 
 
 def test_json_has_the_promised_shape(result: CheckResult) -> None:
-    document = json.loads(json.dumps(check_document(result)))
+    document = json.loads(json.dumps(result.document()))
 
     assert set(document) == {"schema", "cluster", "nodes", "findings", "seconds"}
     assert document["nodes"][0] == {

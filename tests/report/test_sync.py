@@ -6,7 +6,7 @@ import io
 import json
 
 from clusterctl.report.console import make_console
-from clusterctl.report.sync import show_sync, sync_document
+from clusterctl.report.sync import show_sync
 from clusterctl.verbs.synced import NodeSync, State, SyncResult
 
 TREE = "0123456789abcdef"
@@ -65,7 +65,7 @@ def test_what_a_node_says_cannot_drive_the_terminal() -> None:
 
 
 def test_the_document_has_everything_but_the_patch() -> None:
-    document = json.loads(json.dumps(sync_document(result_of(node("a", "shared")))))
+    document = json.loads(json.dumps(result_of(node("a", "shared")).document()))
     assert document["schema"] == 1
     assert document["nodes"][0]["state"] == "shared"
     assert "diff" not in document

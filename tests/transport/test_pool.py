@@ -26,7 +26,7 @@ from clusterctl.transport.ssh import SshConnection
 from clusterctl.transport.together import Together
 from clusterctl.wire import Message
 
-from .conftest import Sshd, cluster_of
+from .conftest import USER, Sshd, cluster_of
 
 HOSTILE = ["", " ", "a b", "'", '"', "$HOME", "`id`", ";", "*", "\n", '{"a": 1}', "é\udcff", "\\"]
 
@@ -90,6 +90,40 @@ def test_what_was_begun_may_be_given_up(sshd: Sshd, caplog: pytest.LogCaptureFix
     assert "n" in pool._opened
     assert sshd.sessions() == []
     assert not caplog.records
+
+
+def test_the_next_command_tries_a_node_again_and_reads_known_hosts_anew(
+    make_sshd: Callable[..., Sshd], own_state: Path
+) -> None:
+    server = make_sshd(known=False)
+    cluster = cluster_of(server.node("n"))
+    hello = {"n": Request(op="hello", args={})}
+    with Pool(cluster) as pool:
+        assert [reply.state for _ in range(2) for reply in pool.call(hello)] == ["hostkey"] * 2
+        known = own_state / "clusterctl" / "t" / "known_hosts"
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text(server.known_line)
+        assert [reply.state for reply in pool.call(hello)] == ["hostkey"]
+        further = pool.again(cluster)
+        assert [reply.state for reply in further.call(hello)] == ["ok"]
+    (closed,) = further.call(hello)
+    assert closed.state == "lost"
+    assert server.log.count("Accepted publickey") == 1
+
+
+def test_a_jump_host_that_was_away_is_tried_again(make_sshd: Callable[..., Sshd]) -> None:
+    target, gateway = make_sshd(), make_sshd()
+    cluster = cluster_of(target.node("n", jump=f"{USER}@127.0.0.1:{gateway.port}"))
+    hello = {"n": Request(op="hello", args={})}
+    gateway.stop()
+    with Pool(cluster) as pool:
+        assert [reply.phase for reply in pool.call(hello)] == ["jump"]
+        gateway.start()
+        assert [reply.state for reply in pool.again(cluster).call(hello)] == ["ok"]
+        gateway.stop()
+        gateway.start()
+        states = [[reply.state for reply in pool.again(cluster).call(hello)] for _ in range(3)]
+        assert states[-1] == ["ok"]
 
 
 def test_a_surprise_on_one_node_is_its_reply_only(

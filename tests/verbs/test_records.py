@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clusterctl.cli.recorded_job import changed
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.plan.options import Options
 from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import resume, runid
 from clusterctl.verbs.history import history_of
+from clusterctl.verbs.recorded_job import changed
 from clusterctl.verbs.records import Records, RunRecord
 from clusterctl.verbs.runs import runs
 from clusterctl.verbs.stop import stop

@@ -328,8 +328,8 @@ def test_several_live_runs_are_named() -> None:
         cluster_runs(a=[named("a", "one1", "running")], b=[named("b", "two2", "running")])
     )
     with pytest.raises(UsageError, match=r"one1, .*two2|two2, .*one1") as several:
-        locate.choose(found, [], verb="stop")
-    assert str(several.value.hint).startswith("clusterctl stop lab-")
+        locate.choose(found, [])
+    assert str(several.value.hint).startswith("clusterctl status lab-")
 
 
 def test_a_run_is_found_and_named_by_the_name_that_the_nodes_keep() -> None:

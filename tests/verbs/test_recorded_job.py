@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.recorded_job import changed, report_job
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
+from clusterctl.verbs.recorded_job import changed, report_job
 from clusterctl.verbs.records import RunRecord
 from clusterctl.wire import plain
 from tests.verbs.runs import CLUSTER

@@ -1,0 +1,117 @@
+"""The options of a launch, as the flags of the command have them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, TypeVar
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import LauncherName
+from clusterctl.plan.options import Options, node_folder
+
+if TYPE_CHECKING:
+    from clusterctl.verbs.launch import LaunchOptions
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class LaunchFlags(TypedDict, total=False):
+    """The options of `launch`, which `resume` takes too: each is the command's flag."""
+
+    launcher: LauncherName | None
+    nodes: str | int | None
+    """Names and ranges such as `gpu[02-04,07]`, or the first so many."""
+    exclude: str | None
+    exclude_unhealthy: bool
+    gpus: int | None
+    procs_per_node: int | None
+    workdir: str | None
+    name: str | None
+    env: Mapping[str, str] | None
+    master_port: int | None
+    max_restarts: int | None
+    start_timeout: float | None
+    lost_after: float | None
+    debug: bool
+    no_check: bool
+    no_sync: bool
+    delete: bool
+    force: bool
+    origins: Mapping[str, str] | None
+    """Where a value is from that is not the caller's own, for `plan` to show."""
+
+
+def lists_flags(function: F) -> F:
+    """Let `help` and completion list the flags that a function takes as `**flags`."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    flags = []
+    for name, kind in LaunchFlags.__annotations__.items():
+        words = getattr(kind, "__forward_arg__", kind)
+        usual = False if words == "bool" else None
+        flag = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual)
+        flags.append(flag.replace(annotation=words))
+    function.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    return function
+
+
+def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
+    """Return a command and flags as the use case takes them.
+
+    Raises:
+        TypeError: there is no such flag.
+        UsageError: a value cannot be.
+    """
+    from clusterctl.verbs.launch import LaunchOptions
+
+    unknown = sorted(flags.keys() - LaunchFlags.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"launch has no flag {unknown[0]!r}")
+    if isinstance(command, str):
+        raise UsageError(
+            f"command: expected a list of words, found {command!r}", hint="shlex.split(...)"
+        )
+    plan = Options(
+        launcher=flags.get("launcher"),
+        command=tuple(command),
+        env=tuple((flags.get("env") or {}).items()),
+        master_port=flags.get("master_port"),
+        gpus=flags.get("gpus"),
+        procs_per_node=flags.get("procs_per_node"),
+        workdir=folder(flags.get("workdir")),
+        max_restarts=flags.get("max_restarts"),
+        start_timeout=flags.get("start_timeout"),
+        lost_after=flags.get("lost_after"),
+        debug=bool(flags.get("debug")),
+        origins=flags.get("origins") or {},
+    )
+    return LaunchOptions(
+        plan=plan,
+        source=Path.cwd(),
+        name=flags.get("name") or "",
+        checks=not flags.get("no_check"),
+        syncs=not flags.get("no_sync"),
+        deletes=bool(flags.get("delete")),
+        forces=bool(flags.get("force")),
+        excludes_unhealthy=bool(flags.get("exclude_unhealthy")),
+    )
+
+
+def folder(workdir: str | None) -> str | None:
+    """Return a folder on the nodes.
+
+    Raises:
+        UsageError: it is relative, or the root.
+    """
+    try:
+        return None if workdir is None else node_folder(workdir)
+    except ValueError as error:
+        raise UsageError(f"workdir: {error}") from error
+
+
+def ids_of(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of checks, which the command line separates by commas."""
+    given = words.split(",") if isinstance(words, str) else words
+    return tuple(word.strip() for word in given if word.strip())

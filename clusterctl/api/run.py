@@ -1,0 +1,331 @@
+"""A run as Python sees it: its state, lines and events, its end, its checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.errors import CouldNotTell, NotEnded
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.select import named
+from clusterctl.logs.sanitise import printable
+from clusterctl.verbs.events import Event, Said, drive, relay
+from clusterctl.verbs.records import Records, RunRecord
+
+if TYPE_CHECKING:
+    from clusterctl.logs.fold import Shower
+    from clusterctl.plan.plan import Plan
+    from clusterctl.transport.pool import Pool
+    from clusterctl.verbs.answers import Trouble
+    from clusterctl.verbs.attend import Attendance
+    from clusterctl.verbs.checkpoint import ListedCheckpoint
+    from clusterctl.verbs.outcome import Ended
+    from clusterctl.verbs.runview import RunView
+    from clusterctl.verbs.stop import StopResult
+
+OnEvent = Callable[[Event], object]
+"""Hears the events of a method while it runs; what it raises ends the method."""
+
+logger = logging.getLogger("clusterctl")
+
+
+def warn(event: Event) -> None:
+    """Log a warning: what is done with events if nobody asks for them."""
+    if isinstance(event, Said) and event.level != "info":
+        logger.warning("%s%s", f"{event.node}: " if event.node else "", event.text)
+
+
+class LogLine(NamedTuple):
+    """A line that a rank printed, or a node's launcher; `str()` is as the command shows it."""
+
+    time: float
+    """Seconds since 1970, on the master's clock."""
+    node: str
+    rank: int | None
+    """None: the node's launcher printed it."""
+    text: str
+    """As it was printed, without its end."""
+
+    def __str__(self) -> str:
+        """Return `[node:rank] text`, safe to print."""
+        where = self.node if self.rank is None else f"{self.node}:{self.rank}"
+        return f"[{where}] {printable(self.text)}"
+
+
+class Run:
+    """A run, live or over; a session returns it. The run does not need it to go on."""
+
+    def __init__(
+        self,
+        run: str,
+        cluster: Cluster,
+        *,
+        reach: Callable[[], Pool],
+        records: Records,
+        record: RunRecord | None = None,
+        plan: Plan | None = None,
+    ) -> None:
+        """Keep what is known of it.
+
+        Args:
+            run: its id.
+            cluster: the nodes that run it, in launch order, and its job.
+            reach: returns the way to them.
+            records: what this machine remembers of runs.
+            record: what it remembers of this one.
+            plan: of a run that was just launched.
+        """
+        self.id = run
+        self.cluster = cluster
+        self.record = record
+        self._reach = reach
+        self._records = records
+        self._plan = plan
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"<Run {self.id}>"
+
+    def status(self, *, on_event: OnEvent | None = None) -> RunView:
+        """Ask every node what the run is doing, or how it ended and why."""
+        from clusterctl.verbs.history import history_of
+        from clusterctl.verbs.status import status
+
+        history = history_of(self.record, self._records.find) if self.record else None
+        view = drive(status(self._reach(), self.id, self.cluster, history), on_event or warn)
+        if self.record is None:
+            return view
+        return replace(view, remembered=self._records.end(self.record))
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        node: str | None = None,
+        rank: str | int | None = None,
+        tail: int | None = None,
+        since: str | None = None,
+        grep: str | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the lines of all ranks, merged by time.
+
+        Args:
+            follow: go on until the run is over.
+            node: only of these nodes: names and ranges.
+            rank: only of these ranks, such as `0-3,7`.
+            tail: only the last so many lines; with `follow` it goes on from there.
+            since: only lines since then: `90s`, `10m`, `2h`, `1d`, or an ISO time.
+            grep: only lines that match this regular expression.
+
+        Raises:
+            CouldNotTell: at the end: a node's lines could not be read, and why.
+            UsageError: an option cannot be read, or the run has no such node or rank.
+        """
+        from clusterctl.logs.fold import Straight
+
+        steps = self.log_events(
+            follow=follow,
+            node=node,
+            rank=rank,
+            tail=tail,
+            since=since,
+            grep=grep,
+            shower=Straight,
+        )
+        troubles = yield from relay(steps, _lines)
+        if troubles:
+            words = (f"{trouble.node}: {trouble.message}" for trouble in troubles.values())
+            raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(words))
+
+    def log_events(
+        self,
+        *,
+        follow: bool = False,
+        node: str | None = None,
+        rank: str | int | None = None,
+        tail: int | None = None,
+        since: str | None = None,
+        grep: str | None = None,
+        shower: Callable[[], Shower] | None = None,
+        uncut: bool = False,
+    ) -> Generator[Event, None, dict[str, Trouble]]:
+        """Yield what `logs` is made of, and return the nodes that could not be read.
+
+        Args:
+            follow: as the next five, that of `logs`.
+            node: which nodes.
+            rank: which ranks.
+            tail: how many lines.
+            since: since when.
+            grep: which lines.
+            shower: makes what decides how lines are shown; None: equal ones of ranks as one.
+            uncut: lines that came together may stay together, to be shown byte for byte.
+        """
+        from clusterctl.logs.fold import Folder
+        from clusterctl.verbs.logs import parse_filter, show
+        from clusterctl.verbs.runlog import RunLog
+
+        ranks = None if rank is None else str(rank)
+        wanted = parse_filter(ranks_text=ranks, since=since, pattern=grep, now=time.time())
+        return (
+            yield from show(
+                self._reach(),
+                RunLog(self.id, self.cluster, judged=False),
+                wanted=wanted,
+                follows=follow,
+                tail=tail,
+                only=self._only(node),
+                shower=shower or Folder,
+                uncut=uncut,
+            )
+        )
+
+    def collect(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        node: str | None = None,
+        on_event: OnEvent | None = None,
+    ) -> dict[str, Trouble]:
+        """Copy the logs of every node, or of some, to `folder/NODE/`, byte for byte.
+
+        Returns:
+            The nodes whose logs could not be read, and why.
+        """
+        from clusterctl.verbs.logs import collect
+        from clusterctl.verbs.runlog import RunLog
+
+        log = RunLog(self.id, self.cluster, judged=False)
+        steps = collect(self._reach(), log, Path(folder), only=self._only(node))
+        return drive(steps, on_event or warn)
+
+    def events(self) -> Iterator[Event]:
+        """Yield all that happens until the run is over, from its beginning; `Ended` comes last.
+
+        A run that was just launched is ended if its ranks do not join in time.
+        """
+        ended = yield from relay(self.attend().attend(), _news)
+        self.remember(ended)
+        yield ended
+
+    def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> Ended:
+        """Wait until the run is over; return its exit code and the first cause of a bad end.
+
+        Args:
+            timeout: seconds to wait at most.
+            on_event: called with each event, from the run's beginning.
+
+        Raises:
+            NotEnded: it was not over in time.
+        """
+        from clusterctl.verbs.follow import Tick
+
+        until = None if timeout is None else time.monotonic() + timeout
+
+        def show(event: Event) -> None:
+            if until is not None and time.monotonic() > until:
+                raise NotEnded(f"{self.id}: not over within {timeout:g} s; it goes on")
+            if not isinstance(event, Tick):
+                (on_event or warn)(event)
+
+        ended = drive(self.attend().attend(), show)
+        self.remember(ended)
+        return ended
+
+    def stop(
+        self,
+        *,
+        grace: float | None = None,
+        reason: str | None = None,
+        on_event: OnEvent | None = None,
+    ) -> StopResult:
+        """Stop the run on all its nodes, and verify that nothing of it is left.
+
+        Args:
+            grace: seconds until KILL; None: as the job says.
+            reason: kept in the nodes' records; None: who asked.
+            on_event: called with each event while it stops.
+        """
+        from clusterctl.verbs.stop import stop
+
+        plan = self.record.plan if self.record else None
+        pool = self._reach()
+        steps = stop(pool, self.id, self.cluster, grace=grace, reason=reason, plan=plan)
+        return drive(steps, on_event or warn)
+
+    def checkpoints(self, *, on_event: OnEvent | None = None) -> tuple[ListedCheckpoint, ...]:
+        """Return the run's checkpoints, the newest first, by a quick look at their files.
+
+        Raises:
+            LaunchRefused: a node did not answer.
+        """
+        from clusterctl.verbs.checkpoint import listed
+        from clusterctl.verbs.history import history_of, only
+
+        history = history_of(self.record, self._records.find) if self.record else only(self.id)
+        return drive(listed(self._reach(), self.cluster, history), on_event or warn)
+
+    def attend(self, shower: Shower | None = None) -> Attendance:
+        """Return what follows the run to its end, and can be interrupted and go on.
+
+        Args:
+            shower: decides how lines are shown; None: equal ones of several ranks as one.
+        """
+        from clusterctl.verbs.attend import Attendance
+        from clusterctl.verbs.follow import Lines
+
+        return Attendance(
+            nodes=self._reach(),
+            run=self.id,
+            cluster=self.cluster,
+            lines=Lines(shower=shower),
+            plan=self._gathering,
+        )
+
+    @property
+    def _gathering(self) -> Plan | None:
+        """Return the plan while ranks may still have to join.
+
+        Later, a node that does not answer is no reason to end the run.
+        """
+        if self._plan is None or self.record is None:
+            return None
+        late = time.time() > self.record.began + self._plan.start_timeout
+        return None if late else self._plan
+
+    def remember(self, ended: Ended) -> None:
+        """Keep how the run ended, if that is known."""
+        if self.record is not None and ended.known:
+            self._records.write_end(self.record, ended.document())
+
+    def _only(self, node: str | None) -> frozenset[str] | None:
+        if node is None:
+            return None
+        return frozenset(one.name for one in named(self.cluster, node, option="--node"))
+
+
+def _news(event: Event) -> Generator[Event, None, None]:
+    """Yield an event, unless it tells nothing."""
+    from clusterctl.verbs.follow import Tick
+
+    if not isinstance(event, Tick):
+        yield event
+
+
+def _lines(event: Event) -> Generator[LogLine, None, None]:
+    """Yield the lines of an event, and warn of what is missing among them."""
+    from clusterctl.verbs.follow import LogLines, NodeLost
+
+    if isinstance(event, LogLines):
+        for line in event.lines:
+            source = line.sources[0]
+            yield LogLine(line.time, source.node, source.rank, line.line.text)
+    elif isinstance(event, NodeLost):
+        logger.warning("%s: %s; connecting again", event.node, event.message)
+    else:
+        warn(event)

@@ -1,0 +1,407 @@
+"""A session: the inventory, the connections to its nodes, and what can be done with them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from typing_extensions import Unpack
+
+from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
+from clusterctl.api.run import OnEvent, Run, warn
+from clusterctl.errors import UsageError
+from clusterctl.inventory import default_path, load, select
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.select import named
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
+from clusterctl.verbs.events import drive
+from clusterctl.verbs.records import Records, RunRecord
+
+if TYPE_CHECKING:
+    import fabric
+
+    from clusterctl.api.report import CheckReport
+    from clusterctl.plan.plan import Plan
+    from clusterctl.transport.pool import Pool
+    from clusterctl.verbs.answers import Trouble
+    from clusterctl.verbs.launch import LaunchOptions
+    from clusterctl.verbs.prune import Pruned
+    from clusterctl.verbs.runs import RunList
+    from clusterctl.verbs.sync import SyncResult
+
+
+class Session:
+    """A cluster whose nodes stay connected: check it, launch on it, ask and stop its runs.
+
+    Usable as a context manager, from several threads, and for days: a connection that broke is
+    made again when it is next needed. Each method does what the command of its name does.
+    """
+
+    def __init__(
+        self,
+        inventory: str | os.PathLike[str] | Cluster | None = None,
+        *,
+        accept_new: bool = False,
+    ) -> None:
+        """Read the inventory; nothing is connected yet.
+
+        Args:
+            inventory: a hosts.yaml or hostfile; None: $CLUSTERCTL_INVENTORY, else ./hosts.yaml.
+            accept_new: record the keys of hosts that are not known yet.
+
+        Raises:
+            InventoryError: the file is missing or has problems.
+        """
+        if isinstance(inventory, Cluster):
+            self.cluster = inventory
+        else:
+            self.cluster = load(default_path() if inventory is None else Path(inventory))
+        self._accept_new = accept_new
+        self._records = Records()
+        self._pools: dict[tuple[object, ...], Pool] = {}
+        """The connections to the inventory's nodes; a run of other nodes has its own."""
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        """Name the cluster."""
+        return f"<Session {self.cluster.name}: {len(self.cluster.nodes)} nodes>"
+
+    def __enter__(self) -> Self:
+        """Return the session."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; runs live on."""
+        with self._lock:
+            self._closed = True
+            pools = tuple(self._pools.values())
+        for pool in pools:
+            pool.close()
+
+    def check(
+        self,
+        *,
+        nodes: str | int | None = None,
+        exclude: str | None = None,
+        workdir: str | None = None,
+        only: str | Sequence[str] = (),
+        skip: str | Sequence[str] = (),
+        deep: bool = False,
+        strict: bool = False,
+        facts: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> CheckReport:
+        """Find what would break a run.
+
+        Args:
+            nodes: only these: names and ranges, or the first so many.
+            exclude: not these.
+            workdir: instead of the inventory's.
+            only: ids of checks, or areas of them such as `network`.
+            skip: all but these.
+            deep: let the job's torch sum across the nodes too.
+            strict: a warning counts as a failure.
+            facts: a file that `check --save-facts` wrote, to judge instead of the nodes.
+            on_event: called with each event while it runs.
+
+        Raises:
+            UsageError: the nodes or checks asked for are not there.
+        """
+        from clusterctl.api.report import CheckReport
+        from clusterctl.verbs.check import CheckOptions, check, judge
+        from clusterctl.verbs.factsfile import load_facts
+
+        cluster = self._select(nodes, exclude, workdir)
+        options = CheckOptions(only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep)
+        if facts is not None:
+            result = judge(cluster, load_facts(Path(facts)), options)
+        else:
+            result = drive(check(cluster, self._reach(cluster), options), on_event or warn)
+        return CheckReport(**{field.name: getattr(result, field.name) for field in fields(result)})
+
+    def sync(
+        self,
+        *,
+        nodes: str | int | None = None,
+        exclude: str | None = None,
+        workdir: str | None = None,
+        delete: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> SyncResult:
+        """Mirror the current folder into every node's workdir.
+
+        Args:
+            nodes: only to these: names and ranges, or the first so many.
+            exclude: not to these.
+            workdir: instead of the inventory's.
+            delete: also delete most of what was placed, or what the command needs.
+            on_event: called with each event while it runs.
+
+        Raises:
+            SyncRefused: it would delete what may still be wanted.
+        """
+        from clusterctl.verbs.sync import SyncOptions, sync
+
+        cluster = self._select(nodes, exclude, workdir)
+        options = SyncOptions(deletes=delete, command=cluster.job.command)
+        return drive(sync(cluster, self._reach(cluster), Path.cwd(), options), on_event or warn)
+
+    @lists_flags
+    def launch(
+        self,
+        command: Sequence[str] = (),
+        *,
+        on_event: OnEvent | None = None,
+        **flags: Unpack[LaunchFlags],
+    ) -> Run:
+        """Check, sync and start a job on every node; return once it is up.
+
+        Args:
+            command: the job's words, such as `["train.py", "--lr", "1e-4"]`; empty: those of the
+                inventory.
+            on_event: called with each event while it starts.
+            **flags: as those of `clusterctl launch`.
+
+        Raises:
+            LaunchRefused: it was not started, or was ended again, and why.
+            UsageError: the job or the flags cannot be launched.
+        """
+        options = launch_options(command, flags)
+        return self._start(
+            self._select(flags.get("nodes"), flags.get("exclude")), options, on_event
+        )
+
+    @lists_flags
+    def resume(
+        self,
+        run: str | None = None,
+        *,
+        checkpoint: str,
+        command: Sequence[str] = (),
+        on_event: OnEvent | None = None,
+        **flags: Unpack[LaunchFlags],
+    ) -> Run:
+        """Launch a run's job again, from a checkpoint that is verified first.
+
+        Args:
+            run: its id or name; None: the newest of the cluster.
+            checkpoint: `latest`, or a path.
+            command: replaces the job's, with `{checkpoint}` in it.
+            on_event: called with each event while it starts.
+            **flags: as those of `clusterctl resume`; what is not given is as the run had it.
+
+        Raises:
+            LaunchRefused: the checkpoint is not complete, or the launch was refused.
+            UsageError: nothing says how the job is given the checkpoint.
+        """
+        before = self._records.to_resume(run, self.cluster.name)
+        return self._start(*self._resumed(before, checkpoint, command, flags, on_event), on_event)
+
+    @lists_flags
+    def plan(
+        self,
+        command: Sequence[str] = (),
+        *,
+        run: str | None = None,
+        checkpoint: str | None = None,
+        on_event: OnEvent | None = None,
+        **flags: Unpack[LaunchFlags],
+    ) -> Plan:
+        """Return what `launch` would start, or with a checkpoint `resume`; nothing is changed.
+
+        Args:
+            command: as that of `launch` or `resume`.
+            run: as that of `resume`.
+            checkpoint: as that of `resume`.
+            on_event: called with each event; `Checked` has the verdict.
+            **flags: as those of `clusterctl launch --dry-run`.
+        """
+        from clusterctl.verbs.launch import prepare
+
+        if checkpoint is None:
+            options = launch_options(command, flags)
+            cluster = self._select(flags.get("nodes"), flags.get("exclude"))
+        else:
+            before = self._records.to_resume(run, self.cluster.name)
+            cluster, options = self._resumed(
+                before, checkpoint, command, flags, on_event, secrets=False
+            )
+        _, plan, _ = drive(prepare(cluster, self._reach(cluster), options), on_event or warn)
+        return plan
+
+    def run(self, run: str | None = None) -> Run:
+        """Return a run.
+
+        Args:
+            run: its id, or the name it was given; None: the only live one, else the newest.
+
+        Raises:
+            ClusterError: there is none, or several are live.
+        """
+        from clusterctl.verbs import locate
+        from clusterctl.verbs.recorded import reached
+
+        record = self._records.find(run) if run else None
+        if record is None:
+            pool = self._reach(self.cluster)
+            found = locate.discover(pool)
+            known = self._records.all(self.cluster.name)
+            name = locate.named(found, run) if run else locate.choose(found, known)
+            record = self._records.read(self.cluster.name, name)
+            if record is None:
+                return self._run(name, locate.nodes_of(found, name, self.cluster))
+        return self._run(record.run, reached(record, self.cluster), record)
+
+    def runs(self, *, discover: bool = False) -> RunList:
+        """Return the runs of the cluster, the newest first.
+
+        Args:
+            discover: rebuild this machine's records from what the nodes know.
+        """
+        from clusterctl.verbs.runs import rebuild, runs
+
+        return (rebuild if discover else runs)(self._reach(self.cluster), self._records)
+
+    def live_runs(self) -> tuple[tuple[Run, ...], tuple[Trouble, ...]]:
+        """Return the runs that live, and the nodes that could not be asked."""
+        from clusterctl.verbs import locate
+
+        found = locate.discover(self._reach(self.cluster))
+        runs = []
+        for view in found.runs:
+            if view.live:
+                record = self._records.read(self.cluster.name, view.run)
+                runs.append(self._run(view.run, locate.to_stop(view, self.cluster, record), record))
+        return tuple(runs), found.troubles
+
+    def prune(self, *, keep: int) -> Pruned:
+        """Delete logs and records of all but the newest `keep` runs that have ended."""
+        from clusterctl.verbs.prune import prune
+
+        return prune(self._reach(self.cluster), self._records, keep=keep)
+
+    def connection(self, node: str) -> fabric.Connection:
+        """Return Fabric's connection to a node, over the session's.
+
+        It opens when it is first used; using it raises `CouldNotTell` if the node cannot be
+        reached. Closing it leaves the session's connection open. Each thread needs one of its own.
+
+        Raises:
+            UsageError: there is no such node, or `via: openssh` reaches it.
+        """
+        first, *others = named(self.cluster, node, option="connection")
+        if others:
+            names = ", ".join(one.name for one in (first, *others))
+            raise UsageError(f"connection: expected one node, found {names}")
+        return self._reach(self.cluster).connection(first.name)
+
+    def group(
+        self, *, nodes: str | int | None = None, exclude: str | None = None
+    ) -> fabric.ThreadingGroup:
+        """Return Fabric's group of connections: `run` runs a command on all nodes at once.
+
+        Args:
+            nodes: only these: names and ranges, or the first so many.
+            exclude: not these.
+        """
+        cluster = self._select(nodes, exclude)
+        pool = self._reach(cluster)
+        connections = [pool.connection(node.name) for node in cluster.nodes]
+        import fabric
+
+        return fabric.ThreadingGroup.from_connections(connections)
+
+    def _select(
+        self, nodes: str | int | None, exclude: str | None, workdir: str | None = None
+    ) -> Cluster:
+        cluster = select(self.cluster, None if nodes is None else str(nodes), exclude)
+        return effective(cluster, Options(workdir=folder(workdir)))
+
+    def _reach(self, cluster: Cluster) -> Pool:
+        """Return the way to these nodes for one command, over connections that are kept."""
+        from clusterctl.transport.pool import Pool
+
+        own = {_way(node) for node in (*self.cluster.nodes, *self.cluster.left_out)}
+        ways = {_way(node) for node in cluster.nodes}
+        known = ways <= own
+        key: tuple[object, ...] = () if known else tuple(sorted(ways, key=str))
+        with self._lock:
+            if self._closed:
+                raise UsageError("this session is closed", hint="open another: Session(...)")
+            if key not in self._pools:
+                first = self.cluster if known else cluster
+                self._pools[key] = Pool(first, accept_new=self._accept_new)
+            return self._pools[key].again(cluster)
+
+    def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
+        from clusterctl.verbs.launch import launch
+
+        steps = launch(cluster, self._reach(cluster), self._records, options)
+        launched = drive(steps, on_event or warn)
+        return self._run(launched.plan.run, launched.cluster, launched.record, launched.plan)
+
+    def _resumed(
+        self,
+        before: RunRecord,
+        checkpoint: str,
+        command: Sequence[str],
+        flags: LaunchFlags,
+        on_event: OnEvent | None,
+        *,
+        secrets: bool = True,
+    ) -> tuple[Cluster, LaunchOptions]:
+        """Choose the checkpoint; return what is to be launched, and on what."""
+        from clusterctl.verbs.history import history_of
+        from clusterctl.verbs.launchable import require_secrets
+        from clusterctl.verbs.recorded_job import report_job
+        from clusterctl.verbs.resume import ResumeOptions, resume
+
+        find = self._records.find
+        options = ResumeOptions(
+            checkpoint=checkpoint,
+            history=history_of(before, find),
+            launch=launch_options(command, flags),
+        )
+        nodes, exclude = flags.get("nodes"), flags.get("exclude")
+        if nodes is None and exclude is None:
+            nodes = ",".join(node.name for node in before.cluster.nodes)
+        cluster = self._select(nodes, exclude)
+        plan = options.launch.plan
+        if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
+            report_job(Path(cluster.file), before, cluster.job, plan, find)
+        if secrets:
+            require_secrets(effective(replace(cluster, job=before.cluster.job), plan))
+        return drive(resume(before, cluster, self._reach(cluster), options), on_event or warn)
+
+    def _run(
+        self, run: str, cluster: Cluster, record: RunRecord | None = None, plan: Plan | None = None
+    ) -> Run:
+        return Run(
+            run,
+            cluster,
+            reach=lambda: self._reach(cluster),
+            records=self._records,
+            record=record,
+            plan=plan,
+        )
+
+
+def _way(node: Node) -> tuple[object, ...]:
+    """Return what says how a node is reached."""
+    return node.name, node.host, node.ssh, node.local

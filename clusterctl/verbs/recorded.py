@@ -1,0 +1,64 @@
+"""The nodes of a recorded run as an inventory has them now, and what differs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.verbs.records import RunRecord
+
+logger = logging.getLogger("clusterctl")
+
+_REACH = ("host", "ssh", "local")
+"""What of a node says how it is reached; the rest is as its run was launched."""
+_COMPARED = (*_REACH, "gpus", "procs", "python", "address", "state")
+
+
+def reached(record: RunRecord, now: Cluster) -> Cluster:
+    """Return the run's cluster, its nodes reached as the inventory has it.
+
+    The record counts if the inventory is of another cluster, or lacks a node of the run.
+    """
+    if now.name != record.cluster.name or lacks(record, now):
+        return record.cluster
+    _report(record, now, _REACH)
+    nodes = (_reached(node, now.node(node.name)) for node in record.cluster.nodes)
+    return record.cluster.with_nodes(tuple(nodes))
+
+
+def lacks(record: RunRecord, now: Cluster) -> bool:
+    """Tell whether the inventory lacks nodes of the run, and warn of it."""
+    names = {node.name for node in now.nodes}
+    missing = [node.name for node in record.cluster.nodes if node.name not in names]
+    if missing:
+        report_ignored(record, now, f"it lacks {', '.join(missing)}")
+    return bool(missing)
+
+
+def report_ignored(record: RunRecord, now: Cluster, why: str) -> None:
+    """Warn that the inventory does not count for a run."""
+    logger.warning("%s: %s; using the nodes as %s was launched", now.file, why, record.run)
+
+
+def report_changes(record: RunRecord, now: Cluster) -> None:
+    """Warn of what the inventory has changed since the launch, and a resume takes over."""
+    _report(record, now, _COMPARED)
+
+
+def _reached(node: Node, now: Node) -> Node:
+    return replace(node, host=now.host, ssh=now.ssh, local=now.local)
+
+
+def _report(record: RunRecord, now: Cluster, compared: tuple[str, ...]) -> None:
+    for node in record.cluster.nodes:
+        other = now.node(node.name)
+        changed = [name for name in compared if getattr(node, name) != getattr(other, name)]
+        if changed:
+            logger.warning(
+                "%s: %s of %s changed since %s was launched; using the inventory's",
+                now.file,
+                ", ".join(changed),
+                node.name,
+                record.run,
+            )
