@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 # Compiled modules are kept, as in every installation, and as those of the rivals are.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from clusterctl.facts.request import Wanted, read_arguments  # noqa: E402
-from clusterctl.node import loader  # noqa: E402
+from clusterctl.facts.request import FactRequest, read_arguments  # noqa: E402
+from clusterctl.node.agent import loader  # noqa: E402
 from clusterctl.sandbox import sandbox  # noqa: E402
 from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
 from clusterctl.wire import Message  # noqa: E402
@@ -38,13 +38,13 @@ SETTLE_SECONDS = 0.5
 OURS = """\
 import sys
 from pathlib import Path
-from clusterctl.facts.request import Wanted, read_arguments
+from clusterctl.facts.request import FactRequest, read_arguments
 from clusterctl.inventory import load
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
 
 cluster = load(Path(sys.argv[1]))
-wanted = Wanted(python=sys.executable, gpus=0, listeners=False)
+wanted = FactRequest(python=sys.executable, gpus=0, listeners=False)
 request = Request(op="read", args={**read_arguments(wanted), "clock": 0})
 with Pool(cluster) as pool:
     replies = list(pool.call({node.name: request for node in cluster.nodes}))
@@ -145,10 +145,10 @@ def write_stub(folder: Path) -> str:
     """Write the agent and its request as files: the rivals need not even send them."""
     folder.chmod(0o755)
     program = loader.program().decode("latin-1").partition("module, _, function")[0]
-    end = "from clusterctl.node.main import serve\nserve(b'marker\\n')\n"
+    end = "from clusterctl.node.agent.main import serve\nserve(b'marker\\n')\n"
     (folder / "agent.py").write_text("# coding: latin-1\n" + program + end, encoding="latin-1")
     # No clock: that one is asked from outside, as nobody does for the rivals.
-    wanted = Wanted(python=sys.executable, gpus=0, listeners=False)
+    wanted = FactRequest(python=sys.executable, gpus=0, listeners=False)
     head = {"op": "read", "args": {**read_arguments(wanted), "clock": 0}}
     (folder / "request").write_bytes(Message(head).encode())
     return f"exec /usr/bin/python3 -X utf8 -I -S {folder}/agent.py <{folder}/request"

@@ -24,15 +24,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.console import Screen
-from clusterctl.report.follow import Shown
+from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import Prefixed
-from clusterctl.transport.fake import streamed
-from clusterctl.transport.following import Following
+from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.follow import follow
-from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message, read_message
+from tests.fake_pool import streamed
 
 RANKS = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
 SECONDS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
@@ -55,9 +55,9 @@ class Sockets:
 
     def following(
         self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
-    ) -> Following:
+    ) -> MultiStream:
         """Merge what the nodes send, as `pool.Pool` does."""
-        return Following(streamed(self._read), requests, tick=tick, patience=patience)
+        return MultiStream(streamed(self._read), requests, tick=tick, patience=patience)
 
     def _read(self, node: str, request: Request) -> Generator[Message | Reply, None, None]:
         del request
@@ -79,7 +79,7 @@ def follower(cluster: Cluster, sockets: Mapping[str, socket.socket], result: Con
     """Follow to the end, and send what it cost."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     with Path("/dev/null").open("w", encoding="utf-8") as sink:
-        shown = Shown(screen=Screen(), lines=Prefixed(sink))
+        shown = EventPrinter(screen=Screen(), lines=Prefixed(sink))
         pool = Sockets(cluster, sockets)
         drive(follow(pool, RunLog(RUN, cluster)), shown.show)  # type: ignore[arg-type]
     after = resource.getrusage(resource.RUSAGE_SELF)

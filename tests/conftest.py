@@ -56,7 +56,7 @@ settings.register_profile(
 )
 settings.load_profile("clusterctl")  # `--hypothesis-profile soak` loads the other
 
-pytest_plugins = ["tests.leftovers"]
+pytest_plugins = ["tests.leftovers", "tests.sshd_servers"]
 
 LONGEST = (
     "tests/cli/test_training_over_hosts.py",
@@ -76,7 +76,7 @@ LONGEST = (
     "tests/train/test_loop.py::test_losses_do_not_depend",
     "tests/cli/test_launch.py::test_a_run_under_torchrun",
     "tests/transport/test_links.py",
-    "tests/verbs/test_check.py::test_a_fault_gives_one_finding",
+    "tests/verbs/preflight/test_check.py::test_a_fault_gives_one_finding",
 )
 """The tests that take longest, by `make test`, longest first."""
 WORKERS_LIMIT = 16

@@ -27,8 +27,8 @@ from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.parser import build_parser
 from clusterctl.sandbox.sandbox import Sandbox
 from clusterctl.verbs.events import Progress
-from clusterctl.verbs.launch import Checked, Planned
-from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.launch.launch import Checked, Planned
+from clusterctl.verbs.launch.run_result import RunResult
 from tests.cli.runs import checkpoint
 from tests.conftest import MakeSandbox
 
@@ -113,7 +113,7 @@ import sys
 import clusterctl
 print("clusterctl.errors" in sys.modules)
 clusterctl.Session
-print({"rich", "paramiko", "fabric", "clusterctl.verbs.launch"} & sys.modules.keys())
+print({"rich", "paramiko", "fabric", "clusterctl.verbs.launch.launch"} & sys.modules.keys())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "set()"]
@@ -224,7 +224,7 @@ def test_events_end_with_how_the_run_ended(session: Session) -> None:
     run = session.launch(env={"CODE": "7"})
     *others, last = run.events()
     assert others
-    assert isinstance(last, Ended)
+    assert isinstance(last, RunResult)
     assert (last.exit_code, last.ended_by) == (7, "job")
     assert last.view.first_cause is not None
     assert last.view.first_cause.rank == 1

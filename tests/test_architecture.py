@@ -23,10 +23,13 @@ ALLOWED: dict[str, set[str]] = {
     "checks": {"network", "facts", "inventory", "wire"},
     "plan": {"network", "facts", "inventory", "wire", "errors"},
     "logs": {"facts", "wire"},
-    "transport": {"inventory", "wire", "errors", "node"},
+    "state_folder": set(),
+    "transport": {"inventory", "wire", "errors", "node", "state_folder"},
+    "sync": {"transport", "inventory", "wire", "errors", "node"},
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
-        "checks", "plan", "logs", "transport", "network", "facts", "inventory", "wire", "errors",
+        "checks", "plan", "logs", "transport",
+        "sync", "state_folder", "network", "facts", "inventory", "wire", "errors",
     },
     "report": {
         "verbs", "checks", "plan", "logs", "network", "facts", "inventory", "wire", "errors",
@@ -39,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
         "api", "report", "verbs", "plan", "logs", "sandbox", "inventory", "errors", "wire",
     },
 }  # fmt: skip
-"""Room → rooms it may import. transport reads node's source files to send them."""
+"""Room → rooms it may import. transport reads node's source files to send them;
+sync hashes files as a node does."""
 
 PURE = {"facts", "network", "checks", "plan", "logs"}
 PURE_MODULES = {

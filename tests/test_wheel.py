@@ -64,6 +64,6 @@ def test_it_holds_the_files_that_no_import_would_miss(names: set[str]) -> None:
     assert {
         "clusterctl/py.typed",
         "clusterctl/inventory/hosts.schema.json",
-        "clusterctl/node/loader.py",
+        "clusterctl/node/agent/loader.py",
         "clusterctl/sandbox/host.py",
     } <= names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 
-from clusterctl.verbs.check import CheckResult
+from clusterctl.verbs.preflight.check import CheckResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.errors import CouldNotTell, NotEnded
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
-from clusterctl.logs.sanitise import printable
-from clusterctl.verbs.events import Event, Said, drive, relay
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.logs.sanitize import printable
+from clusterctl.verbs.events import Event, Notice, drive, map_events
+from clusterctl.verbs.runs.records import Records, RunRecord
 
 if TYPE_CHECKING:
-    from clusterctl.logs.fold import Shower
+    from clusterctl.logs.deduplicate import LineSink
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
-    from clusterctl.verbs.answers import Trouble
-    from clusterctl.verbs.attend import Attendance
-    from clusterctl.verbs.checkpoint import ListedCheckpoint
-    from clusterctl.verbs.outcome import Ended
-    from clusterctl.verbs.runview import RunView
+    from clusterctl.verbs.checkpoints.choose import ListedCheckpoint
+    from clusterctl.verbs.launch.run_monitor import RunMonitor
+    from clusterctl.verbs.launch.run_result import RunResult
+    from clusterctl.verbs.rpc import NodeError
+    from clusterctl.verbs.runs.run_status import RunStatus
     from clusterctl.verbs.stop import StopResult
 
 OnEvent = Callable[[Event], object]
@@ -36,7 +36,7 @@ logger = logging.getLogger("clusterctl")
 
 def warn(event: Event) -> None:
     """Log a warning: what is done with events if nobody asks for them."""
-    if isinstance(event, Said) and event.level != "info":
+    if isinstance(event, Notice) and event.level != "info":
         logger.warning("%s%s", f"{event.node}: " if event.node else "", event.text)
 
 
@@ -91,10 +91,10 @@ class Run:
         """Name it."""
         return f"<Run {self.id}>"
 
-    def status(self, *, on_event: OnEvent | None = None) -> RunView:
+    def status(self, *, on_event: OnEvent | None = None) -> RunStatus:
         """Ask every node what the run is doing, or how it ended and why."""
-        from clusterctl.verbs.history import history_of
-        from clusterctl.verbs.status import status
+        from clusterctl.verbs.runs.history import history_of
+        from clusterctl.verbs.runs.status import status
 
         history = history_of(self.record, self._records.find) if self.record else None
         view = drive(status(self._reach(), self.id, self.cluster, history), on_event or warn)
@@ -126,7 +126,7 @@ class Run:
             CouldNotTell: at the end: a node's lines could not be read, and why.
             UsageError: an option cannot be read, or the run has no such node or rank.
         """
-        from clusterctl.logs.fold import Straight
+        from clusterctl.logs.deduplicate import PassThrough
 
         steps = self.log_events(
             follow=follow,
@@ -135,9 +135,9 @@ class Run:
             tail=tail,
             since=since,
             grep=grep,
-            shower=Straight,
+            shower=PassThrough,
         )
-        troubles = yield from relay(steps, _lines)
+        troubles = yield from map_events(steps, _lines)
         if troubles:
             words = (f"{trouble.node}: {trouble.message}" for trouble in troubles.values())
             raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(words))
@@ -151,9 +151,9 @@ class Run:
         tail: int | None = None,
         since: str | None = None,
         grep: str | None = None,
-        shower: Callable[[], Shower] | None = None,
+        shower: Callable[[], LineSink] | None = None,
         uncut: bool = False,
-    ) -> Generator[Event, None, dict[str, Trouble]]:
+    ) -> Generator[Event, None, dict[str, NodeError]]:
         """Yield what `logs` is made of, and return the nodes that could not be read.
 
         Args:
@@ -166,9 +166,9 @@ class Run:
             shower: makes what decides how lines are shown; None: equal ones of ranks as one.
             uncut: lines that came together may stay together, to be shown byte for byte.
         """
-        from clusterctl.logs.fold import Folder
+        from clusterctl.logs.deduplicate import LineDeduplicator
         from clusterctl.verbs.logs import parse_filter, show
-        from clusterctl.verbs.runlog import RunLog
+        from clusterctl.verbs.runs.run_log import RunLog
 
         ranks = None if rank is None else str(rank)
         wanted = parse_filter(ranks_text=ranks, since=since, pattern=grep, now=time.time())
@@ -180,7 +180,7 @@ class Run:
                 follows=follow,
                 tail=tail,
                 only=self._only(node),
-                shower=shower or Folder,
+                shower=shower or LineDeduplicator,
                 uncut=uncut,
             )
         )
@@ -191,29 +191,29 @@ class Run:
         *,
         node: str | None = None,
         on_event: OnEvent | None = None,
-    ) -> dict[str, Trouble]:
+    ) -> dict[str, NodeError]:
         """Copy the logs of every node, or of some, to `folder/NODE/`, byte for byte.
 
         Returns:
             The nodes whose logs could not be read, and why.
         """
         from clusterctl.verbs.logs import collect
-        from clusterctl.verbs.runlog import RunLog
+        from clusterctl.verbs.runs.run_log import RunLog
 
         log = RunLog(self.id, self.cluster, judged=False)
         steps = collect(self._reach(), log, Path(folder), only=self._only(node))
         return drive(steps, on_event or warn)
 
     def events(self) -> Iterator[Event]:
-        """Yield all that happens until the run is over, from its beginning; `Ended` comes last.
+        """Yield all that happens until the run is over, from its beginning; `RunResult` comes last.
 
         A run that was just launched is ended if its ranks do not join in time.
         """
-        ended = yield from relay(self.attend().attend(), _news)
+        ended = yield from map_events(self.monitor().monitor(), _news)
         self.remember(ended)
         yield ended
 
-    def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> Ended:
+    def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> RunResult:
         """Wait until the run is over; return its exit code and the first cause of a bad end.
 
         Args:
@@ -233,7 +233,7 @@ class Run:
             if not isinstance(event, Tick):
                 (on_event or warn)(event)
 
-        ended = drive(self.attend().attend(), show)
+        ended = drive(self.monitor().monitor(), show)
         self.remember(ended)
         return ended
 
@@ -264,26 +264,26 @@ class Run:
         Raises:
             LaunchRefused: a node did not answer.
         """
-        from clusterctl.verbs.checkpoint import listed
-        from clusterctl.verbs.history import history_of, only
+        from clusterctl.verbs.checkpoints.choose import listed
+        from clusterctl.verbs.runs.history import history_of, only
 
         history = history_of(self.record, self._records.find) if self.record else only(self.id)
         return drive(listed(self._reach(), self.cluster, history), on_event or warn)
 
-    def attend(self, shower: Shower | None = None) -> Attendance:
+    def monitor(self, shower: LineSink | None = None) -> RunMonitor:
         """Return what follows the run to its end, and can be interrupted and go on.
 
         Args:
             shower: decides how lines are shown; None: equal ones of several ranks as one.
         """
-        from clusterctl.verbs.attend import Attendance
-        from clusterctl.verbs.follow import Lines
+        from clusterctl.verbs.follow import MergedLines
+        from clusterctl.verbs.launch.run_monitor import RunMonitor
 
-        return Attendance(
+        return RunMonitor(
             nodes=self._reach(),
             run=self.id,
             cluster=self.cluster,
-            lines=Lines(shower=shower),
+            lines=MergedLines(shower=shower),
             plan=self._gathering,
         )
 
@@ -298,7 +298,7 @@ class Run:
         late = time.time() > self.record.began + self._plan.start_timeout
         return None if late else self._plan
 
-    def remember(self, ended: Ended) -> None:
+    def remember(self, ended: RunResult) -> None:
         """Keep how the run ended, if that is known."""
         if self.record is not None and ended.known:
             self._records.write_end(self.record, ended.document())

@@ -21,7 +21,7 @@ from clusterctl.inventory.select import named
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.events import drive
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 
 if TYPE_CHECKING:
     import fabric
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from clusterctl.api.report import CheckReport
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
-    from clusterctl.verbs.answers import Trouble
-    from clusterctl.verbs.launch import LaunchOptions
-    from clusterctl.verbs.prune import Pruned
-    from clusterctl.verbs.runs import RunList
-    from clusterctl.verbs.sync import SyncResult
+    from clusterctl.verbs.launch.launch import LaunchOptions
+    from clusterctl.verbs.rpc import NodeError
+    from clusterctl.verbs.runs.list_runs import RunList
+    from clusterctl.verbs.runs.prune import Pruned
+    from clusterctl.verbs.sync.sync import SyncResult
 
 
 class Session:
@@ -124,8 +124,8 @@ class Session:
             UsageError: the nodes or checks asked for are not there.
         """
         from clusterctl.api.report import CheckReport
-        from clusterctl.verbs.check import CheckOptions, check, judge
-        from clusterctl.verbs.factsfile import load_facts
+        from clusterctl.verbs.preflight.check import CheckOptions, check, judge
+        from clusterctl.verbs.preflight.facts_file import load_facts
 
         cluster = self._select(nodes, exclude, workdir)
         options = CheckOptions(only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep)
@@ -156,7 +156,7 @@ class Session:
         Raises:
             SyncRefused: it would delete what may still be wanted.
         """
-        from clusterctl.verbs.sync import SyncOptions, sync
+        from clusterctl.verbs.sync.sync import SyncOptions, sync
 
         cluster = self._select(nodes, exclude, workdir)
         options = SyncOptions(deletes=delete, command=cluster.job.command)
@@ -232,7 +232,7 @@ class Session:
             on_event: called with each event; `Checked` has the verdict.
             **flags: as those of `clusterctl launch --dry-run`.
         """
-        from clusterctl.verbs.launch import prepare
+        from clusterctl.verbs.launch.launch import prepare
 
         if checkpoint is None:
             options = launch_options(command, flags)
@@ -254,18 +254,18 @@ class Session:
         Raises:
             ClusterError: there is none, or several are live.
         """
-        from clusterctl.verbs import locate
         from clusterctl.verbs.recorded import reached
+        from clusterctl.verbs.runs import find_run
 
         record = self._records.find(run) if run else None
         if record is None:
             pool = self._reach(self.cluster)
-            found = locate.discover(pool)
+            found = find_run.discover(pool)
             known = self._records.all(self.cluster.name)
-            name = locate.named(found, run) if run else locate.choose(found, known)
+            name = find_run.find_named(found, run) if run else find_run.choose_run(found, known)
             record = self._records.read(self.cluster.name, name)
             if record is None:
-                return self._run(name, locate.nodes_of(found, name, self.cluster))
+                return self._run(name, find_run.nodes_of(found, name, self.cluster))
         return self._run(record.run, reached(record, self.cluster), record)
 
     def runs(self, *, discover: bool = False) -> RunList:
@@ -274,25 +274,27 @@ class Session:
         Args:
             discover: rebuild this machine's records from what the nodes know.
         """
-        from clusterctl.verbs.runs import rebuild, runs
+        from clusterctl.verbs.runs.list_runs import rebuild, runs
 
         return (rebuild if discover else runs)(self._reach(self.cluster), self._records)
 
-    def live_runs(self) -> tuple[tuple[Run, ...], tuple[Trouble, ...]]:
+    def live_runs(self) -> tuple[tuple[Run, ...], tuple[NodeError, ...]]:
         """Return the runs that live, and the nodes that could not be asked."""
-        from clusterctl.verbs import locate
+        from clusterctl.verbs.runs import find_run
 
-        found = locate.discover(self._reach(self.cluster))
+        found = find_run.discover(self._reach(self.cluster))
         runs = []
         for view in found.runs:
             if view.live:
                 record = self._records.read(self.cluster.name, view.run)
-                runs.append(self._run(view.run, locate.to_stop(view, self.cluster, record), record))
+                runs.append(
+                    self._run(view.run, find_run.to_stop(view, self.cluster, record), record)
+                )
         return tuple(runs), found.troubles
 
     def prune(self, *, keep: int) -> Pruned:
         """Delete logs and records of all but the newest `keep` runs that have ended."""
-        from clusterctl.verbs.prune import prune
+        from clusterctl.verbs.runs.prune import prune
 
         return prune(self._reach(self.cluster), self._records, keep=keep)
 
@@ -350,7 +352,7 @@ class Session:
             return self._pools[key].again(cluster)
 
     def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
-        from clusterctl.verbs.launch import launch
+        from clusterctl.verbs.launch.launch import launch
 
         steps = launch(cluster, self._reach(cluster), self._records, options)
         launched = drive(steps, on_event or warn)
@@ -367,10 +369,10 @@ class Session:
         secrets: bool = True,
     ) -> tuple[Cluster, LaunchOptions]:
         """Choose the checkpoint; return what is to be launched, and on what."""
-        from clusterctl.verbs.history import history_of
-        from clusterctl.verbs.launchable import require_secrets
+        from clusterctl.verbs.launch.validate_job import require_secrets
         from clusterctl.verbs.recorded_job import report_job
         from clusterctl.verbs.resume import ResumeOptions, resume
+        from clusterctl.verbs.runs.history import history_of
 
         find = self._records.find
         options = ResumeOptions(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import Facts, check
-from clusterctl.facts.nodefacts import Bound, Connected, NodeFacts
+from clusterctl.facts.nodefacts import ConnectResult, ListenResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.ports import choose_port
@@ -41,7 +41,7 @@ def _took_no_part(check_id: str, node: NodeFacts) -> Iterator[Finding]:
         )
 
 
-def _failures(facts: Facts, key: str) -> dict[tuple[str, str], Connected]:
+def _failures(facts: Facts, key: str) -> dict[tuple[str, str], ConnectResult]:
     """Return the connections that failed, by (from, to)."""
     return {
         (node.node, made.target): made
@@ -82,7 +82,7 @@ def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
         yield _blame(name, mine, network)
 
 
-def _most_involved(left: dict[tuple[str, str], Connected], cluster: Cluster) -> str:
+def _most_involved(left: dict[tuple[str, str], ConnectResult], cluster: Cluster) -> str:
     weight: dict[str, float] = defaultdict(float)
     for source, target in left:
         weight[target] += 1.0
@@ -92,7 +92,7 @@ def _most_involved(left: dict[tuple[str, str], Connected], cluster: Cluster) -> 
     return max(weight, key=lambda name: (weight[name], order.get(name, 0)))
 
 
-def _blame(name: str, mine: dict[tuple[str, str], Connected], network: Network) -> Finding:
+def _blame(name: str, mine: dict[tuple[str, str], ConnectResult], network: Network) -> Finding:
     into = sorted(source for source, target in mine if target == name)
     out = sorted(target for source, target in mine if source == name)
     (source, target), made = next(iter(mine.items()))
@@ -156,7 +156,7 @@ def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Fi
     )
 
 
-def _bound(node: NodeFacts, key: str) -> Bound | None:
+def _bound(node: NodeFacts, key: str) -> ListenResult | None:
     return next((b for b in (node.between.bound if node.between else ()) if b.key == key), None)
 
 
@@ -205,7 +205,7 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
     yield from _translated(facts, network)
 
 
-def _port_cause(made: Connected) -> str:
+def _port_cause(made: ConnectResult) -> str:
     """Say why this very port fails, where other ports of the same node answer."""
     if made.state in {"unreachable", "refused"}:
         return f"a firewall rejects it ({made.words}); other ports answer"

@@ -26,7 +26,7 @@ class Finding:
     """A command to type, or what to change; printed, never run."""
 
 
-def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def fold_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Join findings that say the same of different nodes, worst first."""
     folded: dict[Finding, list[str]] = {}
     for finding in findings:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from clusterctl.checks.finding import Finding, Status, fold
+from clusterctl.checks.finding import Finding, Status, fold_findings
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
@@ -94,7 +94,7 @@ def judge_all(
             if left or not finding.nodes:
                 said.append(replace(finding, nodes=left))
         said.extend(_rest(rule, found, facts, cluster, explained))
-    return fold(said)
+    return fold_findings(said)
 
 
 def _unlooked(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH, Facts, check
-from clusterctl.facts.nodefacts import Reach
+from clusterctl.facts.nodefacts import SshStatus
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -40,7 +40,7 @@ def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findi
     """Report how silent nodes failed, in their servers' words; one finding for those alike."""
     alike: dict[tuple[str, str], dict[str, str]] = {}
     for node in cluster.nodes:
-        reach = facts[node.name].reach if node.name in facts else Reach(state="unreachable")
+        reach = facts[node.name].reach if node.name in facts else SshStatus(state="unreachable")
         if reach.state != "ok":
             message = _SAYS.get(reach.state, reach.state) + _ping_says(reach)
             remedy = reach.hint or _REMEDY.get(reach.state, "").format(host=shlex.quote(node.host))
@@ -58,7 +58,7 @@ def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findi
         )
 
 
-def _ping_says(reach: Reach) -> str:
+def _ping_says(reach: SshStatus) -> str:
     if reach.state != "unreachable" or not reach.ping:
         return ""
     return " to SSH, though it does to ping" if reach.ping == "ok" else ", to ping neither"

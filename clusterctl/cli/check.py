@@ -12,8 +12,8 @@ from clusterctl.cli.workdir_option import add_workdir, workdir_of
 from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
-from clusterctl.verbs.check import find
-from clusterctl.verbs.factsfile import save_facts
+from clusterctl.verbs.preflight.check import find_check
+from clusterctl.verbs.preflight.facts_file import save_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, print, and return 0, 1 (failed) or 3 (unknown)."""
     screen = Screen()
     if args.explain:
-        print_explanation(screen.out, find(args.explain))
+        print_explanation(screen.out, find_check(args.explain))
         return 0
     if args.report is not None:
         form_of(args.report)  # a name that will not do is said before anything is looked at

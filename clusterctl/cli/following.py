@@ -12,12 +12,12 @@ from clusterctl.api.run import Run
 from clusterctl.cli.output import cannot_write, give_up
 from clusterctl.cli.signals import Terminated
 from clusterctl.errors import Interrupted
-from clusterctl.logs.fold import Folder, Straight
+from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
-from clusterctl.report.launch import LaunchDisplay, Person
-from clusterctl.report.launch_json import Program
+from clusterctl.report.launch import LaunchDisplay, TerminalDisplay
+from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
-from clusterctl.verbs.events import Event, Said, drive
+from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import LONGEST_WAIT
 from clusterctl.wire import SCHEMA
 
@@ -30,7 +30,9 @@ ANSWER_SECONDS = 30.0
 
 def make_display(*, as_json: bool) -> LaunchDisplay:
     """Return how the launch is shown."""
-    return Program() if as_json else Person(screen=Screen(), lines=Prefixed(sys.stdout))
+    return (
+        JsonDisplay() if as_json else TerminalDisplay(screen=Screen(), lines=Prefixed(sys.stdout))
+    )
 
 
 def show_detached(run: str, *, as_json: bool) -> None:
@@ -49,11 +51,13 @@ def shown(display: LaunchDisplay) -> Iterator[Callable[[Event], None]]:
 
 def follow_run(run: Run, display: LaunchDisplay) -> int:
     """Follow to the end; return launch's exit code."""
-    attendance = run.attend(Straight() if isinstance(display, Program) else Folder())
+    attendance = run.monitor(
+        PassThrough() if isinstance(display, JsonDisplay) else LineDeduplicator()
+    )
     while True:
         try:
             with shown(display) as show:
-                ended = drive(attendance.attend(), show)
+                ended = drive(attendance.monitor(), show)
         except KeyboardInterrupt as interrupt:
             wish = LEAVE if isinstance(interrupt, Terminated) else _ask()
             if wish == LEAVE:
@@ -120,7 +124,7 @@ def _ask() -> str:
 def _lose_sight(run: str) -> None:
     """Report that no node answers any more: the run needs nobody here, and may be well."""
     text = f"no node has answered for {LONGEST_WAIT:g} s: the way to them is lost from here"
-    Screen().say(Said(text=text, level="warning"))
+    Screen().say(Notice(text=text, level="warning"))
     _leave(run)
 
 
@@ -131,4 +135,4 @@ def _leave(run: str) -> None:
         f"  follow it: clusterctl logs -f {run}",
         f"  end it:    clusterctl stop {run}",
     ):
-        screen.say(Said(text=text))
+        screen.say(Notice(text=text))

@@ -19,7 +19,7 @@ from clusterctl.report.console import Screen
 from clusterctl.report.launch import LaunchDisplay
 from clusterctl.report.plan import show_plan
 from clusterctl.verbs.events import Event
-from clusterctl.verbs.launch import Checked
+from clusterctl.verbs.launch.launch import Checked
 from clusterctl.wire import plain
 
 

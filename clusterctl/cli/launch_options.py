@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
+from clusterctl.cli.arg_types import LAST_PORT, positive_seconds, whole
 from clusterctl.cli.inventory_option import add_selection
-from clusterctl.cli.numbers import LAST_PORT, positive_seconds, whole
 from clusterctl.cli.sync import DELETE_HELP
 from clusterctl.cli.workdir_option import add_workdir, node_folder
 from clusterctl.errors import UsageError

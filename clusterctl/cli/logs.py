@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterctl.cli.numbers import whole
+from clusterctl.cli.arg_types import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import Interrupted, UsageError
-from clusterctl.logs.fold import Folder, Straight
+from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
-from clusterctl.report.follow import Shown
+from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
 from clusterctl.verbs.events import drive
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Print; 3 where a node's logs could not be read."""
     if args.collect:
         _require_whole(args)
-    shown = Shown(screen=Screen(), lines=_printer(args))
+    shown = EventPrinter(screen=Screen(), lines=_printer(args))
     with open_run(args) as opened, _left_in_words(opened.id, follows=args.follow):
         if args.collect:
             troubles = opened.collect(args.collect, node=args.node, on_event=shown.show)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
                 tail=args.tail,
                 since=args.since,
                 grep=args.grep,
-                shower=Straight if args.raw or args.json else Folder,
+                shower=PassThrough if args.raw or args.json else LineDeduplicator,
                 uncut=args.raw and not args.json,
             )
             troubles = drive(events, shown.show)

@@ -9,11 +9,11 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from clusterctl.cli.output import cannot_write, give_up, steady
+from clusterctl.cli.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.parser import EXIT_USAGE, VERBS, build_parser
 from clusterctl.cli.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
-from clusterctl.logs.sanitise import uncoloured
+from clusterctl.logs.sanitize import uncoloured
 
 GARBAGE_THRESHOLD = 50_000
 """New objects until Python looks for cycles; by default it does so all the time while importing."""
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: the verb's own, 2 for usage, 70 for a bug, 130 when interrupted, also by
         SIGTERM or SIGHUP: 143 and 129 would mean a rank that a signal ended.
     """
-    steady()
+    harden_streams()
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         with termination_as_interrupt():

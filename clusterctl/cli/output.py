@@ -28,7 +28,7 @@ class _Messages(io.TextIOWrapper):
             super().flush()
 
 
-def steady() -> None:
+def harden_streams() -> None:
     """Make this process's own streams take whatever a job prints, in any locale."""
     for number in range(3):  # `>&-`: else the next file opened would be our stdout
         try:

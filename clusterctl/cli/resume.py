@@ -12,7 +12,7 @@ from clusterctl.cli.launch import dry_run, go_on, refusals
 from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.cli.recorded import to_resume
 from clusterctl.cli.run_option import known_cluster, run_name
-from clusterctl.verbs.records import Records
+from clusterctl.verbs.runs.records import Records
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ from clusterctl.cli.recorded import to_ask
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import VARIABLE
-from clusterctl.verbs.locate import SeveralLive
-from clusterctl.verbs.records import Records
+from clusterctl.verbs.runs.find_run import SeveralLive
+from clusterctl.verbs.runs.records import Records
 
 EXIT_SILENT = CouldNotTell.exit_code
 """What a verb ends with that is not sure, since a node did not answer."""

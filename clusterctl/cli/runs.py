@@ -7,16 +7,16 @@ import json
 from collections.abc import Iterable
 
 from clusterctl.api.session import Session
+from clusterctl.cli.arg_types import whole
 from clusterctl.cli.inventory_option import add_inventory
-from clusterctl.cli.numbers import whole
 from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_pruned, show_runs
-from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.events import Said
-from clusterctl.verbs.prune import KEPT
-from clusterctl.verbs.records import Records
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.rpc import NodeError
+from clusterctl.verbs.runs.prune import KEPT
+from clusterctl.verbs.runs.records import Records
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         show_runs(screen, listed)
     for name in listed.rebuilt:
-        screen.say(Said(text=f"{name}: record rebuilt from the nodes"))
+        screen.say(Notice(text=f"{name}: record rebuilt from the nodes"))
     return _told(screen, listed.troubles)
 
 
@@ -66,8 +66,8 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     return _told(screen, pruned.troubles)
 
 
-def _told(screen: Screen, troubles: Iterable[Trouble]) -> int:
+def _told(screen: Screen, troubles: Iterable[NodeError]) -> int:
     """Say which nodes could not be asked; return the exit code."""
     for trouble in troubles:
-        screen.say(Said(node=trouble.node, text=trouble.message, level="warning"))
+        screen.say(Notice(node=trouble.node, text=trouble.message, level="warning"))
     return EXIT_SILENT if troubles else 0

@@ -8,7 +8,7 @@ import json
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
-from clusterctl.verbs.locate import SeveralLive
+from clusterctl.verbs.runs.find_run import SeveralLive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,13 +6,13 @@ import argparse
 import json
 from contextlib import ExitStack
 
-from clusterctl.cli.numbers import seconds
+from clusterctl.cli.arg_types import seconds
 from clusterctl.cli.run_option import add_run, open_run, open_session
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop
-from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.events import Said
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.rpc import NodeError
 from clusterctl.verbs.stop import UNPROVEN
 from clusterctl.wire import SCHEMA, plain
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("wanted either RUN or --all, found both")
     screen = Screen()
     results = []
-    silent: tuple[Trouble, ...] = ()
+    silent: tuple[NodeError, ...] = ()
     with ExitStack() as stack:
         if args.all:
             session = stack.enter_context(open_session(args))
@@ -52,6 +52,6 @@ def run(args: argparse.Namespace) -> int:
         )
     for trouble in silent:
         text = f"{trouble.message}: whether a run lives there is not known"
-        screen.say(Said(node=trouble.node, text=text, level="warning"))
+        screen.say(Notice(node=trouble.node, text=text, level="warning"))
     codes = {result.exit_code for result in results} | ({UNPROVEN} if silent else set())
     return next((code for code in (1, UNPROVEN) if code in codes), 0)

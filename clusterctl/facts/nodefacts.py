@@ -13,7 +13,7 @@ UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class UnknownFact:
     """Something that was asked and could not be learned."""
 
     what: str
@@ -21,7 +21,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class SshStatus:
     """How the node answered to SSH, and to ping."""
 
     state: str = "ok"
@@ -243,7 +243,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class ListenResult:
     """What our own listener got on a node: `port` once it listens, else why not."""
 
     key: str
@@ -258,7 +258,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
+class ConnectResult:
     """What came of connecting to our own listener on another node."""
 
     target: str
@@ -289,11 +289,11 @@ class TokenSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Between:
+class PairwiseFacts:
     """What the second round trip showed, once the network had been chosen."""
 
-    bound: tuple[Bound, ...] = ()
-    connected: tuple[Connected, ...] = ()
+    bound: tuple[ListenResult, ...] = ()
+    connected: tuple[ConnectResult, ...] = ()
     tokens: tuple[TokenSeen, ...] = ()
     problem: str = ""
     """Why this node took no part, as far as it did not."""
@@ -327,7 +327,7 @@ class NodeFacts:
     """All that is known of one node."""
 
     node: str
-    reach: Reach = Reach()
+    reach: SshStatus = SshStatus()
     hostname: str | None = None
     hostname_addresses: tuple[str, ...] | None = None
     """What its own name resolves to there."""
@@ -365,12 +365,12 @@ class NodeFacts:
     """Variables of the session that NCCL, Gloo and torch listen to."""
     nccl_conf: tuple[tuple[str, str], ...] = ()
     """What /etc/nccl.conf and ~/.nccl.conf set behind everyone's back."""
-    between: Between | None = None
+    between: PairwiseFacts | None = None
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None
     collective: Collective | None = None
     """None: it was not tried (`check --deep` does)."""
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[UnknownFact, ...] = ()
 
     @property
     def answered(self) -> bool:

@@ -13,7 +13,7 @@ _MISSING = re.compile(
 _NUMBER = re.compile(r"\s*(\d+)")
 
 
-def parse(text: str) -> Gpus:
+def parse_nvidia_smi(text: str) -> Gpus:
     """Read the log.
 
     Raises:

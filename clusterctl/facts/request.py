@@ -59,7 +59,7 @@ _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PathQuestion:
     """A path to look at."""
 
     path: str
@@ -69,14 +69,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FactRequest:
     """What is to be known of one node, beyond what is asked of every one."""
 
     python: str | None = None
     """The job's interpreter; None: python3 of the session."""
     gpus: int | None = None
     """GPUs that are planned; None: what there is."""
-    places: tuple[Place, ...] = ()
+    places: tuple[PathQuestion, ...] = ()
     lock: str = "clusterctl-run"
     """The name of the machine's lock."""
     env_init: str | None = None
@@ -90,7 +90,7 @@ class Wanted:
         return self.python or "python3"
 
 
-def read_arguments(wanted: Wanted) -> dict[str, Any]:
+def read_arguments(wanted: FactRequest) -> dict[str, Any]:
     """Return the arguments of the node's `read`."""
     return {
         "files": [*FILES, *(LISTENERS if wanted.listeners else ())],
@@ -111,7 +111,7 @@ def read_arguments(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _commands(wanted: Wanted) -> list[dict[str, Any]]:
+def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
     commands: list[dict[str, Any]] = [
         _program("addresses", ["ip", "-j", "addr"]),
         _interpreter("python", wanted, PYTHON_SECONDS),
@@ -129,11 +129,11 @@ def _commands(wanted: Wanted) -> list[dict[str, Any]]:
     ]
 
 
-def _interpreter(key: str, wanted: Wanted, limit_s: float, *args: str) -> dict[str, Any]:
+def _interpreter(key: str, wanted: FactRequest, limit_s: float, *args: str) -> dict[str, Any]:
     """Run our text with the job's interpreter, in the environment that the job will have."""
     command = {
         **_program(key, [wanted.interpreter, "-c", *args], limit_s),
-        "source": "clusterctl.node.interpreter",
+        "source": "clusterctl.node.probe.job_interpreter",
         "source_at": 2,
         "cwd": "/",
     }

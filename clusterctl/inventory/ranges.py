@@ -33,7 +33,7 @@ class BadRange(ValueError):  # noqa: N818  (named for what was written)
         self.found = found
 
 
-def expand(text: str) -> tuple[str, ...]:
+def expand_hosts(text: str) -> tuple[str, ...]:
     """Return the names that an expression stands for, in its order.
 
     Raises:
@@ -46,7 +46,7 @@ def expand(text: str) -> tuple[str, ...]:
     return tuple(name for part in parts for name in _product(part))
 
 
-def fold(names: Iterable[str]) -> str:
+def fold_hosts(names: Iterable[str]) -> str:
     """Return the shortest plain expression for names, in their order.
 
     Neighbours that differ in one number share a bracket: `gpu02, gpu03, gpu07` become

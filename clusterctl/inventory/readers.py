@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from clusterctl.inventory.document import Plain
 from clusterctl.inventory.login import split_login
 from clusterctl.inventory.problems import nearest, printable, shown
-from clusterctl.inventory.ranges import BadRange, expand
+from clusterctl.inventory.ranges import BadRange, expand_hosts
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,3})?")
@@ -142,7 +142,7 @@ def read_addresses(value: object) -> tuple[str, ...]:
 
 def _expanded(text: str) -> tuple[str, ...]:
     try:
-        return expand(text)
+        return expand_hosts(text)
     except BadRange as error:
         raise Unwanted(error.wanted, _Said(printable(error.found))) from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import normal_address
 from clusterctl.inventory.problems import Path, Problems, nearest
-from clusterctl.inventory.ranges import fold
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.schema import JobSection, NetworkSection, NodeSection
 
 SSH_PORT = 22
@@ -84,7 +84,7 @@ def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: 
 
 def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:
     masters = [one for one in placed if one.section.master]
-    hosts = fold(one.node.host for one in masters)
+    hosts = fold_hosts(one.node.host for one in masters)
     # Told at each entry but the first, or at that one when it is a range.
     for path in dict.fromkeys(one.path for one in masters[1:]):
         problems.add((*path, "master"), wanted="one master", found=hosts)

@@ -7,7 +7,7 @@ import re
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.problems import nearest, printable
-from clusterctl.inventory.ranges import BadRange, expand, fold
+from clusterctl.inventory.ranges import BadRange, expand_hosts, fold_hosts
 
 _COUNT = re.compile("[0-9]{1,6}")
 
@@ -61,7 +61,7 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
         UsageError: the expression is malformed, or a name is unknown.
     """
     try:
-        wanted = expand(spec)
+        wanted = expand_hosts(spec)
     except BadRange as error:
         raise UsageError(
             f"{option}: {printable(str(error))}", hint=_some(cluster, option)
@@ -69,11 +69,11 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
     known = {node.name for node in cluster.nodes} | {node.host for node in cluster.nodes}
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        all_names = printable(fold(node.name for node in cluster.nodes))
+        all_names = printable(fold_hosts(node.name for node in cluster.nodes))
         near = nearest(unknown[0], sorted(known))
         raise UsageError(
             f"{option}: wanted nodes of {cluster.file or cluster.name} ({all_names}), "
-            f'found "{printable(fold(unknown))}"',
+            f'found "{printable(fold_hosts(unknown))}"',
             hint=f"{option} {near}" if near else _some(cluster, option),
         )
     return tuple(node for node in cluster.nodes if node.name in wanted or node.host in wanted)

@@ -65,4 +65,4 @@ def label(sources: Iterable[Source]) -> str:
     nodes = sorted({source.node for source in given})
     where = nodes[0] if len(nodes) == 1 else "*"
     found = [source.rank for source in given if source.rank is not None]
-    return f"{where}:{ranks.fold(found)}" if found else where
+    return f"{where}:{ranks.fold_ranks(found)}" if found else where

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from clusterctl.logs.entry import Entry, Piece
-from clusterctl.logs.sanitise import uncoloured
+from clusterctl.logs.sanitize import uncoloured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from clusterctl.logs import known_errors
 from clusterctl.logs.excerpt import without_noise
 
-Kind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
+CauseKind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
 
 FAILED = 1
 SIGNAL_BASE = 128
@@ -67,7 +67,7 @@ class FirstCause:
     rank: int | None
     time: float
     """On the master's clock."""
-    kind: Kind
+    kind: CauseKind
     exit_code: int | None
     """The rank's own; None where a signal ended it or nobody knows."""
     signal: int | None = None
@@ -124,7 +124,9 @@ def _ends(report: NodeReport) -> list[_End]:
         if cause.kind == "launcher" and any(end.cause.rank is not None for end in ends):
             continue  # the launcher ends because its rank did
         after_another = cause.signal == signal.SIGTERM and bool(ends)
-        echo = cause.kind != "node-lost" and (known_errors.is_echo(cause.lines) or after_another)
+        echo = cause.kind != "node-lost" and (
+            known_errors.is_secondary(cause.lines) or after_another
+        )
         ends.append(_End(cause=cause, error=error, echo=echo))
     return ends
 

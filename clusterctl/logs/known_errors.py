@@ -99,7 +99,7 @@ def telling_line(lines: Sequence[str]) -> str:
     return exception_line(lines) or last_line(lines)
 
 
-def is_echo(lines: Sequence[str]) -> bool:
+def is_secondary(lines: Sequence[str]) -> bool:
     """Tell whether a rank ended because another rank, or its node, had gone."""
     return bool(_ECHOES.search(telling_line(lines)))
 

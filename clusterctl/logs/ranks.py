@@ -8,7 +8,7 @@ MOST = 1_000_000
 """Ranks beyond this are a slip of the keys: nobody has so many."""
 
 
-def fold(ranks: Iterable[int]) -> str:
+def fold_ranks(ranks: Iterable[int]) -> str:
     """Write ranks in order, runs as `first-last`."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
@@ -19,13 +19,13 @@ def fold(ranks: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def named(ranks: Iterable[int]) -> str:
+def name_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as in a sentence: `rank 3`, `ranks 0-3`."""
-    folded = fold(ranks)
+    folded = fold_ranks(ranks)
     return f"rank {folded}" if folded.isdecimal() else f"ranks {folded}"
 
 
-def parse(text: str) -> frozenset[int]:
+def parse_ranks(text: str) -> frozenset[int]:
     """Read `0-3,7`.
 
     Raises:

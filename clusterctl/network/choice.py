@@ -18,7 +18,7 @@ from clusterctl.network.candidates import Candidate, candidates
 from clusterctl.network.ports import choose_port
 from clusterctl.network.routes import route_to
 
-Kind = Literal["subnet", "routed", "one machine", "none"]
+AddressKind = Literal["subnet", "routed", "one machine", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class NodeNetwork:
 class Network:
     """The data network of a run; nodes for which nothing was found are absent from `nodes`."""
 
-    kind: Kind = "none"
+    kind: AddressKind = "none"
     nodes: Mapping[str, NodeNetwork] = field(default_factory=dict)
     subnet: str = ""
     master_address: str = ""
@@ -46,7 +46,7 @@ class Network:
     why: str = ""
 
 
-def choose(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
+def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
     """Choose for the nodes that answered; the checks say what is wrong with the choice.
 
     Args:
@@ -113,7 +113,7 @@ def _decide(
     nodes: list[Node],
     facts: Mapping[str, NodeFacts],
     found: Mapping[str, tuple[Candidate, ...]],
-) -> tuple[Kind, str, str]:
+) -> tuple[AddressKind, str, str]:
     if cluster.subnet:
         return "subnet", str(ip_network(cluster.subnet, strict=False)), "set in the inventory"
     if len(nodes) > 1 and _one_machine(nodes, facts):
@@ -139,7 +139,7 @@ def _decide(
 
 def _of_the_most(
     nodes: list[Node], found: Mapping[str, tuple[Candidate, ...]]
-) -> tuple[Kind, str, str]:
+) -> tuple[AddressKind, str, str]:
     """Return the subnet of the most nodes: the others are said to be outside."""
     counted = Counter(
         c for name in found for c in {x.subnet for x in found[name] if not x.excluded}
@@ -165,7 +165,7 @@ def _rank(subnet: str, speed: int | None, hosts: list[str]) -> tuple[int, int, i
 
 
 def _pick(
-    node: Node, found: tuple[Candidate, ...], kind: Kind, subnet: str
+    node: Node, found: tuple[Candidate, ...], kind: AddressKind, subnet: str
 ) -> tuple[Candidate | None, str]:
     """Return the node's candidate, and the reason where it is the node's own."""
     usable = [c for c in found if not c.excluded]

@@ -13,7 +13,7 @@ from clusterctl.network.choice import NodeNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class NetworkVariable:
     """One variable of a node's ranks, and where its value came from."""
 
     name: str
@@ -21,21 +21,21 @@ class Variable:
     why: str
 
 
-def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[Variable, ...]:
+def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[NetworkVariable, ...]:
     """Return what to set on this node; what the job sets itself is stronger."""
     interface = network.interface
     why = f"{network.address} on {network.subnet}: {network.why}"
     wanted = [
-        Variable(name="NCCL_SOCKET_IFNAME", value=f"={interface}", why=why),
-        Variable(name="GLOO_SOCKET_IFNAME", value=interface, why=why),
-        Variable(name="TP_SOCKET_IFNAME", value=interface, why=why),
+        NetworkVariable(name="NCCL_SOCKET_IFNAME", value=f"={interface}", why=why),
+        NetworkVariable(name="GLOO_SOCKET_IFNAME", value=interface, why=why),
+        NetworkVariable(name="TP_SOCKET_IFNAME", value=interface, why=why),
     ]
     devices = sorted(
         {p.device for p in facts.rdma or () if p.active and p.link_layer == "InfiniBand"}
     )
     if devices:
         wanted.append(
-            Variable(
+            NetworkVariable(
                 name="NCCL_IB_HCA",
                 value="=" + ",".join(devices),
                 why="InfiniBand devices with an active port",

@@ -1,4 +1,4 @@
-"""The only code that runs on nodes: read, listen, connect, rank, supervise, tail.
+"""The only code that runs on nodes: the agent, the probes, the mirror, and what looks after runs.
 
 Standard library only, Python 3.9; sent as source on stdin, so nothing is installed.
 """

@@ -1,7 +1,8 @@
 """Hands a call about a run over to the agent in the run's folder.
 
 What began to look after a run does so to its end: a controller of another version may come by,
-whose agent would read the folder's files differently.
+whose agent would read the folder's files differently. This module keeps its place: agents of other
+versions call it by its name.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import os
 import stat
 import sys
 
-from clusterctl.node import loader, main
-from clusterctl.node.link import Gone, Link
-from clusterctl.node.paths import NodePaths
+from clusterctl.node.agent import loader, main
+from clusterctl.node.agent.call_channel import CallChannel, ControllerGone
+from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import Message, from_json, to_json
 
 TYPE_CHECKING = False
@@ -27,7 +28,7 @@ def agent_argv(paths: NodePaths, function: str, *args: str) -> List[str]:
     return [sys.executable, "-X", "utf8", "-I", "-S", paths.agent, function, *args]
 
 
-def to_runs_own(op: str, args: Dict[str, Any], link: Link, paths: NodePaths) -> None:
+def to_runs_own(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePaths) -> None:
     """Become the run's own agent, where that is another than this one; else return.
 
     Where the folder was deleted, this one does what can be done.
@@ -37,7 +38,7 @@ def to_runs_own(op: str, args: Dict[str, Any], link: Link, paths: NodePaths) -> 
     kept = _kept_agent(paths)
     if kept is not None and kept != loader.program():
         told = to_json({**args, HANDED_OVER: True}).decode()
-        link.become(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
+        channel.become(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
 
 
 def _kept_agent(paths: NodePaths) -> Optional[bytes]:
@@ -59,6 +60,6 @@ def take_over(op: str, told: str) -> int:
     link.start_beating()
     try:
         link.end(main.answer(Message({"op": op, "args": from_json(told.encode())}), link))
-    except Gone:
+    except ControllerGone:
         return 1
     return 0

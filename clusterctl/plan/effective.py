@@ -75,7 +75,7 @@ def _relaunched(job: Job, options: Options) -> Job:
     job = replace(job, args_for=None) if job.args_for == name else job
     if options.max_restarts is None:
         return job
-    limit_restarts = launchers.find(name).limit_restarts
+    limit_restarts = launchers.find_launcher(name).limit_restarts
     if limit_restarts is not None:
         limit = limit_restarts(options.max_restarts)
         args = job.args if job.args[-len(limit) :] == limit else job.args + limit

@@ -19,7 +19,7 @@ DEBUG = (
 )
 
 
-def compose(
+def compose_environment(
     *,
     run: str,
     node: str,

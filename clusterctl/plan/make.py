@@ -11,8 +11,8 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.plan import launchers
-from clusterctl.plan.environment import compose
-from clusterctl.plan.launchers.interface import Launcher, Place
+from clusterctl.plan.environment import compose_environment
+from clusterctl.plan.launchers.interface import LaunchContext, Launcher
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.plan import NodePlan, Plan, Setting
 from clusterctl.plan.processes import Processes, count_processes
@@ -42,7 +42,7 @@ def make_plan(
         LaunchRefused: too little is known of a node.
     """
     job = cluster.job
-    launcher = launchers.find(job.launcher)
+    launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
     counts = [count_processes(cluster, node, facts[node.name]) for node in cluster.nodes]
     firsts = [sum(count.procs for count in counts[:index]) for index in range(len(counts))]
@@ -56,7 +56,7 @@ def make_plan(
             launcher=launcher,
             count=count,
             run=run,
-            place=Place(
+            place=LaunchContext(
                 python=_interpreter(node, facts[node.name]),
                 node_rank=node_rank,
                 nnodes=len(cluster.nodes),
@@ -134,7 +134,7 @@ def _plan_node(
     launcher: Launcher,
     count: Processes,
     run: str,
-    place: Place,
+    place: LaunchContext,
 ) -> NodePlan:
     folder = _folder(cluster, node, facts, run)
     return NodePlan(
@@ -158,7 +158,7 @@ def _plan_node(
         launcher_argv=launcher.argv(place),
         argv=_rank_argv(cluster.job.command, place.python),
         path_first=posixpath.dirname(place.python) or None,
-        env=compose(
+        env=compose_environment(
             run=run,
             node=node.name,
             folder=folder,

@@ -12,10 +12,10 @@ from clusterctl.checks.finding import ORDER, Finding, Status
 from clusterctl.checks.registry import Check
 from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.wording import counted
-from clusterctl.inventory.ranges import fold
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import plain, words
-from clusterctl.verbs.check import CheckResult, NodeRow
+from clusterctl.report.console import safe_line, safe_text
+from clusterctl.verbs.preflight.check import CheckResult, NodeRow
 
 COLOURS = {
     "ok": "green",
@@ -42,9 +42,9 @@ _LABEL = 8
 
 def print_check(console: Console, result: CheckResult) -> None:
     """Print nodes, findings and the sum of it."""
-    console.print(words(headline(result)))
+    console.print(safe_text(headline(result)))
     if result.network.why:
-        console.print(words(f"network: {result.network.why}"))
+        console.print(safe_text(f"network: {result.network.why}"))
     console.print()
     console.print(_nodes(result.nodes, console.width))
     for finding in problems(result):
@@ -52,10 +52,10 @@ def print_check(console: Console, result: CheckResult) -> None:
         _print_finding(console, finding, result)
     for note in notes(result):
         console.print()
-        console.print(words(f"note {note.check}  {who(note.nodes, result)}", COLOURS["skip"]))
+        console.print(safe_text(f"note {note.check}  {who(note.nodes, result)}", COLOURS["skip"]))
         _print_indented(console, "", note.message)
     console.print()
-    console.print(words(summary(result), COLOURS[verdict(result)]))
+    console.print(safe_text(summary(result), COLOURS[verdict(result)]))
 
 
 def print_code_check(console: Console, result: CheckResult) -> None:
@@ -67,17 +67,19 @@ def print_code_check(console: Console, result: CheckResult) -> None:
             _print_finding(console, finding, result)
         else:
             nodes = who(finding.nodes, result)
-            console.print(words(f"{JOB_CHECK}: {SAID[finding.status]} on {nodes}"))
+            console.print(safe_text(f"{JOB_CHECK}: {SAID[finding.status]} on {nodes}"))
 
 
 def print_explanation(console: Console, check: Check) -> None:
     """Print what a check is for."""
-    console.print(words(f"{check.id}: {check.title}"))
-    console.print(words(check.why))
+    console.print(safe_text(f"{check.id}: {check.title}"))
+    console.print(safe_text(check.why))
     consequence = "stops a launch" if check.blocks else "does not stop a launch"
-    console.print(words(f"A failure {consequence}."))
+    console.print(safe_text(f"A failure {consequence}."))
     if check.after:
-        console.print(words(f"Not said where one of these has failed: {', '.join(check.after)}."))
+        console.print(
+            safe_text(f"Not said where one of these has failed: {', '.join(check.after)}.")
+        )
 
 
 def problems(result: CheckResult) -> tuple[Finding, ...]:
@@ -133,7 +135,7 @@ def who(nodes: Iterable[str], result: CheckResult) -> str:
     total = len(result.nodes)
     if len(named) == total and total > 1:
         return f"all {total} nodes"
-    folded = fold(named)
+    folded = fold_hosts(named)
     return folded if len(named) == 1 else f"{len(named)} of {total} nodes: {folded}"
 
 
@@ -157,7 +159,7 @@ def _nodes(rows: tuple[NodeRow, ...], room: int) -> Table:
             table.add_column(title, justify=justify, overflow="fold", max_width=shown[title])
     for row, told in zip(rows, cells, strict=True):
         styles = {"state": COLOURS[row.state]}
-        table.add_row(*(words(told[t], styles.get(t, "")) for t in told if t in shown))
+        table.add_row(*(safe_text(told[t], styles.get(t, "")) for t in told if t in shown))
     return table
 
 
@@ -165,10 +167,10 @@ def _cells(row: NodeRow) -> dict[str, str]:
     """Return what the table says of a node, in the order of its columns."""
     return {
         "rank": str(row.rank),
-        "node": plain(row.name),
-        "address": plain(row.address or "-"),
-        "interface": plain(row.interface or "-"),
-        "gpus": plain(gpus(row)),
+        "node": safe_line(row.name),
+        "address": safe_line(row.address or "-"),
+        "interface": safe_line(row.interface or "-"),
+        "gpus": safe_line(gpus(row)),
         "state": row.state.upper() if row.state not in {"ok", "warn"} else row.state,
     }
 
@@ -179,7 +181,7 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
     if len(finding.status) >= _INDENT:
         title.append(" ")
     title.append(finding.check, style="bold")
-    title.append("  " + plain(who(finding.nodes, result)))
+    title.append("  " + safe_line(who(finding.nodes, result)))
     console.print(title)
     _print_indented(console, "", finding.message)
     for name, text in details(finding):
@@ -189,7 +191,7 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
 def _print_indented(console: Console, label: str, text: str) -> None:
     """Print text below its finding, its further lines below the first."""
     room = max(console.width - _INDENT - len(label), 1)
-    wrapped = [line for part in text.split("\n") for line in words(part).wrap(console, room)]
+    wrapped = [line for part in text.split("\n") for line in safe_text(part).wrap(console, room)]
     for number, line in enumerate(wrapped):
         line.rstrip()
         console.print(Text(" " * _INDENT + (label if not number else " " * len(label))) + line)

@@ -1,6 +1,6 @@
 """The two streams that a person reads: results on stdout, messages and progress on stderr.
 
-What comes from a node or a server is text of others: `plain` takes from it whatever could drive
+What comes from a node or a server is text of others: `safe_line` takes from it whatever could drive
 the terminal, and nothing of it is ever read as markup. `NO_COLOR`, a pipe and a narrow terminal
 are honoured; meaning is never in colour alone.
 """
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from clusterctl.logs.sanitise import uncoloured
-from clusterctl.verbs.events import Event, Level, Progress, Said, drive
+from clusterctl.logs.sanitize import uncoloured
+from clusterctl.verbs.events import Event, Level, Notice, Progress, drive
 
 if TYPE_CHECKING:
     # Imported with the first words: `logs` often has none, and rich takes as long as its data.
@@ -33,16 +33,16 @@ _STYLES: dict[Level, str] = {"info": "", "warning": "yellow", "error": "red"}
 _SHOWN_NAMES = 3
 
 
-def plain(text: object) -> str:
+def safe_line(text: object) -> str:
     """Return text as one line that is safe to print: no control sequences, no line breaks."""
     return uncoloured(" ".join(str(text).split("\n")))
 
 
-def words(text: object, style: str = "") -> Text:
+def safe_text(text: object, style: str = "") -> Text:
     """Return text of anyone, safe, without markup."""
     from rich.text import Text  # noqa: PLC0415
 
-    return Text(plain(text), style=style)
+    return Text(safe_line(text), style=style)
 
 
 def listed(names: Sequence[str], most: int) -> str:
@@ -84,11 +84,11 @@ class Screen:
         """Where messages and progress go."""
         return self._err or make_console(sys.stderr)
 
-    def say(self, said: Said) -> None:
+    def say(self, said: Notice) -> None:
         """Print a sentence of a use-case, on stderr."""
-        where = f"{plain(said.node)}: " if said.node else ""
+        where = f"{safe_line(said.node)}: " if said.node else ""
         word = "" if said.level == "info" else f"{said.level}: "
-        self.err.print(words(word + where + plain(said.text), _STYLES[said.level]))
+        self.err.print(safe_text(word + where + safe_line(said.text), _STYLES[said.level]))
 
     def watch(self, steps: Generator[Event, None, T]) -> T:
         """Run a use-case to its end, show its events, and return its result."""
@@ -114,10 +114,10 @@ class Progressing:
 
     def show(self, event: Event) -> None:
         """Show one event."""
-        if isinstance(event, Said):
+        if isinstance(event, Notice):
             self.screen.say(event)
         elif isinstance(event, Progress) and self.status is not None:
-            self.status.update(words(progress_line(event)))
+            self.status.update(safe_text(progress_line(event)))
 
 
 def progress_line(event: Progress) -> str:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterctl.logs.first_cause import signal_name
-from clusterctl.report.console import Screen, words
+from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import LinePrinter
-from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.events import Event, NodeHappened, Said
+from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import LogLines, NodeBack, NodeLost
 from clusterctl.verbs.logs import Collected
+from clusterctl.verbs.rpc import NodeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class EventPrinter:
     """Where the events of a run go."""
 
     screen: Screen
@@ -26,26 +26,26 @@ class Shown:
         match event:
             case LogLines(lines=lines):
                 self.lines.show(lines)
-            case Said():
+            case Notice():
                 self.screen.say(event)
             case NodeLost(node=node, message=message):
                 text = f"connection lost ({message}); the run goes on, connecting again"
-                self.screen.say(Said(node=node, text=text, level="warning"))
+                self.screen.say(Notice(node=node, text=text, level="warning"))
             case NodeBack(node=node):
-                self.screen.say(Said(node=node, text="connected again, nothing was lost"))
+                self.screen.say(Notice(node=node, text="connected again, nothing was lost"))
             case Collected(node=node, folder=folder, size=size):
-                self.screen.say(Said(node=node, text=f"{size} bytes in {folder}"))
-            case NodeHappened(node=node, event=happened):
+                self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
+            case NodeEvent(node=node, event=happened):
                 sentence = sentence_of(happened)
                 if sentence:
-                    self.screen.err.print(words(f"{node}: {sentence}", "dim"))
+                    self.screen.err.print(safe_text(f"{node}: {sentence}", "dim"))
             case _:
                 return
 
-    def tell(self, troubles: Mapping[str, Trouble]) -> None:
+    def tell(self, troubles: Mapping[str, NodeError]) -> None:
         """Say which nodes could not be read."""
         for trouble in troubles.values():
-            self.screen.say(Said(node=trouble.node, text=trouble.message, level="warning"))
+            self.screen.say(Notice(node=trouble.node, text=trouble.message, level="warning"))
 
 
 def sentence_of(event: Mapping[str, object]) -> str:

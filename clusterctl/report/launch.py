@@ -14,22 +14,22 @@ from clusterctl.errors import ClusterError
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, print_code_check, problems, summary
-from clusterctl.report.console import Screen, listed, progress_line, words
-from clusterctl.report.follow import Shown
+from clusterctl.report.console import Screen, listed, progress_line, safe_text
+from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import deletions
-from clusterctl.verbs.check import CheckResult
-from clusterctl.verbs.checkpoint import Chosen
+from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
-from clusterctl.verbs.gathering import Gathering, StartTimeout
-from clusterctl.verbs.launch import Checked, CodeChecked, Planned, Synced
-from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
+from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
+from clusterctl.verbs.launch.run_result import RunResult
+from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult
-from clusterctl.verbs.sync import SyncResult
+from clusterctl.verbs.sync.sync import SyncResult
 
 Result = TypeVar("Result")
 _SHOWN_MISSING = 8
@@ -44,7 +44,7 @@ class LaunchDisplay(Protocol):
     def quiet(self) -> None:
         """Leave nothing that moves behind."""
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunResult) -> None:
         """Show how the run ended."""
 
     def refused(self, error: ClusterError) -> None:
@@ -55,7 +55,7 @@ class LaunchDisplay(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Person:
+class TerminalDisplay:
     """Shows a launch on a terminal or in a log: lines on stdout, all else on stderr."""
 
     screen: Screen
@@ -69,16 +69,16 @@ class Person:
         finally:
             self.quiet()
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunResult) -> None:
         """Say how the run ended, and why."""
         console = self.screen.err
         view = ended.view
         style = "green" if ended.exit_code == 0 else "bold red"
-        console.print(words(f"{view.run}: {view.state}{_how(ended)}", style))
+        console.print(safe_text(f"{view.run}: {view.state}{_how(ended)}", style))
         if view.first_cause is not None:
             show_cause(console, view.first_cause)
         for answer in view.silent:
-            console.print(words(f"{answer.node.name}: {answer.failure}", "yellow"))
+            console.print(safe_text(f"{answer.node.name}: {answer.failure}", "yellow"))
 
     def refused(self, error: ClusterError) -> None:
         """Say nothing: a person reads the error itself."""
@@ -91,7 +91,7 @@ class Person:
         """Show one event."""
         if isinstance(event, Progress):
             self._moving(progress_line(event))
-        elif isinstance(event, Gathering) and self.screen.err.is_terminal:
+        elif isinstance(event, JoinProgress) and self.screen.err.is_terminal:
             self._moving(_gathering(event))
         elif not isinstance(event, Tick):
             if not isinstance(event, LogLines) or self.screen.out.is_terminal:
@@ -108,20 +108,20 @@ class Person:
             case Synced(synced=synced):
                 _print_synced(console, synced)
             case CheckpointChosen(chosen=chosen):
-                console.print(words(_chosen(chosen)))
+                console.print(safe_text(_chosen(chosen)))
             case Planned(plan=plan):
-                console.print(words(_planned(plan)))
-            case Gathering(quiet=quiet, missing=missing) if quiet or not missing:
-                console.print(words(_gathering(event)))
+                console.print(safe_text(_planned(plan)))
+            case JoinProgress(quiet=quiet, missing=missing) if quiet or not missing:
+                console.print(safe_text(_gathering(event)))
             case StartTimeout(seconds=seconds, missing=missing):
                 text = f"not joined within {seconds:g} s: {', '.join(missing)}; ending the run"
-                console.print(words(text, "red"))
+                console.print(safe_text(text, "red"))
             case Stopped(result=result):
                 self.stopped(result)
             case Stopping(node=node, stage=stage):
-                console.print(words(f"{node}: {stage}", "dim"))
+                console.print(safe_text(f"{node}: {stage}", "dim"))
             case _:
-                Shown(screen=self.screen, lines=self.lines).show(event)
+                EventPrinter(screen=self.screen, lines=self.lines).show(event)
 
     def _moving(self, text: str) -> None:
         """Show a line that the next one replaces; nothing in a pipe."""
@@ -130,7 +130,7 @@ class Person:
         if self._status is None:
             self._status = self.screen.err.status("")
             self._status.start()
-        self._status.update(words(text))
+        self._status.update(safe_text(text))
 
     def quiet(self) -> None:
         """Leave nothing that moves behind."""
@@ -139,7 +139,7 @@ class Person:
             self._status = None
 
 
-def _how(ended: Ended) -> str:
+def _how(ended: RunResult) -> str:
     """Say who ended it, where the state does not say that already."""
     if (ended.view.state, ended.ended_by) in {("lost", "lost"), ("stopped", "stop")}:
         return ""
@@ -154,10 +154,10 @@ def _print_checked(console: Console, verdict: CheckResult) -> None:
     if problems(verdict):
         print_check(console, verdict)
     else:
-        console.print(words(summary(verdict)))
+        console.print(safe_text(summary(verdict)))
 
 
-def _chosen(chosen: Chosen) -> str:
+def _chosen(chosen: ChosenCheckpoint) -> str:
     step = "" if chosen.step is None else f", step {chosen.step}"
     read = ", ".join(chosen.verified_on)
     fit = "complete" if not chosen.doubts else "structure complete, content not fully verified"
@@ -166,7 +166,7 @@ def _chosen(chosen: Chosen) -> str:
 
 def _print_synced(console: Console, synced: SyncResult) -> None:
     for text in (_synced(synced), *deletions(synced)):
-        console.print(words(text))
+        console.print(safe_text(text))
 
 
 def _synced(synced: SyncResult) -> str:
@@ -178,13 +178,13 @@ def _synced(synced: SyncResult) -> str:
 
 
 def _planned(plan: Plan) -> str:
-    parts = ", ".join(f"{node.node} ({ranks.named(node.ranks)})" for node in plan.nodes)
+    parts = ", ".join(f"{node.node} ({ranks.name_ranks(node.ranks)})" for node in plan.nodes)
     where = f"{plan.master_address}:{plan.master_port}"
     count = counted(plan.world_size, "rank")
     return f"{plan.run}: {plan.launcher}, {count}: {parts}; master {where}"
 
 
-def _gathering(event: Gathering) -> str:
+def _gathering(event: JoinProgress) -> str:
     verb = "has" if event.total == 1 else "have"
     text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
     if not event.missing:

@@ -9,35 +9,35 @@ from typing import Any, TypeVar
 
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
-from clusterctl.verbs.events import Event, NodeHappened, Progress, drive
+from clusterctl.verbs.events import Event, NodeEvent, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
-from clusterctl.verbs.launch import Checked, CodeChecked, Planned, Synced
-from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
+from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.stop import Stopped, StopResult
 from clusterctl.wire import SCHEMA, plain
 
 Result = TypeVar("Result")
 
 _KINDS = {
-    "Gathering": "gathering",
+    "JoinProgress": "gathering",
     "StartTimeout": "start-timeout",
     "Started": "started",
     "Stopping": "stopping",
     "NodeLost": "node-lost",
     "NodeBack": "node-back",
     "CheckpointChosen": "checkpoint",
-    "Said": "message",
+    "Notice": "message",
 }
 
 
-class Program:
+class JsonDisplay:
     """Shows a launch to a program."""
 
     def watch(self, events: Generator[Event, None, Result]) -> Result:
         """Run a use-case to its end and print its events."""
         return drive(events, self.show)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunResult) -> None:
         """Print how the run ended."""
         _print({"kind": "ended", **ended.document()})
 
@@ -67,7 +67,7 @@ class Program:
                 _print({"kind": "plan", **plain(plan)})
             case Stopped(result=result):
                 self.stopped(result)
-            case NodeHappened(node=node, event=happened):
+            case NodeEvent(node=node, event=happened):
                 _print({"kind": "event", "node": node, "event": dict(happened)})
             case Tick() | Progress():
                 return

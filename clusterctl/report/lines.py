@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from clusterctl.logs.entry import Folded, Source
-from clusterctl.logs.sanitise import printable, uncoloured
+from clusterctl.logs.sanitize import printable, uncoloured
 from clusterctl.wire import SCHEMA
 
 _HOST_COLOURS = (36, 32, 35, 34, 33, 96, 92, 95, 94, 93)

@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.logs.sanitise import uncoloured
+from clusterctl.logs.sanitize import uncoloured
 from clusterctl.report.check import details, gpus, headline, problems, summary, who
-from clusterctl.verbs.check import CheckResult
+from clusterctl.verbs.preflight.check import CheckResult
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }

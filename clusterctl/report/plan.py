@@ -7,17 +7,17 @@ import shlex
 from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import NodePlan, Plan, Variable
-from clusterctl.report.console import Screen, words
+from clusterctl.report.console import Screen, safe_text
 
 
 def show_plan(screen: Screen, plan: Plan) -> None:
     """Print a plan on stdout."""
     console = screen.out
     nodes = counted(len(plan.nodes), "node")
-    console.print(words(f"run {plan.run}: {counted(plan.world_size, 'rank')} on {nodes}"))
+    console.print(safe_text(f"run {plan.run}: {counted(plan.world_size, 'rank')} on {nodes}"))
     for setting in plan.settings:
         text = f"  {setting.name} = {setting.value}"
-        console.print(words(f"{text}  ({setting.origin})"), soft_wrap=True)
+        console.print(safe_text(f"{text}  ({setting.origin})"), soft_wrap=True)
     for node in plan.nodes:
         _show_node(screen, node)
 
@@ -26,14 +26,16 @@ def _show_node(screen: Screen, node: NodePlan) -> None:
     console = screen.out
     console.print()
     where = f"{node.address} on {node.interface}"
-    console.print(words(f"{node.node}: {ranks.named(node.ranks)} ({node.device}), {where}"))
-    console.print(words(f"  processes: {node.procs} ({node.procs_origin})"), soft_wrap=True)
-    console.print(words(f"  in {node.workdir}"), soft_wrap=True)
-    console.print(words(f"  {shlex.join(node.command_line)}"), soft_wrap=True)
+    console.print(
+        safe_text(f"{node.node}: {ranks.name_ranks(node.ranks)} ({node.device}), {where}")
+    )
+    console.print(safe_text(f"  processes: {node.procs} ({node.procs_origin})"), soft_wrap=True)
+    console.print(safe_text(f"  in {node.workdir}"), soft_wrap=True)
+    console.print(safe_text(f"  {shlex.join(node.command_line)}"), soft_wrap=True)
     # Not in columns: what is exact must be so on a narrow terminal and in a file, too.
     for variable in node.env:
         text = f"  {variable.name}={_value(variable)}  ({variable.origin})"
-        console.print(words(text), soft_wrap=True)
+        console.print(safe_text(text), soft_wrap=True)
 
 
 def _value(variable: Variable) -> str:

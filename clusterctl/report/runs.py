@@ -8,13 +8,13 @@ from rich.console import OverflowMethod
 from rich.table import Table
 
 from clusterctl.checks.wording import counted
-from clusterctl.inventory.ranges import fold
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import Screen, words
+from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.status import age, command_line
-from clusterctl.verbs.events import Said
-from clusterctl.verbs.prune import Pruned
-from clusterctl.verbs.runs import ListedRun, RunList
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.list_runs import ListedRun, RunList
+from clusterctl.verbs.runs.prune import Pruned
 
 LONG = frozenset({"name", "command"})
 """What is said elsewhere too, and left out where there is little room."""
@@ -37,20 +37,20 @@ def show_runs(screen: Screen, listed: RunList) -> None:
         overflow: OverflowMethod = "ellipsis" if title in LONG else "fold"
         table.add_column(title, max_width=width, no_wrap=title in LONG, overflow=overflow)
     for row in rows:
-        table.add_row(*(words(row[title]) for title in widths))
+        table.add_row(*(safe_text(row[title]) for title in widths))
     screen.out.print(table)
 
 
 def show_pruned(screen: Screen, pruned: Pruned) -> None:
     """Print the ids of deleted runs on stdout, and on stderr what stays against expectation."""
     for run in pruned.removed:
-        screen.out.print(words(run))
+        screen.out.print(safe_text(run))
     for kept in pruned.kept:
-        screen.say(Said(text=f"{kept.run} is kept: {kept.why}"))
+        screen.say(Notice(text=f"{kept.run} is kept: {kept.why}"))
     if pruned.troubles:
-        screen.say(Said(text="not every node answered: nothing more is deleted", level="warning"))
+        screen.say(Notice(text="not every node answered: nothing more is deleted", level="warning"))
     else:
-        screen.say(Said(text=f"{counted(len(pruned.removed), 'run')} deleted"))
+        screen.say(Notice(text=f"{counted(len(pruned.removed), 'run')} deleted"))
 
 
 def _row(run: ListedRun) -> dict[str, str]:
@@ -58,7 +58,7 @@ def _row(run: ListedRun) -> dict[str, str]:
         "run": run.run,
         "state": f"refused ({run.ended_by})" if run.ended_by in REFUSED else run.state,
         "began": f"{age(time.time() - run.began)} ago" if run.began else "",
-        "nodes": fold(run.nodes),
+        "nodes": fold_hosts(run.nodes),
         "name": run.name,
         "command": command_line(run.command),
     }

@@ -14,9 +14,9 @@ from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.report.console import Screen, words
+from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
-from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
 _STYLES = {
     "running": "green",
@@ -32,31 +32,33 @@ _SHOWN_LINES = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-def show_status(screen: Screen, view: RunView) -> None:
+def show_status(screen: Screen, view: RunStatus) -> None:
     """Print a run's status on stdout."""
-    screen.out.print(words(f"{view.title}  {view.state}", _STYLES.get(view.state, "")))
+    screen.out.print(safe_text(f"{view.title}  {view.state}", _STYLES.get(view.state, "")))
     if view.began:
         began = f"{utc(view.began)[:19]}Z, {age(time.time() - view.began)} ago"
-        screen.out.print(words(f"  began    {began}"))
+        screen.out.print(safe_text(f"  began    {began}"))
     if view.began and view.ended:
         took = duration(view.ended - view.began)
         ended = f"{utc(view.ended)[:19]}Z, {age(time.time() - view.ended)} ago, after {took}"
-        screen.out.print(words(f"  ended    {ended}"))
+        screen.out.print(safe_text(f"  ended    {ended}"))
     if view.command:
-        screen.out.print(words(f"  command  {command_line(view.command)}"))
+        screen.out.print(safe_text(f"  command  {command_line(view.command)}"))
     if view.last_line and view.last_line["line"]:
         last = view.last_line
         where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
         text = f"  printed  {age(last['age_s'])} ago: [{where}] {last['line']}"
-        screen.out.print(words(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
+        screen.out.print(safe_text(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
     if view.checkpoint:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
-        screen.out.print(words(f"  newest checkpoint  {view.checkpoint.path}{step}"))
+        screen.out.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
     screen.out.print(_nodes(view))
     if view.silent:
-        screen.out.print(words(f"{unanswered(view)}: what runs there is not known", "magenta"))
+        screen.out.print(safe_text(f"{unanswered(view)}: what runs there is not known", "magenta"))
     if view.remembered and view.remembered.get("message"):
-        screen.out.print(words(f"ended by {view.ended_by}: {view.remembered['message']}", "red"))
+        screen.out.print(
+            safe_text(f"ended by {view.ended_by}: {view.remembered['message']}", "red")
+        )
     if view.first_cause:
         show_cause(screen.out, view.first_cause)
 
@@ -64,31 +66,33 @@ def show_status(screen: Screen, view: RunView) -> None:
 def show_cause(console: Console, cause: FirstCause) -> None:
     """Print the first cause and the last lines of who it was."""
     where = cause.node if cause.rank is None else f"{cause.node}, rank {cause.rank}"
-    console.print(words(f"first cause: {where}: {cause.message}", "bold red"))
+    console.print(safe_text(f"first cause: {where}: {cause.message}", "bold red"))
     if cause.also:
-        console.print(words(f"  at the same time, as far as clocks tell: {', '.join(cause.also)}"))
+        console.print(
+            safe_text(f"  at the same time, as far as clocks tell: {', '.join(cause.also)}")
+        )
     for line in excerpt(cause.lines)[-_SHOWN_LINES:]:
-        console.print(words(f"  | {line}"), soft_wrap=True)
+        console.print(safe_text(f"  | {line}"), soft_wrap=True)
     if cause.remedy:
-        console.print(words(f"remedy: {cause.remedy}"))
+        console.print(safe_text(f"remedy: {cause.remedy}"))
 
 
-def unanswered(view: RunView) -> str:
+def unanswered(view: RunStatus) -> str:
     """Return how many nodes did not answer: `1 of 3 nodes did not answer`."""
     return f"{len(view.silent)} of {counted(len(view.nodes), 'node')} did not answer"
 
 
-def _nodes(view: RunView) -> Table:
+def _nodes(view: RunStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("node", "state", "ranks", "joined", ""):
         table.add_column(title)
     for answer in view.nodes:
         table.add_row(
-            words(answer.node.name),
-            words(answer.state, _STYLES.get(answer.state, "")),
-            words(ranks.fold(rank["rank"] for rank in answer.ranks)),
-            words(_joined(answer)),
-            words(_note(answer)),
+            safe_text(answer.node.name),
+            safe_text(answer.state, _STYLES.get(answer.state, "")),
+            safe_text(ranks.fold_ranks(rank["rank"] for rank in answer.ranks)),
+            safe_text(_joined(answer)),
+            safe_text(_note(answer)),
         )
     return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from clusterctl.report.console import words
+from clusterctl.report.console import safe_text
 from clusterctl.verbs.stop import StoppedNode, StopResult
 
 _SHOWN = 10
@@ -14,10 +14,10 @@ def show_stop(console: Console, result: StopResult) -> None:
     """Print what stopping came to."""
     gone = [node.node for node in result.nodes if node.gone]
     if gone:
-        console.print(words(f"{result.run}: proven gone on {', '.join(gone)}"))
+        console.print(safe_text(f"{result.run}: proven gone on {', '.join(gone)}"))
     for node in result.nodes:
         for line in _trouble(node):
-            console.print(words(f"{result.run}: {node.node}: {line}", "red"))
+            console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
 
 
 def _trouble(node: StoppedNode) -> list[str]:

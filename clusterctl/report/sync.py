@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 
 from clusterctl.checks.wording import counted
-from clusterctl.inventory.ranges import fold
-from clusterctl.report.console import words
-from clusterctl.verbs.synced import NodeSync, SyncResult
+from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.report.console import safe_text
+from clusterctl.verbs.sync.result import NodeSync, SyncResult
 
 _SHOWN_NAMES = 5
 _STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}
@@ -19,11 +19,11 @@ def show_sync(console: Console, result: SyncResult) -> None:
     for node in result.nodes:
         alike.setdefault((_told(node), node.hint, node.state), []).append(node.node)
     for (told, hint, state), names in alike.items():
-        console.print(words(f"{fold(names)}: {told}", _STYLES.get(state, "")))
+        console.print(safe_text(f"{fold_hosts(names)}: {told}", _STYLES.get(state, "")))
         if hint:
             # Whole, however long: it is there to be copied.
-            console.print(words(f"hint: {hint}"), soft_wrap=True)
-    console.print(words(_summary(result)))
+            console.print(safe_text(f"hint: {hint}"), soft_wrap=True)
+    console.print(safe_text(_summary(result)))
 
 
 def deletions(result: SyncResult) -> list[str]:
@@ -32,7 +32,7 @@ def deletions(result: SyncResult) -> list[str]:
     for node in result.nodes:
         if node.deleted:
             alike.setdefault(f"{node.workdir}: {_deleted(node)}", []).append(node.node)
-    return [f"{fold(names)}: {told}" for told, names in alike.items()]
+    return [f"{fold_hosts(names)}: {told}" for told, names in alike.items()]
 
 
 def _deleted(node: NodeSync) -> str:

@@ -1,1 +1,1 @@
-"""The only room that knows SSH: connections, host keys, the agent on stdin, rsync."""
+"""The only room that knows SSH: connections, host keys, calls to the agent on stdin."""

@@ -13,7 +13,7 @@ import re
 import secrets
 import threading
 
-from clusterctl.node import loader
+from clusterctl.node.agent import loader
 
 # /usr/bin/python3 goes first: a `python3` on PATH may be a pyenv or conda shim that takes longer
 # to start than the whole agent. `exec` leaves no shell behind to hold the channel open.
@@ -49,10 +49,10 @@ def r(n):
 import marshal, zlib
 m = r(int(r(12)))
 s = marshal.loads(r(int(r(12))))
-g = {'__name__': 'clusterctl.node.loader'}
+g = {'__name__': 'clusterctl.node.agent.loader'}
 exec(compile(zlib.decompress(s[g['__name__']]), '<clusterctl>/loader.py', 'exec'), g)
 g['install'](s)
-from clusterctl.node.main import serve
+from clusterctl.node.agent.main import serve
 serve(m)
 """
 

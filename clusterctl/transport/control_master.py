@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import CouldNotTell
-from clusterctl.transport.failure import Failed, translated
+from clusterctl.transport.host_keys import tell_accepted
 from clusterctl.transport.interface import State, Timeouts
 from clusterctl.transport.known_hosts import KnownHosts, fingerprint
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
 from clusterctl.transport.stream import Errors
-from clusterctl.transport.trust import tell_accepted
+from clusterctl.transport.transport_error import TransportError, translated
 
 PREFIX = "cctl-"
 """Of the folders with sockets, before the number of the process that made them."""
@@ -65,7 +65,7 @@ _HINTS: dict[State, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class HostKeyPolicy:
     """Which host keys OpenSSH shall trust on our behalf."""
 
     own_file: Path
@@ -86,7 +86,7 @@ class Policy:
                 tell_accepted(name, f"{line.key_type} {fingerprint(line.blob)}", self.own_file)
 
 
-class Folder:
+class ControlFolder:
     """A private folder for sockets, with a path short enough for one; made when first needed.
 
     Safe from several threads.
@@ -104,7 +104,7 @@ class Folder:
         """Return a master whose socket will be in the folder; it ends with the folder.
 
         Raises:
-            Failed: the folder is closed.
+            TransportError: the folder is closed.
         """
         # The name is short and nobody else has had it, for hosts' names may be long.
         master = ControlMaster(self.path / f"m{next(self._numbers)}", destination)
@@ -117,11 +117,13 @@ class Folder:
         """The folder.
 
         Raises:
-            Failed: it is closed; its verb was interrupted meanwhile.
+            TransportError: it is closed; its verb was interrupted meanwhile.
         """
         with self._lock:
             if self._closed:
-                raise Failed("lost", "connect", "the connections of this command are closed")
+                raise TransportError(
+                    "lost", "connect", "the connections of this command are closed"
+                )
             if self._path is None:
                 parent = _parent()
                 _sweep(Path(parent))
@@ -191,7 +193,7 @@ class ControlMaster:
         """Connect and log in.
 
         Raises:
-            Failed: it did not come to that.
+            TransportError: it did not come to that.
         """
         argv = [
             *("ssh", "-M", "-N", "-T", "-a", "-x", "-S", str(self.control)),
@@ -207,10 +209,10 @@ class ControlMaster:
         ]
         if shutil.which("ssh") is None:
             hint = "install OpenSSH's client (openssh-client)"
-            raise Failed("unreachable", "config", "there is no ssh on this machine", hint)
+            raise TransportError("unreachable", "config", "there is no ssh on this machine", hint)
         with self._lock, translated("connect", self.target):
             if self._ended:
-                raise Failed("lost", "connect", "given up")
+                raise TransportError("lost", "connect", "given up")
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
                 stdin=subprocess.PIPE,
@@ -231,7 +233,7 @@ class ControlMaster:
                 raise self.failure(self.said() or f"ssh ended ({self._process.returncode})")
             if time.monotonic() > deadline:
                 words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.said()}"
-                raise Failed("timeout", "connect", words)
+                raise TransportError("timeout", "connect", words)
             time.sleep(POLL_SECONDS)
 
     @property
@@ -257,14 +259,14 @@ class ControlMaster:
         said = b"" if self._errors is None else self._errors.read()
         return said.decode("utf-8", "backslashreplace")
 
-    def failure(self, words: str, *, phase: str = "connect") -> Failed:
+    def failure(self, words: str, *, phase: str = "connect") -> TransportError:
         """Return the failure that ssh's words mean."""
         for pattern, state in _WORDS:
             if re.search(pattern, words, re.IGNORECASE):
                 named = phase if state in {"refused", "unreachable"} else state
                 hint = _HINTS.get(state, f"try: ssh {self.target} true")
-                return Failed(state, named, _short(words), hint.format(target=self.target))
-        return Failed("lost", phase, _short(words), f"try: ssh {self.target} true")
+                return TransportError(state, named, _short(words), hint.format(target=self.target))
+        return TransportError("lost", phase, _short(words), f"try: ssh {self.target} true")
 
     def end(self) -> None:
         """Let it end; does not wait for that."""

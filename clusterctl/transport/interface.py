@@ -69,7 +69,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One operation for a node's agent: `op` names a function in `node.operations.OPERATIONS`."""
+    """One operation for a node's agent: `op` is one of `node.agent.operations`."""
 
     op: str
     args: Mapping[str, object]
@@ -101,7 +101,7 @@ class Call(ABC):
         """Send a further message to the operation."""
 
     @abstractmethod
-    def due(self, seconds: float) -> None:
+    def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds; without this it may take for ever."""
 
     @abstractmethod

@@ -37,7 +37,7 @@ class EncryptedKey(Exception):  # noqa: N818  (a state of the key, not a fault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class KeyCandidate:
     """A key to offer."""
 
     key: paramiko.PKey
@@ -49,7 +49,7 @@ class Candidate:
 class Offer:
     """What one server will be offered."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[KeyCandidate, ...]
     """As OpenSSH orders them: a server hangs up after MaxAuthTries, six by default."""
     skipped: tuple[str, ...]
     """Keys that could not be offered, and why."""
@@ -119,7 +119,7 @@ class Keyring:
             agent.close()
 
     def _offer(self, endpoint: Endpoint) -> Offer:
-        found: dict[bytes, Candidate] = {}
+        found: dict[bytes, KeyCandidate] = {}
         agent = self._agent(endpoint)
         held = {} if agent is None else {key.asbytes(): key for key in agent.get_keys()}
         files, skipped = _key_files(endpoint)
@@ -128,20 +128,22 @@ class Keyring:
         def take(path: Path, *, ask: bool) -> None:
             blob = public_blob(path)
             if blob in held:
-                found.setdefault(blob, Candidate(key=held[blob], origin=f"{path} (in the agent)"))
+                found.setdefault(
+                    blob, KeyCandidate(key=held[blob], origin=f"{path} (in the agent)")
+                )
                 return
             key = self._load(path, ask=ask)
             if isinstance(key, str):
                 skipped.append(f"{path}: {key}")
             else:
-                found.setdefault(key.asbytes(), Candidate(key=key, origin=str(path)))
+                found.setdefault(key.asbytes(), KeyCandidate(key=key, origin=str(path)))
 
         if endpoint.identity:
             take(endpoint.identity, ask=True)
         # The agent's keys that a file names go first: the server hangs up after a few.
         for blob in sorted(held, key=lambda blob: blob not in wanted):
             if not endpoint.identities_only or blob in wanted:
-                found.setdefault(blob, Candidate(key=held[blob], origin="the agent"))
+                found.setdefault(blob, KeyCandidate(key=held[blob], origin="the agent"))
         for path in files:
             if path != endpoint.identity:
                 # A person who has another way in is not asked for every key there is.

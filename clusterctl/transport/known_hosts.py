@@ -29,7 +29,7 @@ _HASHED = re.compile(r"\|1\|([A-Za-z0-9+/=]+)\|([A-Za-z0-9+/=]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class KnownHostsLine:
     """One usable line: for which hosts, which key."""
 
     hosts: str
@@ -71,8 +71,8 @@ class Judgement:
 class KnownHosts:
     """The lines of several files, found by name."""
 
-    _exact: dict[str, list[Line]] = field(default_factory=dict)
-    _others: list[Line] = field(default_factory=list)
+    _exact: dict[str, list[KnownHostsLine]] = field(default_factory=dict)
+    _others: list[KnownHostsLine] = field(default_factory=list)
     """Hashed names, wildcards, negations: each is tried."""
 
     @classmethod
@@ -87,11 +87,11 @@ class KnownHosts:
             except OSError as error:
                 logger.warning("%s: cannot be read: %s", path, error.strerror)
                 continue
-            for line in parse(text, str(path)):
+            for line in parse_known_hosts(text, str(path)):
                 known.add(line)
         return known
 
-    def add(self, line: Line) -> None:
+    def add(self, line: KnownHostsLine) -> None:
         """Take one more line."""
         names = line.hosts.lower().split(",")
         if any(re.search(r"[*?!|]", name) for name in names):
@@ -100,7 +100,7 @@ class KnownHosts:
             for name in names:
                 self._exact.setdefault(name, []).append(line)
 
-    def lines(self, host: str) -> list[Line]:
+    def lines(self, host: str) -> list[KnownHostsLine]:
         """Return the lines about a host."""
         exact = self._exact.get(host.lower(), [])
         return [*exact, *(line for line in self._others if line.matches(host))]
@@ -130,7 +130,7 @@ class KnownHosts:
         return Judgement("changed", plain[0].where) if plain else Judgement("unknown")
 
 
-def parse(text: str, name: str) -> list[Line]:
+def parse_known_hosts(text: str, name: str) -> list[KnownHostsLine]:
     """Return the usable lines of a file; the others are skipped with a warning."""
     lines = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -145,7 +145,7 @@ def parse(text: str, name: str) -> list[Line]:
     return lines
 
 
-def _parse_words(words: list[str], where: str) -> Line:
+def _parse_words(words: list[str], where: str) -> KnownHostsLine:
     marker: Marker = ""
     if words[0].startswith("@"):
         if words[0] not in {"@revoked", "@cert-authority"}:
@@ -160,7 +160,7 @@ def _parse_words(words: list[str], where: str) -> Line:
         raise ValueError("broken hash")
     if _type_inside(blob) != key_type:
         raise ValueError(f"the key is not of the type {key_type}")
-    return Line(hosts=hosts, key_type=key_type, blob=blob, marker=marker, where=where)
+    return KnownHostsLine(hosts=hosts, key_type=key_type, blob=blob, marker=marker, where=where)
 
 
 def _hash_of(hosts: str) -> tuple[bytes, bytes] | None:
@@ -207,7 +207,7 @@ def forget(path: Path, host: str) -> int:
         nonlocal dropped
         kept = []
         for raw in text.splitlines(keepends=True):
-            if any(line.matches(host) for line in parse(raw, str(path))):
+            if any(line.matches(host) for line in parse_known_hosts(raw, str(path))):
                 dropped += 1
             else:
                 kept.append(raw)

@@ -12,26 +12,35 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from clusterctl.errors import ClusterError, CouldNotTell, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.failure import Failed, unforeseen
-from clusterctl.transport.following import Following
+from clusterctl.transport.agent_call import PendingCall
+from clusterctl.transport.connector import IMPORTING, Connector
+from clusterctl.transport.control_master import ControlFolder
+from clusterctl.transport.fanout import MultiStream, interleave
 from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
-from clusterctl.transport.lean import IMPORTING
-from clusterctl.transport.limits import raise_descriptor_limit, start_thread
-from clusterctl.transport.merge import merged
-from clusterctl.transport.started import StartedCall
-from clusterctl.transport.ways import Ways
+from clusterctl.transport.local_limits import raise_descriptor_limit, start_thread
+from clusterctl.transport.transport_error import TransportError, unexpected_error
 from clusterctl.wire import Message
 
 if TYPE_CHECKING:
     import fabric
 
-    from clusterctl.transport.mirror import Placement
 
 logger = logging.getLogger(__name__)
+
+
+class Dialogue(Protocol):
+    """Several messages to and fro with one node, such as a sync's."""
+
+    @property
+    def at_once(self) -> bool:
+        """It waits for the dialogues of other nodes: all are under way, or none."""
+
+    def hold(self, connection: Connection, folder: ControlFolder) -> Reply:
+        """Have the dialogue over an open connection; `folder` is private, with a short path."""
 
 
 class Pool:
@@ -53,7 +62,9 @@ class Pool:
             accept_new: record the keys of hosts that are not known yet.
         """
         self.cluster = cluster
-        self._ways = Ways(cluster.name, timeouts=timeouts or Timeouts(), accept_new=accept_new)
+        self._connector = Connector(
+            cluster.name, timeouts=timeouts or Timeouts(), accept_new=accept_new
+        )
         # Those left out are reached only where somebody asks for one by name.
         self._nodes = {node.name: node for node in (*cluster.nodes, *cluster.left_out)}
         self._opening = {name: threading.Lock() for name in self._nodes}
@@ -90,7 +101,7 @@ class Pool:
         Args:
             cluster: some or all of these nodes, for that command.
         """
-        self._ways.refresh()
+        self._connector.refresh()
         pool = copy.copy(self)
         pool.cluster = cluster
         pool._failed = {}  # noqa: SLF001  (a pool too)
@@ -114,7 +125,7 @@ class Pool:
             else:
                 yield Reply(node=name, state="ok", phase="auth", seconds=self._seconds[name])
 
-        for _, reply in merged(
+        for _, reply in interleave(
             {node.name: connect(node.name) for node in self.cluster.nodes}, at_once=False
         ):
             yield reply
@@ -137,19 +148,17 @@ class Pool:
 
         yield from self._each({name: partial(run, request=r) for name, r in requests.items()})
 
-    def mirror(self, placements: Mapping[str, Placement]) -> Iterator[Reply]:
+    def mirror(self, placements: Mapping[str, Dialogue]) -> Iterator[Reply]:
         """Bring a folder of each node to a tree; yield each one's reply as it ends.
 
         Raises:
             ClusterError: there is no rsync on this machine.
         """
-        from clusterctl.transport.mirror import mirror  # noqa: PLC0415  (few verbs sync)
-
-        folder = self._ways.folder
+        folder = self._connector.folder
         yield from self._each(
-            {name: partial(mirror, placement=p, folder=folder) for name, p in placements.items()},
+            {name: partial(p.hold, folder=folder) for name, p in placements.items()},
             # Nodes that agree with each other must all be under way, or none.
-            at_once=any(placement.together is not None for placement in placements.values()),
+            at_once=any(placement.at_once for placement in placements.values()),
         )
 
     def start(self, node: str, request: Request) -> Call:
@@ -160,7 +169,7 @@ class Pool:
         """
         connection = self._connection(node)
         ended = partial(self._ended, node, connection)
-        return StartedCall(connection.node, partial(connection.call, request), ended=ended)
+        return PendingCall(connection.node, partial(connection.call, request), ended=ended)
 
     def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:
         """Merge the messages of calls as they come; a reply ends a node's part."""
@@ -170,11 +179,11 @@ class Pool:
                 yield from call.messages()
                 yield call.reply()
 
-        yield from merged({name: read(call) for name, call in calls.items()})
+        yield from interleave({name: read(call) for name, call in calls.items()})
 
     def following(
         self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
-    ) -> Following:
+    ) -> MultiStream:
         """Run one operation on each of the nodes and merge their messages as they come.
 
         A node whose connection broke is connected anew when it is added again.
@@ -184,7 +193,7 @@ class Pool:
             tick: seconds of silence after which None is yielded.
             patience: seconds that a node may take for each message; None: as long as it lives.
         """
-        return Following(self._start_anew, requests, tick=tick, patience=patience)
+        return MultiStream(self._start_anew, requests, tick=tick, patience=patience)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over ours.
@@ -197,16 +206,16 @@ class Pool:
             UsageError: the node is reached by the system's ssh.
         """
         with IMPORTING:
-            from clusterctl.transport import fabric_way  # noqa: PLC0415  (fabric loads slowly)
+            from clusterctl.transport import fabric_connection  # noqa: PLC0415  (fabric loads slowly)
 
         found = self._nodes[node]
         if found.local:
-            return fabric_way.LocalConnection(found)
+            return fabric_connection.LocalConnection(found)
         if found.ssh.via == "openssh":
             message = f"{node}: has no Fabric connection: it is reached by the system's ssh"
             hint = "Fabric's connections go through `via: paramiko` only"
             raise UsageError(message, hint=hint)
-        return fabric_way.SharedConnection(found, partial(self._connection_now, node))
+        return fabric_connection.SharedConnection(found, partial(self._connection_now, node))
 
     def close(self) -> None:
         """Close every connection; what runs detached on the nodes lives on."""
@@ -215,7 +224,7 @@ class Pool:
             for opened in (*self._opened.copy().values(), *self._retired.copy().values()):
                 opened.close()
         finally:
-            self._ways.close()
+            self._connector.close()
 
     def _each(
         self, work: Mapping[str, Callable[[Connection], Reply]], *, at_once: bool = False
@@ -230,17 +239,17 @@ class Pool:
             began = time.monotonic()
             try:
                 reply = do(opened)
-            except Failed as failure:
+            except TransportError as failure:
                 reply = failure.reply(name, seconds=time.monotonic() - began)
             except ClusterError:
                 raise
-            except Exception as error:  # noqa: BLE001  (its words are in `unforeseen`)
-                reply = unforeseen(name, error).reply(name)
+            except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)
+                reply = unexpected_error(name, error).reply(name)
             self._ended(name, opened, reply)
             yield reply
 
         runs = {name: run(name, do) for name, do in work.items()}
-        for _, reply in merged(runs, at_once=at_once):
+        for _, reply in interleave(runs, at_once=at_once):
             yield reply
 
     def _start_anew(self, name: str, request: Request) -> Call:
@@ -251,8 +260,8 @@ class Pool:
             opened = self._open(name)
             if isinstance(opened, Reply):
                 self._forget(name, opened)
-                self._ways.refresh()
-                raise Failed(opened.state, opened.phase, opened.words, opened.hint)
+                self._connector.refresh()
+                raise TransportError(opened.state, opened.phase, opened.words, opened.hint)
             used.append(opened)
             return opened.call(request)
 
@@ -260,7 +269,7 @@ class Pool:
             for connection in used:
                 self._ended(name, connection, reply)
 
-        return StartedCall(self._nodes[name], start, ended=ended)
+        return PendingCall(self._nodes[name], start, ended=ended)
 
     def _ended(self, name: str, connection: Connection, reply: Reply) -> None:
         """Use a connection no further if it broke or fell silent."""
@@ -319,13 +328,13 @@ class Pool:
             return Reply(node=node.name, state="lost", phase="connect", words=words)
         began = time.monotonic()
         try:
-            return self._ways.connect(node)
-        except Failed as failure:
+            return self._connector.connect(node)
+        except TransportError as failure:
             return failure.reply(node.name, seconds=time.monotonic() - began)
-        except Exception as error:  # noqa: BLE001  (said in full by `unforeseen`)
+        except Exception as error:  # noqa: BLE001  (said in full by `unexpected_error`)
             if self._closed.is_set():
                 return Reply(node=node.name, state="lost", phase="connect", words="given up")
-            return unforeseen(node.name, error).reply(node.name)
+            return unexpected_error(node.name, error).reply(node.name)
 
 
 def _could_not_tell(reply: Reply) -> CouldNotTell:

@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any
 
-from clusterctl.transport.failure import translated
+from clusterctl.transport.transport_error import translated
 
 KEEPALIVE_IDLE = 2
 KEEPALIVE_INTERVAL = 2
@@ -24,7 +24,7 @@ AHEAD = 1 << 16
 """Bytes that are received at once: paramiko asks for each packet in two parts."""
 
 
-class QuickSocket(socket.socket):
+class NoDelaySocket(socket.socket):
     """A socket that acknowledges at once and remembers the first bytes that came."""
 
     first_bytes = b""
@@ -45,7 +45,7 @@ class QuickSocket(socket.socket):
         return self._ahead[begin : self._place]
 
 
-def connect(host: str, port: int, *, timeout: float) -> QuickSocket:
+def connect(host: str, port: int, *, timeout: float) -> NoDelaySocket:
     """Connect to the first of the host's addresses that answers.
 
     The time is shared out fairly, so a dead IPv6 address does not use up IPv4's part.
@@ -63,7 +63,7 @@ def connect(host: str, port: int, *, timeout: float) -> QuickSocket:
         ):
             patience = max(deadline - time.monotonic(), 0.05) / left
             try:
-                sock = _connected(QuickSocket(family, kind, protocol), address, patience)
+                sock = _connected(NoDelaySocket(family, kind, protocol), address, patience)
             except OSError as error:
                 # Not even a socket, where this machine has no IPv6.
                 first_error = first_error or error
@@ -74,7 +74,7 @@ def connect(host: str, port: int, *, timeout: float) -> QuickSocket:
         raise first_error
 
 
-def _connected(sock: QuickSocket, address: Any, patience: float) -> QuickSocket:  # noqa: ANN401  (a family's own)
+def _connected(sock: NoDelaySocket, address: Any, patience: float) -> NoDelaySocket:  # noqa: ANN401  (a family's own)
     try:
         sock.settimeout(patience)
         sock.connect(address)

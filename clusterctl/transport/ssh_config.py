@@ -1,28 +1,111 @@
-"""Where a node really is: the inventory's words laid over what `ssh -G` says of ssh_config.
+"""Where a node really is: the inventory's words over what `ssh -G` says, its tokens expanded.
+
+`ssh -G` expands those of most keywords itself, but not those of IdentityFile and ProxyCommand.
 
 OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import own_user
-from clusterctl.transport.failure import Failed
-from clusterctl.transport.tokens import Target, expand_command, expand_home, expand_path
+from clusterctl.transport.transport_error import TransportError
+
+_TOKEN = re.compile(r"%(.)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the tokens stand for: one host, as ssh_config resolved it."""
+
+    host: str
+    """As it was named: `%n`."""
+    hostname: str
+    port: int
+    user: str
+    alias: str = ""
+    """HostKeyAlias."""
+    jump: str = ""
+
+    def tokens(self) -> dict[str, str]:
+        """Return the value of each token that IdentityFile takes."""
+        here = _local_host()
+        port = str(self.port)
+        joined = f"{here}{self.hostname}{port}{self.user}{self.jump}"
+        return {
+            "%": "%",
+            "C": hashlib.sha1(os.fsencode(joined), usedforsecurity=False).hexdigest(),
+            "d": str(Path.home()),
+            "h": self.hostname,
+            "i": str(os.getuid()),
+            "j": self.jump,
+            "k": self.alias or self.host,
+            "L": here.partition(".")[0],
+            "l": here,
+            "n": self.host,
+            "p": port,
+            "r": self.user,
+            "u": own_user(),
+        }
+
+
+def expand_path(text: str, target: Target) -> Path:
+    """Return a path of ssh_config: `~` first, then `${VARIABLE}` and tokens, as OpenSSH does.
+
+    What has no value stays as it is written, so that the path is reported as missing.
+    """
+    # A value may hold a percent sign of its own, so each part is expanded once.
+    parts = re.split(r"(\$\{[^}]*\}|%.)", str(expand_home(text)))
+    tokens = target.tokens() if len(parts) > 1 else {}
+    return Path("".join(_expanded(part, tokens) for part in parts))
+
+
+def expand_command(text: str, target: Target) -> str:
+    """Return a ProxyCommand with the tokens that it takes."""
+    tokens = {name: value for name, value in target.tokens().items() if name in "%hnpr"}
+    return _TOKEN.sub(lambda found: tokens.get(found[1], found[0]), text)
+
+
+@lru_cache(maxsize=1024)
+def expand_home(path: str) -> Path:
+    """Return the path with `~` expanded, unless no such user exists; ssh takes quotes too."""
+    plain = Path(path.strip('"'))
+    try:
+        return plain.expanduser()
+    except (RuntimeError, ValueError):  # the second: no path at all
+        return plain
+
+
+def _expanded(part: str, tokens: Mapping[str, str]) -> str:
+    if variable := _VARIABLE.fullmatch(part):
+        return os.environ.get(variable[1], part)
+    if token := _TOKEN.fullmatch(part):
+        return tokens.get(token[1], part)
+    return part
+
+
+@lru_cache(maxsize=1)
+def _local_host() -> str:
+    return socket.gethostname()
+
 
 logger = logging.getLogger(__name__)
 
-ORACLE_SECONDS = 10.0
+RESOLVE_SECONDS = 10.0
 ASKED_AT_ONCE = 16
 """Processes; each is done in milliseconds, and a container may allow few."""
 DEFAULT_PORT = 22
@@ -63,7 +146,7 @@ class Endpoint:
         return f"{name}:{self.port}"
 
 
-class Oracle:
+class SshConfigResolver:
     """Resolves nodes, each question asked once; safe from several threads."""
 
     def __init__(self, *, config: Path | None = None) -> None:
@@ -84,7 +167,7 @@ class Oracle:
         """Return where and how the node is reached.
 
         Raises:
-            Failed: ssh_config cannot be used.
+            TransportError: ssh_config cannot be used.
         """
         if self._ssh is None:
             with self._lock:
@@ -116,14 +199,14 @@ class Oracle:
                     capture_output=True,
                     text=True,
                     errors="surrogateescape",
-                    timeout=ORACLE_SECONDS,
+                    timeout=RESOLVE_SECONDS,
                     check=False,
                 )
         except subprocess.TimeoutExpired as error:
-            words = f"ssh -G did not answer in {ORACLE_SECONDS:.0f} s; a Match exec may hang"
-            raise Failed("unreachable", "config", words, hint) from error
+            words = f"ssh -G did not answer in {RESOLVE_SECONDS:.0f} s; a Match exec may hang"
+            raise TransportError("unreachable", "config", words, hint) from error
         if done.returncode:
-            raise Failed("unreachable", "config", done.stderr or "ssh -G failed", hint)
+            raise TransportError("unreachable", "config", done.stderr or "ssh -G failed", hint)
         answer: dict[str, list[str]] = {}
         for line in done.stdout.splitlines():
             name, _, value = line.partition(" ")
@@ -137,7 +220,7 @@ def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
     """Lay the inventory's words over ssh_config's.
 
     Raises:
-        Failed: what stands for a number is none, as with a program that only is called ssh.
+        TransportError: what stands for a number is none, as with a program that only is called ssh.
     """
 
     def one(name: str) -> str | None:
@@ -178,7 +261,7 @@ def _number(name: str, value: str | None) -> int | None:
         return None
     if not _NUMBER.fullmatch(value):
         words = f"ssh -G prints {name} {value[:20]!r}, wanted a number"
-        raise Failed("unreachable", "config", words, "is `ssh` on PATH the one of OpenSSH?")
+        raise TransportError("unreachable", "config", words, "is `ssh` on PATH the one of OpenSSH?")
     return int(value)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from clusterctl.errors import CouldNotTell
-from clusterctl.transport.limits import start_thread
+from clusterctl.transport.local_limits import start_thread
 
 EXIT_PATIENCE = 2.0
 """Seconds to wait for the exit status once the output has ended."""
@@ -24,7 +24,7 @@ READS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ExitInfo:
     """How a process and its channel ended."""
 
     connected: bool
@@ -61,7 +61,7 @@ class Stream(ABC):
         """
 
     @abstractmethod
-    def ending(self) -> Ending:
+    def ending(self) -> ExitInfo:
         """Say how it ended; call it once `receive` has given empty bytes."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class ProcessStream(Stream):
                     # A pipe polls writable with less room than asked for on some systems.
                     time.sleep(0.001)
 
-    def ending(self) -> Ending:
+    def ending(self) -> ExitInfo:
         """Say how it ended."""
         try:
             code: int | None = self._process.wait(EXIT_PATIENCE)
@@ -135,7 +135,7 @@ class ProcessStream(Stream):
             code = None
         if code is not None and code < 0:
             code = None
-        return Ending(connected=True, exit_code=code, errors=self._errors.read())
+        return ExitInfo(connected=True, exit_code=code, errors=self._errors.read())
 
     def close(self) -> None:
         """Close its pipes; it ends by itself when it sees that."""

@@ -23,7 +23,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said(Event):
+class Notice(Event):
     """A sentence for the person, about one node or about all."""
 
     text: str
@@ -42,7 +42,7 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeHappened(Event):
+class NodeEvent(Event):
     """A line of a node's events.jsonl: a rank started, joined or ended, a stop was ordered, ..."""
 
     node: str
@@ -72,7 +72,7 @@ def drive(
             raised = error
 
 
-def relay(
+def map_events(
     events: Generator[Event, None, Result],
     each: Callable[[Event], Generator[Told, None, None]],
 ) -> Generator[Told, None, Result]:

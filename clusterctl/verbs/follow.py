@@ -9,16 +9,15 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
+from clusterctl.logs.deduplicate import LineDeduplicator, LineSink
 from clusterctl.logs.entry import Folded, Piece
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Folder, Shower
 from clusterctl.logs.merge import Merger
-from clusterctl.transport.following import Following
+from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.answers import Trouble
-from clusterctl.verbs.events import Event, Said
-from clusterctl.verbs.nodes import Nodes
-from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.rpc import NodeError, Nodes
+from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 
 TICK = 0.02
@@ -75,14 +74,14 @@ class Followed:
     """How following ended."""
 
     log: RunLog
-    troubles: dict[str, Trouble]
+    troubles: dict[str, NodeError]
     """Nodes whose part could not be read to its end, and why."""
 
 
 def follow(
     nodes: Nodes,
     log: RunLog,
-    lines: Lines | None = None,
+    lines: MergedLines | None = None,
     *,
     only: frozenset[str] | None = None,
 ) -> Generator[Event, None, Followed]:
@@ -95,12 +94,12 @@ def follow(
         only: names of nodes to follow; all where None.
 
     Yields:
-        `LogLines`, `NodeHappened`, `NodeLost`, `NodeBack`, `Said`, `Tick`.
+        `LogLines`, `NodeHappened`, `NodeLost`, `NodeBack`, `Notice`, `Tick`.
     """
     names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    lines = lines or Lines()
+    lines = lines or MergedLines()
     lines.open(names)
-    troubles: dict[str, Trouble] = {}
+    troubles: dict[str, NodeError] = {}
     lost = _Lost()
     waiting = {name for name in names if name not in log.parts}
     last: dict[str, tuple[Message, ...]] = {}
@@ -132,7 +131,9 @@ def follow(
     return Followed(log=log, troubles=troubles)
 
 
-def _taken(node: str, message: Message, log: RunLog, lines: Lines, lost: _Lost) -> Iterator[Event]:
+def _taken(
+    node: str, message: Message, log: RunLog, lines: MergedLines, lost: _Lost
+) -> Iterator[Event]:
     """Give the message's lines to `lines`; yield what else it tells."""
     if lost.tries.pop(node, None) is not None:
         yield NodeBack(node=node)
@@ -143,13 +144,13 @@ def _taken(node: str, message: Message, log: RunLog, lines: Lines, lost: _Lost) 
             yield found
 
 
-class Lines:
+class MergedLines:
     """From pieces to lines on the screen; outlives an interrupted `follow`, so nothing is lost."""
 
     def __init__(
         self,
         wanted: Filter | None = None,
-        shower: Shower | None = None,
+        shower: LineSink | None = None,
         *,
         uncut: bool = False,
         patience: float | None = None,
@@ -164,7 +165,7 @@ class Lines:
             patience: seconds that a line waits for earlier ones of other nodes; None: `PATIENCE`.
         """
         self._merger = Merger((), patience=PATIENCE if patience is None else patience)
-        self._shower = shower or Folder()
+        self._shower = shower or LineDeduplicator()
         self._wanted = wanted or Filter()
         self._uncut = uncut and self._wanted.pattern is None
 
@@ -216,9 +217,9 @@ def _ended(
     node: str,
     reply: Reply,
     log: RunLog,
-    stream: Following,
+    stream: MultiStream,
     lost: _Lost,
-    troubles: dict[str, Trouble],
+    troubles: dict[str, NodeError],
 ) -> Generator[Event, None, None]:
     """A node's stream is over: its part has ended, or the way to it broke."""
     wrong = log.trouble(reply)
@@ -228,7 +229,7 @@ def _ended(
     if wrong.answered or wrong.kind in {"auth", "hostkey"}:
         troubles[node] = wrong
         lost.tries.pop(node, None)
-        yield Said(node=node, level="warning", text=wrong.message)
+        yield Notice(node=node, level="warning", text=wrong.message)
         return
     tries = lost.tries.get(node, 0)
     if tries == 0:
@@ -254,8 +255,8 @@ def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
     return time.monotonic() - lost.alone_since > limit
 
 
-def _no_answer(node: str) -> Trouble:
-    return Trouble(
+def _no_answer(node: str) -> NodeError:
+    return NodeError(
         node=node,
         kind="lost",
         message="did not answer any more; its part may run on",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.failure import Failed
+from clusterctl.transport.host_keys import names_of, own_file
 from clusterctl.transport.known_hosts import KnownHosts, forget, name_of
-from clusterctl.transport.ssh_config import Oracle
-from clusterctl.transport.trust import names_of, own_file
+from clusterctl.transport.ssh_config import SshConfigResolver
+from clusterctl.transport.transport_error import TransportError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,16 @@ class Forgotten:
 
 def forget_nodes(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Forgotten, ...]:
     """Drop the keys of nodes from the cluster's own known_hosts."""
-    oracle = Oracle()
+    oracle = SshConfigResolver()
     return tuple(_forget(cluster, node, oracle) for node in nodes)
 
 
-def _forget(cluster: Cluster, node: Node, oracle: Oracle) -> Forgotten:
+def _forget(cluster: Cluster, node: Node, oracle: SshConfigResolver) -> Forgotten:
     file = own_file(cluster.name)
     others: tuple[Path, ...] = ()
     try:
         endpoint = oracle.resolve(node)
-    except Failed:
+    except TransportError:
         names: tuple[str, ...] = (name_of(node.host, node.ssh.port or 22),)
     else:
         names, others = names_of(endpoint), endpoint.known_hosts

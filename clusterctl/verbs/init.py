@@ -15,8 +15,8 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
+from clusterctl.inventory.from_cli_hosts import cluster_from_hosts
 from clusterctl.inventory.machine import own_user
-from clusterctl.inventory.words import cluster_of_words
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 24
@@ -60,7 +60,7 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> s
         InventoryError: a host or the name cannot be used.
         UsageError: the identity is no private key.
     """
-    text = _text(cluster_of_words(name, hosts))
+    text = _text(cluster_from_hosts(name, hosts))
     if identity is None:
         return text
     ssh = f"ssh: {_key(identity)}  # also: user, port, jump\n"

@@ -14,18 +14,17 @@ from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.logs import ranks
+from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Folder, LastLines, Shower
-from clusterctl.transport.following import Following
+from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.answers import ANSWER_SECONDS, Trouble, not_ours, trouble
-from clusterctl.verbs.events import Event, Said
-from clusterctl.verbs.follow import Lines, follow
-from clusterctl.verbs.nodes import Nodes
-from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.runview import RunView
-from clusterctl.verbs.shape import LOG_NAME, wrong_tail
+from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.follow import MergedLines, follow
+from clusterctl.verbs.response_schema import LOG_NAME, tail_schema_error
+from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, bad_output, node_error
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import Message
 
 TICK = 0.5
@@ -35,30 +34,30 @@ UNTIL_ALL_HAVE_SPOKEN = float("inf")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def read(
+def read_logs(
     nodes: Nodes,
     log: RunLog,
     *,
     wanted: Filter | None = None,
-    shower: Shower | None = None,
+    shower: LineSink | None = None,
     uncut: bool = False,
     only: frozenset[str] | None = None,
     tail: int = 0,
-) -> Generator[Event, None, dict[str, Trouble]]:
+) -> Generator[Event, None, dict[str, NodeError]]:
     """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
 
-    `wanted`, `shower` and `uncut` are those of `Lines`.
+    `wanted`, `shower` and `uncut` are those of `MergedLines`.
 
     Yields:
-        `LogLines`, `Said`.
+        `LogLines`, `Notice`.
 
     Returns:
         The nodes that could not be read, and why.
     """
     names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    lines = Lines(wanted, shower, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
+    lines = MergedLines(wanted, shower, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
     lines.open(names)
-    troubles: dict[str, Trouble] = {}
+    troubles: dict[str, NodeError] = {}
     last: dict[str, tuple[Message, ...]] = {}
     requests = {name: log.read_request(name, lines=tail) for name in names}
     with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
@@ -75,7 +74,7 @@ def read(
                     for found in _taken(log, stream, node, message):
                         if isinstance(found, Piece):
                             lines.add(found)
-                        elif isinstance(found, Said):
+                        elif isinstance(found, Notice):
                             yield found
             yield from lines.ready()
     yield from lines.rest(finished=log.finished)
@@ -90,9 +89,9 @@ def show(
     follows: bool = False,
     tail: int | None = None,
     only: frozenset[str] | None = None,
-    shower: Callable[[], Shower] = Folder,
+    shower: Callable[[], LineSink] = LineDeduplicator,
     uncut: bool = False,
-) -> Generator[Event, None, dict[str, Trouble]]:
+) -> Generator[Event, None, dict[str, NodeError]]:
     """Read what there is, or the last `tail` lines of it, and go on if it is followed.
 
     Args:
@@ -103,10 +102,10 @@ def show(
         tail: only the last so many lines of what there is; None: all.
         only: names of nodes; all where None.
         shower: makes what decides how lines are shown.
-        uncut: as that of `Lines`.
+        uncut: as that of `MergedLines`.
 
     Yields:
-        What `read` and `follow` yield.
+        What `read_logs` and `follow` yield.
 
     Returns:
         The nodes that could not be read to the end, and why.
@@ -115,26 +114,30 @@ def show(
         UsageError: ranks are wanted that the run does not have.
     """
     if wanted.ranks is not None:
-        from clusterctl.verbs.status import answers  # noqa: PLC0415  (imports much)
+        from clusterctl.verbs.runs.status import node_answers  # noqa: PLC0415  (imports much)
 
-        require_ranks(wanted, (yield from answers(nodes, log.run, log.cluster)))
-    troubles: dict[str, Trouble] = {}
+        require_ranks(wanted, (yield from node_answers(nodes, log.run, log.cluster)))
+    troubles: dict[str, NodeError] = {}
     if tail is not None or not follows:
         log.goes_on = follows
         shown, last = shower(), 0
         if tail is not None:
             shown, last = LastLines(shown, tail), lines_of(tail, wanted)
         whole = uncut and tail is None
-        reading = read(nodes, log, wanted=wanted, shower=shown, uncut=whole, only=only, tail=last)
+        reading = read_logs(
+            nodes, log, wanted=wanted, shower=shown, uncut=whole, only=only, tail=last
+        )
         troubles = yield from reading
         log.go_on()
     if follows:
-        lines = Lines(wanted, shower(), uncut=uncut)
+        lines = MergedLines(wanted, shower(), uncut=uncut)
         troubles = (yield from follow(nodes, log, lines, only=only)).troubles
     return troubles
 
 
-def _taken(log: RunLog, stream: Following, node: str, message: Message) -> Iterator[Event | Piece]:
+def _taken(
+    log: RunLog, stream: MultiStream, node: str, message: Message
+) -> Iterator[Event | Piece]:
     """Yield what a node's message tells; read no more of a node that sends only nonsense."""
     yield from log.take(node, message, now=time.time())
     if log.is_hopeless(node):
@@ -162,7 +165,7 @@ def parse_filter(
         UsageError: one of them cannot be read.
     """
     try:
-        wanted = None if ranks_text is None else ranks.parse(ranks_text)
+        wanted = None if ranks_text is None else ranks.parse_ranks(ranks_text)
     except ValueError as error:
         raise UsageError(f"--rank: {error}") from error
     try:
@@ -174,7 +177,7 @@ def parse_filter(
     return Filter(ranks=wanted, since=None if since is None else _moment(since, now), pattern=found)
 
 
-def require_ranks(wanted: Filter, view: RunView) -> None:
+def require_ranks(wanted: Filter, view: RunStatus) -> None:
     """Refuse ranks that the run does not have, as far as its nodes say how many it has.
 
     Raises:
@@ -184,7 +187,7 @@ def require_ranks(wanted: Filter, view: RunView) -> None:
     unknown = {rank for rank in wanted.ranks or () if rank >= count}
     if count and unknown:
         raise UsageError(
-            f"--rank: wanted {ranks.fold(range(count))}, found {ranks.fold(unknown)}",
+            f"--rank: wanted {ranks.fold_ranks(range(count))}, found {ranks.fold_ranks(unknown)}",
             hint=f"clusterctl status {view.run} shows the ranks of each node",
         )
 
@@ -211,7 +214,7 @@ class Collected(Event):
 
 def collect(
     nodes: Nodes, log: RunLog, folder: Path, *, only: frozenset[str] | None = None
-) -> Generator[Event, None, dict[str, Trouble]]:
+) -> Generator[Event, None, dict[str, NodeError]]:
     """Copy every log and the events of the nodes to `folder/NODE/`, byte for byte.
 
     Yields:
@@ -221,7 +224,7 @@ def collect(
         ClusterError: the folder cannot be written.
     """
     names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    troubles: dict[str, Trouble] = {}
+    troubles: dict[str, NodeError] = {}
     last: dict[str, tuple[Message, ...]] = {}
     copies = {name: _Copy(folder / name) for name in names}
     requests = {name: log.copy_request(name) for name in names}
@@ -231,7 +234,7 @@ def collect(
                 continue
             node, message = item
             if isinstance(message, Reply):
-                wrong = trouble(replace(message, messages=last.get(node, ())))
+                wrong = node_error(replace(message, messages=last.get(node, ())))
                 if wrong:
                     troubles[node] = wrong
                 else:
@@ -241,7 +244,7 @@ def collect(
             try:
                 copies[node].keep(message)
             except _Stranger as stranger:
-                troubles[node] = not_ours(node, str(stranger))
+                troubles[node] = bad_output(node, str(stranger))
                 stream.drop(node)
     return troubles
 
@@ -266,7 +269,7 @@ class _Copy:
             _Stranger: they are of no file of a run.
         """
         head = message.head
-        strange = wrong_tail(head)
+        strange = tail_schema_error(head)
         if strange:
             raise _Stranger(strange)
         if "event" in head:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.runs.records import RunRecord
 
 logger = logging.getLogger("clusterctl")
 

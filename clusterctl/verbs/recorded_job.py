@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.options import Options
-from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.runs.records import RunRecord
 
 logger = logging.getLogger("clusterctl")
 

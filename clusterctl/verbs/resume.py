@@ -12,14 +12,14 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.checkpoint import Chosen, choose, require_word
-from clusterctl.verbs.events import Event, Said
-from clusterctl.verbs.history import History, history_of
-from clusterctl.verbs.launch import LaunchOptions
-from clusterctl.verbs.launchable import require_job
-from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint, choose_checkpoint, require_word
+from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.launch.validate_job import require_job
+from clusterctl.verbs.runs.history import History, history_of
+from clusterctl.verbs.runs.records import RunRecord
 
-PLACE = "{checkpoint}"
+PLACEHOLDER = "{checkpoint}"
 ABOUT_CHECKPOINTS = ("checkpoints", "resume_args")
 """What of a job the inventory may say later: it is often written once there is a checkpoint."""
 KEPT = (
@@ -39,7 +39,7 @@ KEPT = (
 class CheckpointChosen(Event):
     """The run goes on from here."""
 
-    chosen: Chosen
+    chosen: ChosenCheckpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def resume(
         options: what to go on from, and how.
 
     Yields:
-        `CheckpointChosen`, `Progress`, `Said`.
+        `CheckpointChosen`, `Progress`, `Notice`.
 
     Returns:
         What `launch` takes: the nodes with the job, and the options with the resume arguments.
@@ -79,7 +79,7 @@ def resume(
     job, added = _completed(before.cluster.job, cluster.job)
     if added:
         text = f"{' and '.join(added)}: the inventory's, as the run was launched without"
-        yield Said(text=text)
+        yield Notice(text=text)
     command = tuple((before.resumed or {}).get("command") or job.command)
     job = replace(job, command=command, debug=False)
     cluster = replace(cluster, job=job, origins=())
@@ -87,7 +87,7 @@ def resume(
     wanted = effective(cluster, asked)
     require_job(wanted)
     template = _template(wanted.job)
-    chosen = yield from choose(
+    chosen = yield from choose_checkpoint(
         pool,
         wanted,
         options.checkpoint,
@@ -95,11 +95,11 @@ def resume(
         ranks=_ranks(before, wanted, asked),
     )
     for why in (*(f"skipped: {one}" for one in chosen.passed_over), *chosen.doubts):
-        yield Said(text=why, level="warning")
+        yield Notice(text=why, level="warning")
     for why in chosen.others:
-        yield Said(text=f"of another history: {why}")
+        yield Notice(text=f"of another history: {why}")
     yield CheckpointChosen(chosen=chosen)
-    command = tuple(word.replace(PLACE, chosen.path) for word in template)
+    command = tuple(word.replace(PLACEHOLDER, chosen.path) for word in template)
     resumed = {
         "run": before.run,
         "checkpoint": chosen.path,
@@ -171,11 +171,11 @@ def _template(job: Job) -> tuple[str, ...]:
         UsageError: there is no such place in it.
     """
     for template in (job.command, (*job.command, *job.resume_args)):
-        if any(PLACE in word for word in template):
+        if any(PLACEHOLDER in word for word in template):
             return template
     raise UsageError(
-        f"job.resume_args: wanted {PLACE} where the checkpoint's path goes,"
+        f"job.resume_args: wanted {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"say it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACE}';"
-        f' or in the inventory: job: {{resume_args: [--resume-from-checkpoint, "{PLACE}"]}}',
+        hint=f"say it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}';"
+        f' or in the inventory: job: {{resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}',
     )

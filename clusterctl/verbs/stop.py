@@ -11,11 +11,9 @@ from typing import Any
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.answers import Trouble, answer
 from clusterctl.verbs.events import Event
-from clusterctl.verbs.nodes import Nodes
-from clusterctl.verbs.runargs import run_args
-from clusterctl.verbs.shape import STOPPED
+from clusterctl.verbs.response_schema import STOPPED
+from clusterctl.verbs.rpc import NodeError, Nodes, run_args, validated_answer
 from clusterctl.wire import Message
 
 TICK = 0.5
@@ -152,8 +150,8 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
     """Judge a node's last answer."""
-    head = answer(replace(reply, messages=messages), STOPPED)
-    if isinstance(head, Trouble):
+    head = validated_answer(replace(reply, messages=messages), STOPPED)
+    if isinstance(head, NodeError):
         return StoppedNode(node=reply.node, gone=False, failure=head.message)
     looked = {
         "its port is free": head.get("port_free"),

@@ -88,7 +88,7 @@ def _kill(find: Callable[[Target, str], list[Seen]]) -> Callable[[Target, str], 
 def _keeper(target: Target, node: str, pid: object) -> list[Seen]:
     """Return the process of this pid, if it is the run's guard or supervisor."""
     living = target.stage.of_run(node, target.run)
-    return [s for s in living if s.pid == pid and "clusterctl.node.guard" in s.argv]
+    return [s for s in living if s.pid == pid and "clusterctl.node.supervisor.guard" in s.argv]
 
 
 def _guard(target: Target, node: str) -> list[Seen]:

@@ -333,6 +333,6 @@ def _seen(root: Path, pid: int) -> Seen | None:
         return None
     _, marked, rest = environment.partition(b"CLUSTERCTL_RUN_ID=")
     run = rest.split(b"\0")[0].decode() if marked else ""
-    if not run and "clusterctl.node.guard" in argv:
+    if not run and "clusterctl.node.supervisor.guard" in argv:
         run = argv.partition("clusterctl-0/")[2].split("/")[1]
     return Seen(pid=pid, argv=argv, run=run)

@@ -21,11 +21,11 @@ from clusterctl.checks.all import every_check
 from clusterctl.checks.machines import SKEW_FAIL_S
 from clusterctl.checks.registry import SSH
 from clusterctl.facts.document import DocumentError, from_document
-from clusterctl.facts.nodefacts import Between, Connected, NodeFacts, Reach
+from clusterctl.facts.nodefacts import ConnectResult, NodeFacts, PairwiseFacts, SshStatus
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.report.check import print_check
 from clusterctl.report.page import write_page
-from clusterctl.verbs.check import CheckOptions, CheckResult, judge
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
 from tests.damage import ANY_TEXT, damaged_json
 
 NAMES = ("a", "b", "c")
@@ -175,7 +175,7 @@ def judged(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> CheckResult:
 
 
 def test_half_a_character_in_a_nodes_words_is_written_as_an_escape(tmp_path: Path) -> None:
-    reach = Reach(state="lost", words="\ud800")
+    reach = SshStatus(state="lost", words="\ud800")
     result = judge(saved_before(), {"a": NodeFacts(node="a", reach=reach)}, CheckOptions())
     write_page(tmp_path / "page.html", result)
     assert "\\ud800" in (tmp_path / "page.html").read_text()
@@ -199,8 +199,8 @@ def test_a_path_that_nobody_looked_at_is_unknown_and_no_pass() -> None:
 
 
 def test_a_node_that_is_left_out_now_is_not_blamed() -> None:
-    told = Connected(target="b", key="pair", address="10.0.0.2", port=1, state="refused")
-    facts = {"a": NodeFacts(node="a", between=Between(connected=(told,)))}
+    told = ConnectResult(target="b", key="pair", address="10.0.0.2", port=1, state="refused")
+    facts = {"a": NodeFacts(node="a", between=PairwiseFacts(connected=(told,)))}
     result = judge(saved_before(), facts, CheckOptions())
     assert "b" not in {name for finding in result.findings for name in finding.nodes}
 
@@ -222,7 +222,7 @@ def test_any_facts(cluster: Cluster, listed: list[dict[str, Any]]) -> None:
 @given(clusters(), st.sampled_from(["ok", "timeout", "hostkey", "bad-output"]))
 def test_nothing_known_is_no_pass(cluster: Cluster, state: str) -> None:
     """Also of paths that the inventory named after the facts were saved."""
-    facts = {n.name: NodeFacts(node=n.name, reach=Reach(state=state)) for n in cluster.nodes}
+    facts = {n.name: NodeFacts(node=n.name, reach=SshStatus(state=state)) for n in cluster.nodes}
     result = judged(cluster, facts)
     passed = {finding.check for finding in result.findings if finding.status == "pass"}
     assert passed <= NEEDS_NO_FACT, passed - NEEDS_NO_FACT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, Status, fold
+from clusterctl.checks.finding import Finding, Status, fold_findings
 from clusterctl.checks.registry import SSH, Check, Facts, exit_code, judge_all
-from clusterctl.facts.nodefacts import NodeFacts, Reach
+from clusterctl.facts.nodefacts import NodeFacts, SshStatus
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network
 
@@ -33,7 +33,10 @@ def test_equal_findings_fold_and_the_worst_comes_first() -> None:
     two = Finding(check="x", status="warn", nodes=("b",), message="m")
     bad = Finding(check="y", status="fail", nodes=("a",), message="m")
 
-    assert [(f.check, f.nodes) for f in fold([one, two, bad])] == [("y", ("a",)), ("x", ("a", "b"))]
+    assert [(f.check, f.nodes) for f in fold_findings([one, two, bad])] == [
+        ("y", ("a",)),
+        ("x", ("a", "b")),
+    ]
 
 
 def test_an_effect_is_not_said_where_its_cause_was() -> None:
@@ -65,7 +68,7 @@ def test_a_warning_hides_nothing() -> None:
 
 
 def test_a_dead_node_is_said_once_and_the_others_are_judged() -> None:
-    facts = {**FACTS, "c": NodeFacts(node="c", reach=Reach(state="timeout"))}
+    facts = {**FACTS, "c": NodeFacts(node="c", reach=SshStatus(state="timeout"))}
     found = judged(says(SSH, "fail", "c"), says("other", "fail", "a", "c"), facts=facts)
 
     assert found == {

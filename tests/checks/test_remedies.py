@@ -15,7 +15,7 @@ from clusterctl.checks.registry import CHECKS, judge_all
 from clusterctl.errors import ClusterError
 from clusterctl.facts.document import from_document
 from clusterctl.inventory import load
-from clusterctl.network.choice import choose
+from clusterctl.network.choice import choose_network
 
 FOLDER = Path(__file__).parent
 EVIL = "%; touch /tmp/pwned $(id) `id` | sh & 'x' \""
@@ -69,7 +69,7 @@ def test_nothing_that_a_node_says_is_more_than_a_word_of_a_remedy(
         for field in sorted(set(fields(case["facts"])) - OURS):
             try:
                 facts = from_document({"nodes": spoiled(case["facts"], field)})
-                said = judge_all([CHECKS[identity]], facts, choose(cluster, facts), cluster)
+                said = judge_all([CHECKS[identity]], facts, choose_network(cluster, facts), cluster)
             except (ClusterError, ValueError):
                 continue  # such a value is none that a fact may have
             for finding in said:

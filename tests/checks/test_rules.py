@@ -17,7 +17,7 @@ from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, judge_all
 from clusterctl.facts.document import from_document
 from clusterctl.inventory import load
-from clusterctl.network.choice import choose
+from clusterctl.network.choice import choose_network
 from clusterctl.wire import plain
 
 FOLDER = Path(__file__).parent
@@ -35,7 +35,7 @@ def test_a_rule_gives_the_findings_of_its_fixture_and_each_fault_has_a_remedy(
     facts = from_document({"nodes": case["facts"]})
 
     rule = CHECKS[path.parent.name]
-    said = judge_all([rule], facts, choose(cluster, facts), cluster)
+    said = judge_all([rule], facts, choose_network(cluster, facts), cluster)
 
     assert [_shown(finding) for finding in said] == case["findings"]
     wrong = [plain(each) for each in said if each.status in {"fail", "warn", "unknown"}]

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.cli.main import main
 from clusterctl.inventory import load
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 
 RUN = "lab-20260101t000000-abcd"
 UNKNOWN, BUG = 3, 70

@@ -16,7 +16,7 @@ setsid sleep 1234 &
 python3 -u job.py{}
 """
 HOSTS = ("node1", "node2", "node3")
-OURS = ("sleep 123", "job.py", "job.sh", "clusterctl.node.guard")
+OURS = ("sleep 123", "job.py", "job.sh", "clusterctl.node.supervisor.guard")
 
 FAILS = """
 import os, sys, time

@@ -18,14 +18,14 @@ import pytest
 
 from clusterctl.api.run import Run
 from clusterctl.cli import following
-from clusterctl.report.launch_json import Program
-from clusterctl.transport.fake import FakePool
+from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs import follow
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 from tests.cli.runs import DONE, JOB, Project, signal_all
-from tests.verbs.runs import CLUSTER, PLAN, RUN
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, PLAN, RUN
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(
     records.write(record)
     pool = cast("Pool", FakePool(CLUSTER, silent))
     run = Run(RUN, CLUSTER, reach=lambda: pool, records=records, record=record, plan=PLAN)
-    code = following.follow_run(run, Program())
+    code = following.follow_run(run, JsonDisplay())
     assert code == 130
     assert records.end(record) is None
     assert f"{RUN} goes on" in capsys.readouterr().err

@@ -175,7 +175,7 @@ def test_the_jobs_own_check_is_said_once_and_judges_a_launch_without_sync_too(
 
 API = """
 import clusterctl
-from clusterctl.verbs.records import Records
+from clusterctl.verbs.runs.records import Records
 
 with clusterctl.Session("hosts.yaml") as session:
     run = session.launch(["echo.py", "from python"], launcher="direct", env={"EVIL": "1"})

@@ -20,8 +20,8 @@ from clusterctl.errors import (
     LaunchRefused,
     UsageError,
 )
-from clusterctl.report.launch_json import Program
-from clusterctl.verbs.launch import LaunchOptions
+from clusterctl.report.launch_json import JsonDisplay
+from clusterctl.verbs.launch.launch import LaunchOptions
 
 
 def options(*words: str, command: tuple[str, ...] = ()) -> LaunchOptions:
@@ -129,7 +129,7 @@ def test_a_launch_that_is_refused_never_ends_like_a_job(
     error: ClusterError, code: int, by: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind = LaunchRefused if by == "controller" else type(error)
-    with pytest.raises(kind) as caught, refusals(Program()):
+    with pytest.raises(kind) as caught, refusals(JsonDisplay()):
         raise error
     assert (str(caught.value), caught.value.hint) == (str(error), error.hint)
     told = json.loads(capsys.readouterr().out)

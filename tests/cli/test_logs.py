@@ -17,11 +17,11 @@ import pytest
 from clusterctl.api.run import Run
 from clusterctl.cli import logs as module
 from clusterctl.cli.main import main
-from clusterctl.transport.fake import FakePool
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.records import Records
+from clusterctl.verbs.runs.records import Records
 from tests.cli.runs import Project
-from tests.verbs.runs import CLUSTER, RUN, data, ended
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN, data, ended
 
 TAILS = {
     "a": {"tail": [data(0, 0, b"one\ntwo\n\x1b[2J", time=1.0), ended("a")]},

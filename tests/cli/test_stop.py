@@ -10,11 +10,11 @@ import pytest
 from clusterctl.cli.main import main
 from clusterctl.inventory.cluster import Cluster, Job, Stop
 from clusterctl.transport import pool as transport
-from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER, RUN, part
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN, part
 
 GONE = [Message({"gone": True, "left": [], "port_free": True})]
 ASKED_BY_FILE = Stop(signal=None, file="STOP", grace=9.0)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.learn import learn
 from clusterctl.facts.nodefacts import Clock, Limits, NodeFacts
-from clusterctl.facts.request import Place, Wanted, read_arguments
-from clusterctl.node.read import read
+from clusterctl.facts.parse_facts import parse_facts
+from clusterctl.facts.request import FactRequest, PathQuestion, read_arguments
+from clusterctl.node.probe.read import read
 from clusterctl.wire import Message
 from tests.damage import ANY_JSON, ANY_TEXT, as_json, damaged, damaged_json
 
 TESTS = Path(__file__).parents[1]
-WANTED = Wanted(places=(Place(path="/tmp", write=True), Place(path="/no-such")))
+WANTED = FactRequest(places=(PathQuestion(path="/tmp", write=True), PathQuestion(path="/no-such")))
 STATES = ("ok", "absent", "denied", "error", "timeout", "too-long", "not-asked")
 CARD = {
     "asic": {"market_name": "AMD Instinct MI300X", "asic_serial": "0x1"},
@@ -81,7 +81,7 @@ def learned(message: Message) -> NodeFacts | None:
         answers = Answers.of(message)
     except ValueError:
         return None
-    facts = learn("a", answers, WANTED, clock=Clock(offset_s=0.0, error_s=0.1))
+    facts = parse_facts("a", answers, WANTED, clock=Clock(offset_s=0.0, error_s=0.1))
     written = json.dumps(to_document({"a": facts}))
     # A NaN is not equal to itself; its text is.
     assert repr(from_document(json.loads(written))["a"]) == repr(facts)

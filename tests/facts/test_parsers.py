@@ -26,15 +26,14 @@ from clusterctl.facts.system import (
     parse_port_range,
 )
 from clusterctl.wire import Message
-
-from .answering import answers
+from tests.facts.answering import answers
 
 SOURCES = Path(__file__).parent / "sources"
 RECORDINGS = Path(__file__).parents[2].parent / "shared" / "recordings"
 
 
 def test_nvidia_smi_with_unknown_fields_unknown_not_zero() -> None:
-    gpus = nvidia.parse((SOURCES / "nvidia-smi-v12-two.xml").read_text())
+    gpus = nvidia.parse_nvidia_smi((SOURCES / "nvidia-smi-v12-two.xml").read_text())
     well, sick = gpus.devices
 
     assert (gpus.driver, gpus.cuda) == ("570.86.15", "12.8")
@@ -49,7 +48,7 @@ def test_nvidia_smi_with_unknown_fields_unknown_not_zero() -> None:
 def test_our_own_recording_of_an_h200() -> None:
     path = Path(__file__).parents[1] / "recordings" / "nvidia-smi-q-x-h200-v13.xml"
 
-    gpus = nvidia.parse(path.read_text())
+    gpus = nvidia.parse_nvidia_smi(path.read_text())
     (gpu,) = gpus.devices
 
     assert (gpus.tool, gpu.name, gpu.processes) == ("nvidia-smi", "NVIDIA H200", ())
@@ -77,7 +76,7 @@ def test_recorded_nvidia_smi_of_three_generations(
     if not path.exists():
         pytest.skip("the recordings are not beside this checkout")
 
-    gpus = nvidia.parse(path.read_text())
+    gpus = nvidia.parse_nvidia_smi(path.read_text())
 
     assert gpus.driver == driver
     assert [(gpu.name, gpu.memory_mib) for gpu in gpus.devices] == [(model, memory)]
@@ -92,17 +91,17 @@ def test_memory_errors_of_an_older_schema_are_not_counted_twice() -> None:
         "</volatile></ecc_errors></gpu></nvidia_smi_log>"
     )
 
-    assert nvidia.parse(log).devices[0].ecc_uncorrected == 1
+    assert nvidia.parse_nvidia_smi(log).devices[0].ecc_uncorrected == 1
 
 
 def test_nvidia_smi_that_fails_gives_its_own_words() -> None:
     with pytest.raises(ValueError, match="driver/library version mismatch"):
-        nvidia.parse("Failed to initialize NVML: driver/library version mismatch\n")
+        nvidia.parse_nvidia_smi("Failed to initialize NVML: driver/library version mismatch\n")
 
 
 def test_an_entity_in_the_log_is_not_expanded() -> None:
     with pytest.raises(ValueError, match="not XML"):
-        nvidia.parse(
+        nvidia.parse_nvidia_smi(
             '<!DOCTYPE x [<!ENTITY a "aaaa">]><nvidia_smi_log><gpu><uuid>&a;</uuid></gpu>'
             "</nvidia_smi_log>"
         )
@@ -358,7 +357,7 @@ def test_no_file_breaks_a_parser(files: dict[str, str], printed: str) -> None:
 def test_no_text_breaks_a_parser(text: str) -> None:
     for parse in (parse_os, parse_memory, parse_limits, parse_port_range, parse_mounts):
         parse(text)
-    tools = (nvidia.parse, amd.parse_amd_smi, amd.parse_rocm_smi)
+    tools = (nvidia.parse_nvidia_smi, amd.parse_amd_smi, amd.parse_rocm_smi)
     for tool in tools:
         try:
             tool(text)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.inventory.ranges import LIMIT, BadRange, expand, fold
+from clusterctl.inventory.ranges import LIMIT, BadRange, expand_hosts, fold_hosts
 
 NAMES = st.text(st.sampled_from("ab-.0019"), min_size=1, max_size=8)
 NUMBERED = st.builds(
@@ -36,7 +36,7 @@ NUMBERED = st.builds(
     ],
 )
 def test_an_expression_stands_for_its_names(text: str, names: list[str]) -> None:
-    assert list(expand(text)) == names
+    assert list(expand_hosts(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_expression_stands_for_its_names(text: str, names: list[str]) -> None
 )
 def test_what_is_no_range_says_what_was_wanted(text: str, wanted: str) -> None:
     with pytest.raises(BadRange) as caught:
-        expand(text)
+        expand_hosts(text)
     assert caught.value.wanted == wanted
     assert text in caught.value.found
 
@@ -90,12 +90,12 @@ def test_what_is_no_range_says_what_was_wanted(text: str, wanted: str) -> None:
     ],
 )
 def test_names_fold_in_their_order(names: list[str], text: str) -> None:
-    assert fold(names) == text
+    assert fold_hosts(names) == text
 
 
 @given(st.lists(NAMES | NUMBERED, min_size=1, max_size=40))
 def test_expanding_what_was_folded_gives_the_names(names: list[str]) -> None:
-    assert expand(fold(names)) == tuple(names)
+    assert expand_hosts(fold_hosts(names)) == tuple(names)
 
 
 @given(
@@ -110,13 +110,13 @@ def test_a_range_has_each_number_once_with_its_zeros(
 ) -> None:
     numbers = [f"{number:0{width}}" for number in range(first, first + more + 1)]
     names = [f"{head}{number}{tail}" for number in numbers]
-    assert list(expand(f"{head}[{numbers[0]}-{numbers[-1]}]{tail}")) == names
+    assert list(expand_hosts(f"{head}[{numbers[0]}-{numbers[-1]}]{tail}")) == names
 
 
 @given(st.text(st.sampled_from("ab019[],-. "), max_size=25) | st.text(max_size=25))
 def test_any_text_gives_names_or_says_why_not(text: str) -> None:
     try:
-        names = expand(text)
+        names = expand_hosts(text)
     except BadRange:
         return
     assert 0 < len(names) <= LIMIT

@@ -253,7 +253,7 @@ def test_a_word_within_a_word_has_no_remedy(line: str) -> None:
     ],
 )
 def test_what_only_looks_like_an_echo_may_be_the_cause(line: str) -> None:
-    assert not known_errors.is_echo([line])
+    assert not known_errors.is_secondary([line])
 
 
 @pytest.mark.parametrize(

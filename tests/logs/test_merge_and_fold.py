@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.logs.deduplicate import WINDOW, LineDeduplicator
 from clusterctl.logs.entry import Entry, Folded, Piece, Source, label
-from clusterctl.logs.fold import WINDOW, Folder
 from clusterctl.logs.lines import Chunk, Line
 from clusterctl.logs.merge import HELD_LIMIT, PIECE_BYTES, Merger
 
@@ -97,7 +97,7 @@ def test_nothing_is_lost_and_a_nodes_own_order_is_kept(
 
 
 def test_equal_lines_of_many_ranks_are_shown_once() -> None:
-    folder = Folder()
+    folder = LineDeduplicator()
     for rank in (0, 1, 2, 3):
         folder.add(entry("a", rank, "loading"), now=0)
     folder.add(entry("a", 1, "mine"), now=0)
@@ -108,7 +108,7 @@ def test_equal_lines_of_many_ranks_are_shown_once() -> None:
 
 
 def test_equal_lines_written_long_apart_stay_two() -> None:
-    folder = Folder()
+    folder = LineDeduplicator()
     folder.add(entry("a", 0, "saved", 100.0), now=0)
     folder.add(entry("a", 1, "saved", 160.0), now=0)
     assert shown(folder.flush()) == ["[a:0] saved", "[a:1] saved"]
@@ -116,7 +116,7 @@ def test_equal_lines_written_long_apart_stay_two() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("xyz"))))
 def test_folding_keeps_every_ranks_lines_in_order(given_lines: list[tuple[int, str]]) -> None:
-    folder = Folder()
+    folder = LineDeduplicator()
     for rank, text in given_lines:
         folder.add(entry("a", rank, text), now=0)
     out = folder.flush()
@@ -144,7 +144,7 @@ WRITTEN = st.tuples(
 def test_merged_and_folded_every_line_is_shown_once_and_in_its_files_order(
     written: list[tuple[str, int | None, list[bytes], float]], patience: float
 ) -> None:
-    merger, folder, out = Merger("ab", patience=patience), Folder(), list[Folded]()
+    merger, folder, out = Merger("ab", patience=patience), LineDeduplicator(), list[Folded]()
     wanted: dict[Source, list[bytes]] = {}
     for number, (node, rank, lines, time) in enumerate(written):
         source, now = Source(node, rank), number / 20
@@ -168,7 +168,7 @@ def test_merged_and_folded_every_line_is_shown_once_and_in_its_files_order(
 
 
 def test_a_progress_bar_is_shown_now_and_then() -> None:
-    folder = Folder()
+    folder = LineDeduplicator()
     for number in range(25):
         folder.add(entry("a", 0, f"{number}%", ending="\r"), now=number / 10)
     folder.add(entry("a", 0, "done"), now=2.5)

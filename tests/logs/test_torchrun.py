@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.logs.entry import Entry, Folded, Piece, Source
-from clusterctl.logs.fold import Folder, Straight
 from clusterctl.logs.lines import Chunk
 from clusterctl.logs.torchrun import BARRIER_SECONDS, TRACEBACK_SECONDS, TorchrunNoise
 
@@ -50,8 +50,8 @@ def shown(lines: list[Folded]) -> list[str]:
     return [line.line.text for line in lines]
 
 
-def folder(lines: list[str], rank: int | None = None) -> Folder:
-    made = Folder()
+def folder(lines: list[str], rank: int | None = None) -> LineDeduplicator:
+    made = LineDeduplicator()
     for entry in entries(lines, rank):
         made.add(entry, now=0.0)
     return made
@@ -104,14 +104,14 @@ def test_any_other_traceback_of_a_launcher_is_shown_in_full() -> None:
 def test_ranks_and_raw_logs_lose_nothing() -> None:
     for page in (PAGE, OLD_PAGE, TERMED):
         assert shown(folder(page, rank=0).flush(finished=True)) == page
-        straight = Straight()
+        straight = PassThrough()
         for entry in entries(page):
             straight.add(entry, now=0.0)
         assert shown(straight.flush(finished=True)) == page
 
 
 def test_the_notes_of_several_agents_are_one_line() -> None:
-    made = Folder()
+    made = LineDeduplicator()
     for node in "ab":
         for entry in entries(PAGE, node=node):
             made.add(entry, now=0.0)

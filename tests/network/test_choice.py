@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from clusterctl.facts.nodefacts import Interface, Listener, NodeFacts, RdmaPort, Route
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.network.choice import choose
+from clusterctl.network.choice import choose_network
 from clusterctl.network.environment import environment
 from clusterctl.network.ports import choose_port
 from clusterctl.network.routes import route_to
@@ -37,7 +37,7 @@ def test_the_fastest_common_subnet_wins_whatever_the_interfaces_are_called() -> 
         facts("b", interface("wan", "10.0.0.2/24"), interface("hsn1", "10.9.0.2/16", speed=200000)),
     )
 
-    network = choose(cluster("a", "b"), known)
+    network = choose_network(cluster("a", "b"), known)
 
     assert network.subnet == "10.9.0.0/16"
     assert {n: own.interface for n, own in network.nodes.items()} == {"a": "ib0", "b": "hsn1"}
@@ -51,7 +51,7 @@ def test_a_subnet_is_as_fast_as_its_slowest_node() -> None:
         facts("b", interface("e0", "10.0.0.2/24"), interface("e1", "10.1.0.2/24", speed=100)),
     )
 
-    assert choose(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+    assert choose_network(cluster("a", "b"), known).subnet == "10.0.0.0/24"
 
 
 def test_of_equal_subnets_the_one_that_ssh_uses_wins() -> None:
@@ -60,7 +60,7 @@ def test_of_equal_subnets_the_one_that_ssh_uses_wins() -> None:
         facts("10.2.0.2", interface("e0", "10.1.0.2/24"), interface("e1", "10.2.0.2/24")),
     )
 
-    assert choose(cluster("10.2.0.1", "10.2.0.2"), known).subnet == "10.2.0.0/24"
+    assert choose_network(cluster("10.2.0.1", "10.2.0.2"), known).subnet == "10.2.0.0/24"
 
 
 def test_containers_overlays_and_dead_links_are_left_out_with_the_reason() -> None:
@@ -76,7 +76,7 @@ def test_containers_overlays_and_dead_links_are_left_out_with_the_reason() -> No
         ),
     )
 
-    network = choose(cluster("a", "b"), known)
+    network = choose_network(cluster("a", "b"), known)
 
     assert network.subnet == "10.0.0.0/24"
     reasons = {c.interface: c.excluded for c in network.nodes["b"].candidates}
@@ -95,7 +95,7 @@ def test_the_subnet_of_the_inventory_wins_even_over_an_exclusion() -> None:
         facts("b", interface("wg0", "10.7.0.2/24"), interface("e0", "10.0.0.2/24")),
     )
 
-    network = choose(cluster("a", "b", subnet="10.7.0.0/24"), known)
+    network = choose_network(cluster("a", "b", subnet="10.7.0.0/24"), known)
 
     assert [own.interface for own in network.nodes.values()] == ["wg0", "wg0"]
 
@@ -110,7 +110,7 @@ def test_the_address_of_a_node_wins() -> None:
         facts("b", interface("e0", "10.0.0.2/24")),
     )
 
-    assert choose(Cluster(name="lab", nodes=nodes), known).master_address == "10.5.0.1"
+    assert choose_network(Cluster(name="lab", nodes=nodes), known).master_address == "10.5.0.1"
 
 
 def test_without_a_common_subnet_the_route_to_the_master_decides() -> None:
@@ -125,7 +125,7 @@ def test_without_a_common_subnet_the_route_to_the_master_decides() -> None:
         ),
     )
 
-    network = choose(cluster("a", "b"), known)
+    network = choose_network(cluster("a", "b"), known)
 
     assert (network.kind, network.nodes["b"].interface) == ("routed", "ens5")
 
@@ -144,7 +144,7 @@ def test_addresses_that_stand_alone_are_routed_in_either_family() -> None:
             )
         )
 
-        chosen = choose(cluster("a", "b"), known)
+        chosen = choose_network(cluster("a", "b"), known)
 
         assert (chosen.kind, chosen.master_address) == ("routed", one)
         assert chosen.nodes["b"].address == other
@@ -156,7 +156,7 @@ def test_a_master_without_a_default_route_goes_by_its_route_to_the_others() -> N
         outside = interface("eth0", f"192.168.{name == 'b':d}.1/24", speed=100000)
         return facts(name, outside, interface("hsn0", own), routes=routes)
 
-    network = choose(
+    network = choose_network(
         cluster("a", "b"),
         learned(known("a", "10.0.0.1/24", "10.1.0.0/24"), known("b", "10.1.0.1/24", "10.0.0.0/24")),
     )
@@ -175,7 +175,7 @@ def test_a_node_that_answers_to_both_families_stays_in_that_of_the_master() -> N
         facts("b", interface("ens5", "10.1.0.2/24", "fd00:2::2/64"), routes=default),
     )
 
-    assert choose(cluster("a", "b"), known).nodes["b"].address == "fd00:2::2"
+    assert choose_network(cluster("a", "b"), known).nodes["b"].address == "fd00:2::2"
 
 
 def test_a_bridge_with_one_address_on_every_node_is_no_network_of_theirs() -> None:
@@ -190,7 +190,7 @@ def test_a_bridge_with_one_address_on_every_node_is_no_network_of_theirs() -> No
         )
     )
 
-    assert choose(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+    assert choose_network(cluster("a", "b"), known).subnet == "10.0.0.0/24"
 
 
 def test_of_two_addresses_in_a_subnet_the_faster_one_speaks_for_it() -> None:
@@ -202,7 +202,7 @@ def test_of_two_addresses_in_a_subnet_the_faster_one_speaks_for_it() -> None:
             interface("e2", f"10.1.0.{host}/24", speed=1000),
         )
 
-    network = choose(cluster("a", "b"), learned(known("a", 1), known("b", 2)))
+    network = choose_network(cluster("a", "b"), learned(known("a", 1), known("b", 2)))
 
     assert (network.subnet, network.nodes["a"].interface) == ("10.0.0.0/24", "e1")
 
@@ -210,10 +210,10 @@ def test_of_two_addresses_in_a_subnet_the_faster_one_speaks_for_it() -> None:
 def test_a_node_alone_needs_no_network() -> None:
     alone = facts("a", interface("lo", "127.0.0.1/8"), interface("docker0", "172.17.0.1/16"))
 
-    network = choose(cluster("a"), learned(alone))
+    network = choose_network(cluster("a"), learned(alone))
 
     assert (network.kind, network.master_address) == ("one machine", "127.0.0.1")
-    assert choose(cluster("a", "b"), learned(alone, NodeFacts(node="b"))).kind == "none"
+    assert choose_network(cluster("a", "b"), learned(alone, NodeFacts(node="b"))).kind == "none"
 
 
 def test_what_is_down_is_not_chosen_though_it_was_written() -> None:
@@ -221,8 +221,8 @@ def test_what_is_down_is_not_chosen_though_it_was_written() -> None:
     down = interface("e1", "10.5.0.1/24", running=False)
     known = learned(facts("a", interface("e0", "10.0.0.1/24"), down))
 
-    assert not choose(Cluster(name="lab", nodes=nodes), known).nodes
-    assert not choose(cluster("a", subnet="10.5.0.0/24"), known).nodes
+    assert not choose_network(Cluster(name="lab", nodes=nodes), known).nodes
+    assert not choose_network(cluster("a", subnet="10.5.0.0/24"), known).nodes
 
 
 def test_all_entries_on_one_machine_meet_on_loopback() -> None:
@@ -232,7 +232,7 @@ def test_all_entries_on_one_machine_meet_on_loopback() -> None:
         facts("b", interface("lo", "127.0.0.1/8"), interface("e0", "10.0.0.1/24"), **home),
     )
 
-    network = choose(cluster("a", "b", same_machine=True), known)
+    network = choose_network(cluster("a", "b", same_machine=True), known)
 
     assert (network.kind, network.master_address) == ("one machine", "127.0.0.1")
 
@@ -243,7 +243,7 @@ def test_ipv6_is_taken_where_there_is_nothing_else() -> None:
         facts("b", interface("e0", "fd00::2/64", "fe80::2/64")),
     )
 
-    assert choose(cluster("a", "b"), known).master_address == "fd00::1"
+    assert choose_network(cluster("a", "b"), known).master_address == "fd00::1"
 
 
 def test_of_equally_fast_subnets_the_one_of_ipv4_wins() -> None:
@@ -252,7 +252,7 @@ def test_of_equally_fast_subnets_the_one_of_ipv4_wins() -> None:
         facts("fd00::2", interface("e0", "fd00::2/64"), interface("e1", "10.0.0.2/24")),
     )
 
-    assert choose(cluster("fd00::1", "fd00::2"), known).subnet == "10.0.0.0/24"
+    assert choose_network(cluster("fd00::1", "fd00::2"), known).subnet == "10.0.0.0/24"
 
 
 def test_a_subnet_of_which_a_node_knows_no_speed_is_not_taken_for_the_fastest() -> None:
@@ -261,7 +261,7 @@ def test_a_subnet_of_which_a_node_knows_no_speed_is_not_taken_for_the_fastest() 
         facts("b", interface("e0", "10.0.0.2/24"), interface("e1", "10.1.0.2/24", speed=None)),
     )
 
-    assert choose(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+    assert choose_network(cluster("a", "b"), known).subnet == "10.0.0.0/24"
 
 
 def test_namespaces_of_one_machine_are_nodes_of_a_network() -> None:
@@ -277,7 +277,7 @@ def test_namespaces_of_one_machine_are_nodes_of_a_network() -> None:
         for number, name in enumerate("ab", start=1)
     )
 
-    network = choose(cluster("a", "b"), learned(a, b))
+    network = choose_network(cluster("a", "b"), learned(a, b))
 
     assert (network.kind, network.master_address) == ("subnet", "10.0.0.1")
 
@@ -285,7 +285,7 @@ def test_namespaces_of_one_machine_are_nodes_of_a_network() -> None:
 def test_dead_and_unknown_nodes_do_not_decide() -> None:
     known = learned(facts("a", interface("e0", "10.0.0.1/24")), NodeFacts(node="b"))
 
-    network = choose(cluster("a", "b"), known)
+    network = choose_network(cluster("a", "b"), known)
 
     assert list(network.nodes) == ["a"]
 
@@ -294,8 +294,8 @@ def test_the_port_is_the_inventorys_else_the_first_free_one() -> None:
     busy = tuple(Listener(address="::", port=port) for port in (29500, 29501))
     known = learned(facts("a", interface("e0", "10.0.0.1/24"), listeners=busy))
 
-    assert choose(cluster("a", master_port=29500), known).master_port == 29500
-    found = choose(cluster("a"), known)
+    assert choose_network(cluster("a", master_port=29500), known).master_port == 29500
+    found = choose_network(cluster("a"), known)
     assert (found.master_port, found.master_port_why) == (29502, "the first free one from 29500")
 
 
@@ -305,7 +305,7 @@ def test_where_the_kernel_gives_clients_any_port_a_free_one_is_found_all_the_sam
         "a", interface("e0", "10.0.0.1/24"), listeners=busy, ephemeral_ports=(1024, 65535)
     )
 
-    found = choose(cluster("a"), learned(known))
+    found = choose_network(cluster("a"), learned(known))
 
     assert (found.master_port, found.master_port_why) == (29501, "the first free one from 29500")
 
@@ -330,7 +330,7 @@ def test_each_library_gets_the_interface_in_its_own_syntax() -> None:
             RdmaPort(device="mlx5_bond_0", port=1, state="ACTIVE", link_layer="Ethernet"),
         ),
     )
-    own = choose(cluster("a"), {"a": known}).nodes["a"]
+    own = choose_network(cluster("a"), {"a": known}).nodes["a"]
 
     values = {v.name: v.value for v in environment(own, known)}
 

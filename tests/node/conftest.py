@@ -18,16 +18,16 @@ import pytest
 from clusterctl.facts.nodefacts import Gpus, NodeFacts, Python
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.network.choice import Network, NodeNetwork
-from clusterctl.node import processes
-from clusterctl.node.paths import NodePaths
-from clusterctl.node.spawn import stamps
+from clusterctl.node.run import processes
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.supervisor.spawn import stamps
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
-from clusterctl.plan.nodejob import node_job, node_secrets
+from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.options import Options
 from clusterctl.transport.interface import Request, Timeouts
-from clusterctl.transport.local import LocalConnection
+from clusterctl.transport.local_connection import LocalConnection
 from clusterctl.wire import Message
 from tests.ports import free_port
 

@@ -7,9 +7,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterctl.node import loader
-
-from .conftest import Run
+from clusterctl.node.agent import loader
+from tests.node.conftest import Run
 
 SLEEP = "import time; print('here'); time.sleep(300)"
 
@@ -17,7 +16,7 @@ SLEEP = "import time; print('here'); time.sleep(300)"
 def altered(module: str, old: bytes, new: bytes) -> bytes:
     """Return the agent as another version of it might be."""
     sources = loader.read_sources()
-    source = zlib.decompress(sources[module])
+    source = loader.Importer(sources).get_source(module).encode()
     assert old in source
     changed = {**sources, module: zlib.compress(source.replace(old, new))}
     return loader._PROGRAM % marshal.dumps(changed, 2)
@@ -26,7 +25,7 @@ def altered(module: str, old: bytes, new: bytes) -> bytes:
 def test_an_agent_of_another_version_answers_for_its_own_run(make_run: Callable[..., Run]) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    other = altered("clusterctl.node.status", b'"schema": 1,', b'"schema": 0,')
+    other = altered("clusterctl.node.run.status", b'"schema": 1,', b'"schema": 0,')
     agent = Path(run.paths().agent)
     agent.write_bytes(other)
     assert run.status()["schema"] == 0

@@ -10,19 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node import checkpoint_origin, stopfile, synclock
-from clusterctl.node import tokens as tokens_module
-from clusterctl.node.compare import folder, replace_plain, tree
-from clusterctl.node.link import Link, OperationError
-from clusterctl.node.manifest import Manifest
-from clusterctl.node.paths import NodePaths
-from clusterctl.node.tokens import Tokens
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.checkpoints import origin
+from clusterctl.node.mirror import sync_lock
+from clusterctl.node.mirror.manifest import Manifest
+from clusterctl.node.mirror.sync_diff import folder, replace_plain, tree
+from clusterctl.node.probe import tokens as tokens_module
+from clusterctl.node.probe.tokens import Tokens
+from clusterctl.node.run import stop_file
+from clusterctl.node.run.run_paths import NodePaths
 
 VICTIM = "a diary\n"
 OTHER = 65534
 """Another user's number."""
 
-LINK = Link(io.BytesIO(), -1)
+LINK = CallChannel(io.BytesIO(), -1)
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_a_squatted_state_folder_is_named_with_its_owner(
     if os.getuid() == 0:
         assert " of user nobody, mode " in str(caught.value)
     assert "`state:`" in str(caught.value.details["hint"])
-    assert checkpoint_origin._runs_here(args) == {}
+    assert origin._runs_here(args) == {}
     if os.getuid() == 0:
         os.chown(place, 0, 0, follow_symlinks=False)
 
@@ -121,7 +123,7 @@ def test_a_pipe_in_a_folder_of_another_user_is_not_read(tmp_path: Path) -> None:
     folder_.mkdir(parents=True)
     folder_.chmod(0o777)
     os.mkfifo(folder_ / "supervisor.json")  # to open it would wait for ever
-    assert checkpoint_origin._runs_here({"state": str(tmp_path)}) == {}
+    assert origin._runs_here({"state": str(tmp_path)}) == {}
 
 
 @pytest.mark.parametrize("name", ["lock", "manifest.json", "manifest.json.new", ".gitignore"])
@@ -169,9 +171,9 @@ def test_a_lock_that_is_linked_to_a_file_elsewhere_locks_and_is_not_written(
     (tmp_path / ".clusterctl").mkdir()
     make_hard_link(tmp_path / ".clusterctl" / "lock", victim)
     root = os.fsencode(tmp_path)
-    with synclock.held(root, {"sync": "1"}) as alone:
+    with sync_lock.held(root, {"sync": "1"}) as alone:
         assert alone
-        with pytest.raises(OperationError, match="another sync"), synclock.held(root, {}):
+        with pytest.raises(OperationError, match="another sync"), sync_lock.held(root, {}):
             pass
 
 
@@ -195,13 +197,13 @@ def test_a_squatted_stop_file_is_seen_by_ranks_and_not_ours_to_remove(
     tmp_path: Path, victim: Path, squat: Squat
 ) -> None:
     squat(tmp_path / "STOP", victim)
-    assert stopfile._create(str(tmp_path / "STOP")) == (0, False)
+    assert stop_file._create(str(tmp_path / "STOP")) == (0, False)
 
 
 def test_a_stop_file_that_no_rank_would_see_is_a_problem(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopfile, "LIMIT_SECONDS", 60.0)
+    monkeypatch.setattr(stop_file, "LIMIT_SECONDS", 60.0)
     make_link_to_nothing(tmp_path / "STOP", victim)
     with pytest.raises(FileExistsError):
-        stopfile.make(str(tmp_path), "STOP")
+        stop_file.make(str(tmp_path), "STOP")

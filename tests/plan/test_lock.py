@@ -12,8 +12,7 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import NodePlan, Plan
-
-from .conftest import facts, node
+from tests.plan.conftest import facts, node
 
 Planner = Callable[..., Plan]
 

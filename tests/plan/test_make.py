@@ -13,8 +13,7 @@ from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import NodePlan, Variable
 from clusterctl.wire import plain
-
-from .conftest import Planner, facts, infiniband, node
+from tests.plan.conftest import Planner, facts, infiniband, node
 
 
 def variable(planned: NodePlan, name: str) -> Variable:

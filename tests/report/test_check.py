@@ -13,12 +13,12 @@ from rich.console import Console
 
 from clusterctl.checks.registry import CHECKS
 from clusterctl.errors import UsageError
-from clusterctl.facts.nodefacts import Gpu, Gpus, Interface, NodeFacts, Reach
+from clusterctl.facts.nodefacts import Gpu, Gpus, Interface, NodeFacts, SshStatus
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
-from clusterctl.verbs.check import CheckOptions, CheckResult, judge
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
 
 EVIL = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script> [bold]|x|\nsecond"
 
@@ -48,7 +48,8 @@ def result() -> CheckResult:
     facts = {name: facts_of(name, i + 1) for i, name in enumerate(names)}
     facts["gpu2"] = replace(facts["gpu2"], rsync="", hostname=EVIL)
     facts["gpu3"] = NodeFacts(
-        node="gpu3", reach=Reach(state="refused", phase="connect", words=EVIL, hint="start sshd")
+        node="gpu3",
+        reach=SshStatus(state="refused", phase="connect", words=EVIL, hint="start sshd"),
     )
     only = ("ssh.connect", "node.rsync", "node.clock", "node.arch")
     judged = judge(cluster, facts, CheckOptions(only=only))

@@ -7,17 +7,17 @@ from collections.abc import Generator
 
 from rich.console import Console
 
-from clusterctl.report.console import Screen, make_console, plain, progress_line, words
-from clusterctl.verbs.events import Event, Progress, Said
+from clusterctl.report.console import Screen, make_console, progress_line, safe_line, safe_text
+from clusterctl.verbs.events import Event, Notice, Progress
 
 
 def test_plain_text_is_one_line_without_controls() -> None:
-    assert plain("a\nb\x1b[31mc\x1b[0m\r\x07\x9bd") == "a bcd"
+    assert safe_line("a\nb\x1b[31mc\x1b[0m\r\x07\x9bd") == "a bcd"
 
 
 def test_markup_is_text() -> None:
     stream = io.StringIO()
-    make_console(stream).print(words("[red]x[/red] :smile:"))
+    make_console(stream).print(safe_text("[red]x[/red] :smile:"))
     assert stream.getvalue() == "[red]x[/red] :smile:\n"
 
 
@@ -29,7 +29,7 @@ def test_a_phase_names_whom_it_waits_for() -> None:
 
 def steps() -> Generator[Event, None, str]:
     yield Progress(phase="facts", done=1, total=2)
-    yield Said(text="it is\x1b[2J late", level="warning", node="gpu1")
+    yield Notice(text="it is\x1b[2J late", level="warning", node="gpu1")
     return "the end"
 
 
@@ -43,7 +43,7 @@ def test_a_pipe_gets_sentences_but_no_progress() -> None:
 
 def test_a_sentence_in_a_pipe_is_one_line() -> None:
     stream = io.StringIO()
-    make_console(stream).print(words("word " * 50))
+    make_console(stream).print(safe_text("word " * 50))
     assert stream.getvalue().count("\n") == 1
 
 

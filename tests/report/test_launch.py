@@ -11,16 +11,16 @@ import pytest
 from rich.console import Console
 
 from clusterctl.report.console import Screen
-from clusterctl.report.launch import Person
-from clusterctl.report.launch_json import Program
+from clusterctl.report.launch import TerminalDisplay
+from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
-from clusterctl.verbs.asking_checkpoints import Chosen
+from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event
-from clusterctl.verbs.outcome import Ended
+from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.resume import CheckpointChosen
-from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.verbs.stop import Stopped, StoppedNode, StopResult
-from tests.verbs.runs import CLUSTER, RUN, part
+from tests.verbs.run_answers import CLUSTER, RUN, part
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ from tests.verbs.runs import CLUSTER, RUN, part
 def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
     end = {"state": state, "by": {"job": "rank"}.get(by, by)}
     node = NodeAnswer(node=CLUSTER.node("a"), part=part("a", state, end=end))
-    view = RunView(run=RUN, cluster="lab", nodes=(node,))
+    view = RunStatus(run=RUN, cluster="lab", nodes=(node,))
     console = Console(file=(stream := io.StringIO()), width=100)
-    person = Person(screen=Screen(console, console), lines=Prefixed(stream))
-    person.ended(Ended(view=view, exit_code=1, ended_by=by))
+    person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
+    person.ended(RunResult(view=view, exit_code=1, ended_by=by))
     assert stream.getvalue() == f"{RUN}: {line}\n"
 
 
@@ -49,7 +49,7 @@ def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str])
     def steps() -> Generator[Event, None, None]:
         yield Stopped(result=result)
 
-    program = Program()
+    program = JsonDisplay()
     program.watch(steps())
     program.stopped(result)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
@@ -58,7 +58,7 @@ def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_checkpoint_with_doubts_is_not_called_complete() -> None:
-    chosen = Chosen(path="/w/step-20", step=20, format="dcp", verified_on=("a",))
+    chosen = ChosenCheckpoint(path="/w/step-20", step=20, format="dcp", verified_on=("a",))
     assert shown(CheckpointChosen(chosen=chosen)) == (
         "checkpoint /w/step-20 (dcp, step 20): complete; read by a\n"
     )
@@ -73,5 +73,5 @@ def shown(event: Event) -> str:
         yield event
 
     console = Console(file=(stream := io.StringIO()), width=200)
-    Person(screen=Screen(console, console), lines=Prefixed(stream)).watch(events())
+    TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream)).watch(events())
     return stream.getvalue()

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_runs
-from clusterctl.verbs.runs import ListedRun, RunList
+from clusterctl.verbs.runs.list_runs import ListedRun, RunList
 
 ID = "a-cluster-with-long-name-20260101t000000-{}"
 

@@ -7,12 +7,12 @@ import json
 
 from clusterctl.report.console import make_console
 from clusterctl.report.sync import show_sync
-from clusterctl.verbs.synced import NodeSync, State, SyncResult
+from clusterctl.verbs.sync.result import NodeSync, SyncResult, SyncState
 
 TREE = "0123456789abcdef"
 
 
-def node(name: str, state: State, **more: object) -> NodeSync:
+def node(name: str, state: SyncState, **more: object) -> NodeSync:
     return NodeSync(node=name, state=state, workdir="/code", **more)  # type: ignore[arg-type]
 
 

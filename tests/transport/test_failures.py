@@ -22,17 +22,16 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.transport import ssh
-from clusterctl.transport.channel import ChannelStream
-from clusterctl.transport.failure import WORDS_LIMIT, Failed, safe
+from clusterctl.transport import paramiko_connection
+from clusterctl.transport.agent_call import PendingCall
+from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
+from clusterctl.transport.paramiko_stream import ChannelStream
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
-from clusterctl.transport.started import StartedCall
-from clusterctl.transport.trust import own_file
+from clusterctl.transport.transport_error import WORDS_LIMIT, TransportError, printable_words
 from tests.ports import free_port
-
-from .conftest import Sshd, cluster_of, make_key
+from tests.sshd_servers import Sshd, cluster_of, make_key
 
 QUICK = Timeouts(connect=1, handshake=1, auth=2, answer=3, silence=3)
 """For a host that never answers; one that answers has the usual time, however busy it is."""
@@ -109,7 +108,7 @@ def test_an_address_of_a_family_that_this_machine_has_not(monkeypatch: pytest.Mo
         connect("gpu1", port, timeout=5).close()
 
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: families[:1])
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(TransportError) as caught:
             connect("gpu1", port, timeout=5)
     assert caught.value.state == "lost"
 
@@ -120,7 +119,7 @@ def test_a_surprise_while_a_call_starts_is_the_nodes_reply(
     def start() -> Call:
         raise RuntimeError("never thought of")
 
-    call = StartedCall(Node(host="a", name="a", ssh=Ssh()), start)
+    call = PendingCall(Node(host="a", name="a", ssh=Ssh()), start)
 
     assert list(call.messages()) == []
     assert (call.reply().state, call.reply().words) == (
@@ -175,7 +174,7 @@ def test_a_silent_port() -> None:
 
 
 def test_a_dropped_banner_is_tried_again(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(paramiko_connection, "RETRY_SECONDS", 0.02)
     drops: list[int] = []
     opened = contextlib.ExitStack()
 
@@ -206,7 +205,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def test_a_server_that_always_drops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(paramiko_connection, "RETRY_SECONDS", 0.02)
     tries: list[int] = []
 
     def drop(connection: socket.socket) -> None:
@@ -219,7 +218,7 @@ def test_a_server_that_always_drops(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (reply.state, reply.phase) == ("lost", "banner")
     assert "Exceeded MaxStartups" in reply.words
     assert "MaxStartups" in reply.hint
-    assert len(tries) == ssh.BANNER_TRIES
+    assert len(tries) == paramiko_connection.BANNER_TRIES
 
 
 def test_a_penalty_is_not_made_worse() -> None:
@@ -507,7 +506,7 @@ def test_a_server_that_shares_no_algorithm(make_sshd: Callable[..., Sshd]) -> No
 
 @given(st.binary())
 def test_any_words_become_one_safe_line(words: bytes) -> None:
-    shown = safe(words)
+    shown = printable_words(words)
     assert shown.isprintable()
     assert len(shown) <= WORDS_LIMIT
-    assert safe(shown) == shown or "\\" in shown
+    assert printable_words(shown) == shown or "\\" in shown

@@ -16,12 +16,11 @@ import yaml
 
 from clusterctl.cli.main import main
 from clusterctl.inventory.load import load
-from clusterctl.verbs.records import Records, RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 from tests.ports import free_port
+from tests.sshd_servers import USER, Sshd, make_key
 from tests.verbs.hostile import ESCAPES, UNSAFE
-from tests.verbs.runs import RUN
-
-from .conftest import USER, Sshd, make_key
+from tests.verbs.run_answers import RUN
 
 MIB = 1 << 20
 HOSTILE = Path(__file__).parent / "hostile_node.py"

@@ -17,8 +17,7 @@ from clusterctl.transport.interface import Request
 from clusterctl.transport.keys import EncryptedKey, Keyring, Offer, read_key
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import Endpoint
-
-from .conftest import USER, Sshd, cluster_of, make_key
+from tests.sshd_servers import USER, Sshd, cluster_of, make_key
 
 
 def endpoint(

@@ -13,19 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.transport.failure import Failed
+from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.known_hosts import (
     KnownHosts,
     fingerprint,
     forget,
     name_of,
-    parse,
+    parse_known_hosts,
     record,
 )
 from clusterctl.transport.ssh_config import Endpoint
-from clusterctl.transport.trust import Trust
-
-from .conftest import make_key
+from clusterctl.transport.transport_error import TransportError
+from tests.sshd_servers import make_key
 
 
 def blob(content: bytes, key_type: str = "ssh-ed25519") -> bytes:
@@ -39,7 +38,7 @@ def line(hosts: str, content: bytes = b"k", key_type: str = "ssh-ed25519") -> st
 
 def known(*lines: str) -> KnownHosts:
     found = KnownHosts()
-    for item in parse("\n".join(lines), "file"):
+    for item in parse_known_hosts("\n".join(lines), "file"):
         found.add(item)
     return found
 
@@ -169,18 +168,18 @@ def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path, own_st
         key_name="gpu1-alias",
         known_hosts=(path,),
     )
-    trust = Trust("lab", accept_new=True)
+    trust = HostKeyVerifier("lab", accept_new=True)
 
     trust.check(endpoint, "ssh-ed25519", blob(b"right"))
 
     assert trust.key_types(endpoint) == ("ssh-ed25519",)
-    with pytest.raises(Failed, match="is not the recorded one"):
+    with pytest.raises(TransportError, match="is not the recorded one"):
         trust.check(endpoint, "ssh-ed25519", blob(b"wrong"))
     assert not own_state.exists()
     # Where there is no alias the name without its port is another server's.
     other = replace(endpoint, hostname="gpu1-alias")
-    with pytest.raises(Failed, match="is not known"):
-        Trust("lab", accept_new=False).check(other, "ssh-ed25519", blob(b"right"))
+    with pytest.raises(TransportError, match="is not known"):
+        HostKeyVerifier("lab", accept_new=False).check(other, "ssh-ed25519", blob(b"right"))
 
 
 def test_many_writers_lose_nothing(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ def test_recording_twice_is_one_line_and_forgetting_takes_it_out(tmp_path: Path)
 
 @given(st.text())
 def test_no_text_breaks_the_reader(text: str) -> None:
-    parse(text, "file")
+    parse_known_hosts(text, "file")
 
 
 @given(
@@ -232,7 +231,7 @@ def test_a_key_is_known_only_where_a_line_about_the_host_has_it(
     lines: list[tuple[str, bytes]], host: str, content: bytes
 ) -> None:
     text = "\n".join(line(hosts, key) for hosts, key in lines)
-    parsed = parse(text, "file")
+    parsed = parse_known_hosts(text, "file")
     hosts = KnownHosts()
     for item in parsed:
         hosts.add(item)

@@ -16,17 +16,16 @@ import pytest
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport.fake import FakeCall
+from clusterctl.sync.mirror import Placement
+from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Call, Connection, Reply, Request
-from clusterctl.transport.limits import start_thread
-from clusterctl.transport.local import LocalConnection
-from clusterctl.transport.mirror import Placement
+from clusterctl.transport.local_connection import LocalConnection
+from clusterctl.transport.local_limits import start_thread
+from clusterctl.transport.paramiko_connection import ParamikoConnection
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.ssh import SshConnection
-from clusterctl.transport.together import Together
 from clusterctl.wire import Message
-
-from .conftest import USER, Sshd, cluster_of
+from tests.fake_pool import FakeCall
+from tests.sshd_servers import USER, Sshd, cluster_of
 
 HOSTILE = ["", " ", "a b", "'", '"', "$HOME", "`id`", ";", "*", "\n", '{"a": 1}', "é\udcff", "\\"]
 
@@ -129,14 +128,16 @@ def test_a_jump_host_that_was_away_is_tried_again(make_sshd: Callable[..., Sshd]
 def test_a_surprise_on_one_node_is_its_reply_only(
     sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = SshConnection.call
+    real = ParamikoConnection.call
 
-    def surprise(self: SshConnection, request: Request, *, timeout: float | None = None) -> Call:
+    def surprise(
+        self: ParamikoConnection, request: Request, *, timeout: float | None = None
+    ) -> Call:
         if self.node.name == "a":
             raise KeyError("surprise")
         return real(self, request, timeout=timeout)
 
-    monkeypatch.setattr(SshConnection, "call", surprise)
+    monkeypatch.setattr(ParamikoConnection, "call", surprise)
     nodes = [sshd.node("a"), sshd.node("b")]
     with Pool(cluster_of(*nodes)) as pool:
         replies = pool.call({node.name: Request(op="hello", args={}) for node in nodes})
@@ -255,7 +256,7 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
 ) -> None:
     server = make_sshd()
     nodes = [server.node(name) for name in "ab"]
-    together = Together(["a", "b"], lambda _: True)
+    together = TwoPhaseCommit(["a", "b"], lambda _: True)
     started: list[str] = []
 
     def one_thread(*args: Any, **options: Any) -> None:
@@ -269,8 +270,8 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
             pass
         return Reply(node=connection.node.name, state="ok", phase="answer")
 
-    monkeypatch.setattr("clusterctl.transport.merge.start_thread", one_thread)
-    monkeypatch.setattr("clusterctl.transport.mirror.mirror", waits)
+    monkeypatch.setattr("clusterctl.transport.fanout.start_thread", one_thread)
+    monkeypatch.setattr("clusterctl.sync.mirror.mirror", waits)
     common = Placement(
         source=Path(), workdir="/w", tree="", listing=b"", lock="", together=together
     )

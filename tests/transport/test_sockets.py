@@ -6,16 +6,16 @@ import socket
 
 import pytest
 
-from clusterctl.transport.sockets import AHEAD, FIRST_WORDS, QuickSocket
+from clusterctl.transport.sockets import AHEAD, FIRST_WORDS, NoDelaySocket
 
 
 @pytest.fixture
-def pair() -> tuple[QuickSocket, socket.socket]:
+def pair() -> tuple[NoDelaySocket, socket.socket]:
     ours, theirs = socket.socketpair()
-    return QuickSocket(fileno=ours.detach()), theirs
+    return NoDelaySocket(fileno=ours.detach()), theirs
 
 
-def test_small_parts_of_much_come_in_order(pair: tuple[QuickSocket, socket.socket]) -> None:
+def test_small_parts_of_much_come_in_order(pair: tuple[NoDelaySocket, socket.socket]) -> None:
     ours, theirs = pair
     content = bytes(range(256)) * 64
     with ours, theirs:
@@ -28,7 +28,7 @@ def test_small_parts_of_much_come_in_order(pair: tuple[QuickSocket, socket.socke
 
 
 def test_what_was_received_ahead_is_there_without_waiting(
-    pair: tuple[QuickSocket, socket.socket],
+    pair: tuple[NoDelaySocket, socket.socket],
 ) -> None:
     ours, theirs = pair
     with ours, theirs:

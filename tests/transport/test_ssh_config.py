@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport.failure import Failed
-from clusterctl.transport.ssh_config import Oracle, endpoint
+from clusterctl.transport.ssh_config import SshConfigResolver, endpoint
+from clusterctl.transport.transport_error import TransportError
 from tests.damage import damaged
 
 NODE = Node(host="gpu1", name="gpu1", ssh=Ssh())
@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_what_openssh_says_of_a_host(config: Path) -> None:
-    found = Oracle(config=config).resolve(NODE)
+    found = SshConfigResolver(config=config).resolve(NODE)
     assert (found.hostname, found.port, found.user) == ("10.0.0.1", 2200, "included")
     assert found.identities == (Path("~/.ssh/gpu").expanduser(),)
     assert found.identities_only
@@ -49,25 +49,25 @@ def test_known_hosts_files_may_have_spaces_in_their_names(tmp_path: Path) -> Non
     (tmp_path / "config").write_text(
         'UserKnownHostsFile "/my known" ~/x "~/b  c"\nGlobalKnownHostsFile none\n'
     )
-    found = Oracle(config=tmp_path / "config").resolve(NODE)
+    found = SshConfigResolver(config=tmp_path / "config").resolve(NODE)
     home = Path.home()
     assert found.known_hosts == (Path("/my known"), home / "x", home / "b  c")
 
 
 def test_known_hosts_files_that_are_switched_off_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("UserKnownHostsFile none\nGlobalKnownHostsFile none\n")
-    assert Oracle(config=tmp_path / "config").resolve(NODE).known_hosts == ()
+    assert SshConfigResolver(config=tmp_path / "config").resolve(NODE).known_hosts == ()
 
 
 def test_the_inventory_goes_first(config: Path) -> None:
     ssh = Ssh(user="root", port=23, identity="/key", jump="none")
-    found = Oracle(config=config).resolve(replace(NODE, ssh=ssh))
+    found = SshConfigResolver(config=config).resolve(replace(NODE, ssh=ssh))
     assert (found.user, found.port, found.identity) == ("root", 23, Path("/key"))
     assert found.jump is None
 
 
 def test_a_question_is_asked_once(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    oracle = Oracle(config=config)
+    oracle = SshConfigResolver(config=config)
     first = oracle.resolve(NODE)
     monkeypatch.setattr("subprocess.run", None)
     assert oracle.resolve(NODE) == first
@@ -75,8 +75,8 @@ def test_a_question_is_asked_once(config: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_broken_ssh_config_is_told_in_openssh_words(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Nonsense yes\n")
-    with pytest.raises(Failed, match="Bad configuration option") as caught:
-        Oracle(config=tmp_path / "config").resolve(NODE)
+    with pytest.raises(TransportError, match="Bad configuration option") as caught:
+        SshConfigResolver(config=tmp_path / "config").resolve(NODE)
     assert caught.value.phase == "config"
 
 
@@ -84,15 +84,15 @@ def test_without_an_ssh_program_the_inventory_is_enough(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    oracle = Oracle()
+    oracle = SshConfigResolver()
     found = [oracle.resolve(replace(NODE, ssh=Ssh(user="me"))) for _ in range(2)][1]
     assert (found.hostname, found.port, found.user) == ("gpu1", 22, "me")
     assert caplog.text.count("only the inventory is read") == 1
 
 
 def test_a_host_that_looks_like_an_option() -> None:
-    with pytest.raises(Failed):
-        Oracle().resolve(replace(NODE, host="-oProxyCommand=touch /tmp/x"))
+    with pytest.raises(TransportError):
+        SshConfigResolver().resolve(replace(NODE, host="-oProxyCommand=touch /tmp/x"))
 
 
 def test_the_tokens_and_variables_of_identity_files_are_expanded(
@@ -106,7 +106,7 @@ def test_the_tokens_and_variables_of_identity_files_are_expanded(
     text += "".join(f"  IdentityFile {value}\n" for value in values)
     (tmp_path / "config").write_text(text)
 
-    found = Oracle(config=tmp_path / "config").resolve(NODE).identities
+    found = SshConfigResolver(config=tmp_path / "config").resolve(NODE).identities
 
     said = subprocess.run(
         ["ssh", "-v", "-o", "ProxyCommand=true", "-F", str(tmp_path / "config"), "gpu1"],
@@ -119,7 +119,9 @@ def test_the_tokens_and_variables_of_identity_files_are_expanded(
     assert [str(path) for path in found] == [p for p in theirs if not p.endswith("-cert")]
 
     (tmp_path / "config").write_text("IdentityFile ${NOWHERE}/id\n")
-    assert Oracle(config=tmp_path / "config").resolve(NODE).identities == (Path("${NOWHERE}/id"),)
+    assert SshConfigResolver(config=tmp_path / "config").resolve(NODE).identities == (
+        Path("${NOWHERE}/id"),
+    )
 
 
 def test_an_agent_that_ssh_config_names() -> None:
@@ -143,7 +145,7 @@ def test_a_home_of_nobody_and_a_name_that_is_not_utf_8_stay_as_they_are_written(
 
 @pytest.mark.parametrize("name", ["port", "connecttimeout"])
 def test_a_program_that_only_is_called_ssh_is_told_apart(name: str) -> None:
-    with pytest.raises(Failed, match=f"{name} 'twenty', wanted a number"):
+    with pytest.raises(TransportError, match=f"{name} 'twenty', wanted a number"):
         endpoint(NODE, {name: ["twenty"]})
 
 
@@ -174,8 +176,8 @@ def test_whatever_ssh_prints_there_is_an_endpoint_or_a_failure_that_says_so(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clusterctl.transport.ssh_config.subprocess.run", lambda *_, **__: done)
         try:
-            found = Oracle().resolve(NODE)
-        except Failed:
+            found = SshConfigResolver().resolve(NODE)
+        except TransportError:
             return
     assert 0 <= found.port < 10**9
     assert found.hostname

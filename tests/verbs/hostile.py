@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterctl.transport.interface import Request
 from clusterctl.wire import Message
-from tests.verbs.runs import RUN, data, ended, happened, part
+from tests.verbs.run_answers import RUN, data, ended, happened, part
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\r\n[red]\x00"
 DEEP: list[Any] = []

@@ -6,12 +6,12 @@ from collections.abc import Generator
 
 import pytest
 
-from clusterctl.verbs.events import Event, Said, drive, relay
+from clusterctl.verbs.events import Event, Notice, drive, map_events
 
 
 def use_case() -> Generator[Event, None, str]:
-    yield Said(text="one")
-    yield Said(text="two")
+    yield Notice(text="one")
+    yield Notice(text="two")
     return "the end"
 
 
@@ -23,23 +23,23 @@ def twice(event: Event) -> Generator[Event, None, None]:
 def test_driving_shows_every_event_and_returns_the_result() -> None:
     seen: list[Event] = []
     assert drive(use_case(), seen.append) == "the end"
-    assert seen == [Said(text="one"), Said(text="two")]
+    assert seen == [Notice(text="one"), Notice(text="two")]
     assert drive(use_case()) == "the end"
 
 
 def test_relaying_yields_what_is_made_of_each_event() -> None:
     seen: list[Event] = []
-    assert drive(relay(use_case(), twice), seen.append) == "the end"
-    assert seen == [Said(text=text) for text in ("one", "one", "two", "two")]
+    assert drive(map_events(use_case(), twice), seen.append) == "the end"
+    assert seen == [Notice(text=text) for text in ("one", "one", "two", "two")]
 
 
 def test_an_error_within_comes_out() -> None:
     def broken() -> Generator[Event, None, None]:
-        yield Said(text="one")
+        yield Notice(text="one")
         raise ValueError
 
     with pytest.raises(ValueError):
-        drive(relay(broken(), twice))
+        drive(map_events(broken(), twice))
 
 
 def test_who_is_interrupted_while_relaying_closes_the_use_case_within() -> None:
@@ -47,8 +47,8 @@ def test_who_is_interrupted_while_relaying_closes_the_use_case_within() -> None:
 
     def within() -> Generator[Event, None, None]:
         try:
-            yield Said(text="one")
-            yield Said(text="two")
+            yield Notice(text="one")
+            yield Notice(text="two")
         finally:
             ended.append("within")
 
@@ -56,7 +56,7 @@ def test_who_is_interrupted_while_relaying_closes_the_use_case_within() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        drive(relay(within(), twice), interrupt)
+        drive(map_events(within(), twice), interrupt)
     # The traceback would keep the generator open as long as somebody looks at it.
     assert caught.tb is not None
     assert ended == ["within"]

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
+from clusterctl.logs.deduplicate import PassThrough
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Straight
 from clusterctl.report.lines import Prefixed
-from clusterctl.transport.fake import FakePool, streamed
-from clusterctl.transport.following import Following
+from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import follow as module
-from clusterctl.verbs import runlog
-from clusterctl.verbs.events import Event, NodeHappened, Said
-from clusterctl.verbs.follow import Lines, LogLines, NodeBack, NodeLost, follow
-from clusterctl.verbs.runlog import RunLog
+from clusterctl.verbs.events import Event, NodeEvent, Notice
+from clusterctl.verbs.follow import LogLines, MergedLines, NodeBack, NodeLost, follow
+from clusterctl.verbs.runs import run_log
+from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER, RUN, data, ended, finish, happened
+from tests.fake_pool import FakePool, streamed
+from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened
 
 
 class Streaming(FakePool):
@@ -37,8 +37,8 @@ class Streaming(FakePool):
 
     def following(
         self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
-    ) -> Following:
-        return Following(streamed(self._stream), requests, tick=tick, patience=patience)
+    ) -> MultiStream:
+        return MultiStream(streamed(self._stream), requests, tick=tick, patience=patience)
 
     def _stream(self, node: str, _request: Request) -> Generator[Message | Reply, None, None]:
         yield from self._messages(node)
@@ -97,7 +97,7 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         NodeLost,
         NodeBack,
     ]
-    assert [event.event["kind"] for event in seen if isinstance(event, NodeHappened)] == [
+    assert [event.event["kind"] for event in seen if isinstance(event, NodeEvent)] == [
         "supervisor-up",
         "end",
     ]
@@ -111,7 +111,7 @@ def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> Non
     )
     seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert lines(seen) == ["[a:0] one", "[a:0] two", "[a:0] later"]
-    (warning,) = [event for event in seen if isinstance(event, Said)]
+    (warning,) = [event for event in seen if isinstance(event, Notice)]
     assert "92 bytes of ranks/0.log are missing" in warning.text
 
 
@@ -121,7 +121,7 @@ def test_bytes_that_were_dropped_to_make_room_are_reported_once() -> None:
     pool = tails(a=[data(0, 0, b"one\n"), late, ended("a")], b=[ended("b")])
     seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert lines(seen) == ["[a:0] one", "[a:0] later"]
-    (warning,) = [event for event in seen if isinstance(event, Said)]
+    (warning,) = [event for event in seen if isinstance(event, Notice)]
     assert warning.text == "4092 bytes of ranks/0.log were dropped: its disk was nearly full"
 
 
@@ -141,7 +141,7 @@ def test_a_node_that_refuses_is_not_asked_again() -> None:
     pool = tails(a=[ended("a")], b=[error])
     seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert followed.troubles["b"].kind == "no-run"
-    assert [event.text for event in seen if isinstance(event, Said)] == ["no such run here"]
+    assert [event.text for event in seen if isinstance(event, Notice)] == ["no such run here"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_only_what_is_wanted_is_shown(wanted: Filter, expected: list[str]) -> No
         a=[data(0, 0, b"a at 10\n", time=10.0), ended("a")],
         b=[data(1, 0, b"b at 20\n", time=20.0), ended("b")],
     )
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), Lines(wanted)))
+    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(wanted)))
     assert lines(seen) == expected
 
 
@@ -166,7 +166,7 @@ def test_lines_are_ordered_on_the_masters_clock() -> None:
         a=[data(0, 0, b"second\n", time=20.0), ended("a")],
         b=[ahead, data(1, 0, b"first\n", time=70.0), ended("b")],
     )
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), Lines(shower=Straight())))
+    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(shower=PassThrough())))
     assert lines(seen) == ["[b:1] first", "[a:0] second"]
 
 
@@ -198,7 +198,7 @@ def test_an_interrupted_follower_goes_on_without_losing_or_doubling_a_line(
         return [data(0, at, whole[at : min(at + 37, len(whole))]) for at in cuts] + [ended("a")]
 
     pool = tails(a=answer, b=[ended("b")])
-    log, shown = RunLog(RUN, CLUSTER), Lines(shower=Straight())
+    log, shown = RunLog(RUN, CLUSTER), MergedLines(shower=PassThrough())
     first = follow(pool, log, shown)
     seen = [next(first) for _ in range(3)]
     first.close()
@@ -229,8 +229,8 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
 
         def following(
             self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
-        ) -> Following:
-            return Following(streamed(answer), requests, tick=tick, patience=patience)
+        ) -> MultiStream:
+            return MultiStream(streamed(answer), requests, tick=tick, patience=patience)
 
     seen, followed = finish(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
     assert followed.troubles == {}
@@ -252,7 +252,7 @@ def memory(folded_lines: int) -> tuple[int, int]:
                 offsets[number] += len(body)
 
     with Path(os.devnull).open("w") as sink:
-        printer, shower, log = Prefixed(sink), Lines(), RunLog(RUN, CLUSTER)
+        printer, shower, log = Prefixed(sink), MergedLines(), RunLog(RUN, CLUSTER)
         tracemalloc.start()
         try:
             for event in follow(Streaming(messages), log, shower):
@@ -267,7 +267,7 @@ def memory(folded_lines: int) -> tuple[int, int]:
 def test_memory_does_not_grow_with_the_number_of_folded_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runlog, "KEPT_LINES", 10)  # soon every rank has written so many
+    monkeypatch.setattr(run_log, "KEPT_LINES", 10)  # soon every rank has written so many
     few, _ = memory(500)
     many, most = memory(2500)
     assert many < few + 125_000
@@ -318,5 +318,5 @@ def test_torchs_exit_barrier_is_one_line_only_once_the_run_has_finished(
     pool = tails(a=[launcher, ended("a")], b=[ended("b", state)])
     seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert len(lines(seen)) == count
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), Lines(shower=Straight())))
+    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(shower=PassThrough())))
     assert len(lines(seen)) == 2

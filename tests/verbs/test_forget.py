@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.transport.ssh_config import Endpoint, Oracle
-from clusterctl.transport.trust import own_file
+from clusterctl.transport.host_keys import own_file
+from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
 from clusterctl.verbs.forget import forget_nodes
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILUYsMaJ+ao3FLjKSWPBaG1bJcTHI9WOzRi0h2l0OXqb"
@@ -28,7 +28,7 @@ def test_an_alias_is_forgotten_as_openssh_and_as_we_record_it(
         key_name="alias",
         known_hosts=(user_file,),
     )
-    monkeypatch.setattr(Oracle, "resolve", lambda _self, _node: endpoint)
+    monkeypatch.setattr(SshConfigResolver, "resolve", lambda _self, _node: endpoint)
     own = own_file("lab")
     own.parent.mkdir(parents=True)
     own.write_text(f"alias {KEY}\n[alias]:2200 {KEY}\n10.0.0.1 {KEY}\n")

@@ -17,31 +17,34 @@ from hypothesis import example, given, settings
 from clusterctl.errors import ClusterError
 from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
-from clusterctl.report.launch import Person
+from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.lines import Timestamped
 from clusterctl.report.runs import show_pruned, show_runs
 from clusterctl.report.status import show_status
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import show_sync
-from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Request
-from clusterctl.verbs import checkpoint, logs, meeting, prune, runs
-from clusterctl.verbs.check import CheckOptions, check
-from clusterctl.verbs.events import Said
-from clusterctl.verbs.follow import Lines, follow
-from clusterctl.verbs.gathering import Gatherer
-from clusterctl.verbs.history import only
-from clusterctl.verbs.outcome import outcome
-from clusterctl.verbs.records import Records
-from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.starting import start
-from clusterctl.verbs.status import status
+from clusterctl.verbs import logs
+from clusterctl.verbs.checkpoints import choose
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.follow import MergedLines, follow
+from clusterctl.verbs.launch.join_monitor import JoinMonitor
+from clusterctl.verbs.launch.run_result import run_result
+from clusterctl.verbs.launch.start_run import start_run
+from clusterctl.verbs.preflight import connectivity
+from clusterctl.verbs.preflight.check import CheckOptions, check
+from clusterctl.verbs.runs import list_runs, prune
+from clusterctl.verbs.runs.history import only
+from clusterctl.verbs.runs.records import Records
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.status import status
 from clusterctl.verbs.stop import stop
-from clusterctl.verbs.sync import sync
+from clusterctl.verbs.sync.sync import sync
 from clusterctl.wire import Message
+from tests.fake_pool import FakePool
 from tests.verbs.hostile import MEETING, UNSAFE, Mutation, answers, mutated, mutations
-from tests.verbs.runs import CLUSTER as PLAIN
-from tests.verbs.runs import PLAN, RUN
+from tests.verbs.run_answers import CLUSTER as PLAIN
+from tests.verbs.run_answers import PLAN, RUN
 
 CLUSTER = replace(
     PLAIN,
@@ -59,8 +62,8 @@ class Shown:
         self.screen = Screen(make_console(self.stream), make_console(self.stream))
 
     @property
-    def person(self) -> Person:
-        return Person(screen=self.screen, lines=Timestamped(self.stream))
+    def person(self) -> TerminalDisplay:
+        return TerminalDisplay(screen=self.screen, lines=Timestamped(self.stream))
 
 
 def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
@@ -72,7 +75,7 @@ def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_runs(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
-    listed = runs.rebuild(pool, Records(folder))
+    listed = list_runs.rebuild(pool, Records(folder))
     show_runs(shown.screen, listed)
     assert RUN in {run.run for run in listed.runs}
     assert {path.parent.parent.parent for path in folder.rglob("*.json")} <= {folder}
@@ -83,12 +86,12 @@ def by_prune(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
     pruned = prune.prune(pool, Records(folder), keep=0)
     show_pruned(shown.screen, pruned)
     for trouble in pruned.troubles:
-        shown.screen.say(Said(text=trouble.message, node=trouble.node))
+        shown.screen.say(Notice(text=trouble.message, node=trouble.node))
     return [trouble.node for trouble in pruned.troubles]
 
 
 def by_start(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    shown.person.watch(start(pool, CLUSTER, PLAN, {}))
+    shown.person.watch(start_run(pool, CLUSTER, PLAN, {}))
     return []
 
 
@@ -101,16 +104,16 @@ def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_logs(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    troubles = shown.person.watch(logs.read(pool, RunLog(RUN, CLUSTER)))
+    troubles = shown.person.watch(logs.read_logs(pool, RunLog(RUN, CLUSTER)))
     assert "second of 1" in shown.stream.getvalue()
     return troubles
 
 
 def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     log = RunLog(RUN, CLUSTER)
-    events = Gatherer(PLAN).watch(follow(pool, log, Lines()))
+    events = JoinMonitor(PLAN).watch(follow(pool, log, MergedLines()))
     followed = shown.person.watch(events)
-    ended = outcome(log, followed.troubles, None)
+    ended = run_result(log, followed.troubles, None)
     shown.person.ended(ended)
     assert 0 <= ended.exit_code <= 255
     return followed.troubles
@@ -127,7 +130,9 @@ def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 
 def by_resume(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    chosen = shown.person.watch(checkpoint.choose(pool, CLUSTER, "latest", history=only(RUN)))
+    chosen = shown.person.watch(
+        choose.choose_checkpoint(pool, CLUSTER, "latest", history=only(RUN))
+    )
     assert shlex.quote(chosen.path)
     return []
 
@@ -269,16 +274,16 @@ def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Muta
         watches={"a": watch, "b": watch},
     )
     seen = SimpleNamespace(path=lambda _share: SimpleNamespace(folder=True))
-    heard = meeting._Meeting(
+    heard = connectivity._Meeting(
         survey=cast("Any", survey), network=network, facts=cast("Any", {"a": seen, "b": seen})
     )
     for message in mutated(MEETING, changes):
         heard.take("a", {**message.head, **({} if "step" in message.head else {"end": True})})
     for message in MEETING:
         assert not heard.take("b", {**message.head, "end": True})
-    asked = meeting._targets(heard, "b")
+    asked = connectivity._targets(heard, "b")
     if "a" in heard.prepared:
         assert {target["address"] for target in asked["targets"]} <= {"10.0.0.1"}
         assert {token["folder"] for token in asked["tokens"]} <= {"/share", "/w", "/w/out"}
-        meeting._between(heard, "a")
-    assert meeting._between(heard, "b").problem == ""
+        connectivity._between(heard, "a")
+    assert connectivity._between(heard, "b").problem == ""

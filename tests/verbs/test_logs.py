@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
+from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, PassThrough
 from clusterctl.logs.filter import Filter
-from clusterctl.logs.fold import Folder, LastLines, Straight
 from clusterctl.report.lines import Raw
-from clusterctl.transport.fake import FakePool
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import follow as module
 from clusterctl.verbs import logs
-from clusterctl.verbs.events import Event, Said, drive
+from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import LogLines, follow
-from clusterctl.verbs.logs import lines_of, read
-from clusterctl.verbs.runlog import RunLog
-from clusterctl.verbs.runview import NodeAnswer, RunView
+from clusterctl.verbs.logs import lines_of, read_logs
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import Message
-from tests.verbs.runs import CLUSTER, RUN, data, ended, finish, happened, part
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened, part
 
 NOW = 1_000_000.0
 
@@ -60,12 +60,12 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
     }
     script = replace(CLUSTER, job=Job(command=("bash", "train all.sh")))
     for events in (
-        logs.read(FakePool(script, nodes), RunLog(RUN, script)),
+        logs.read_logs(FakePool(script, nodes), RunLog(RUN, script)),
         follow(FakePool(script, nodes), RunLog(RUN, script)),
     ):
         seen: list[Event] = []
         drive(events, seen.append)
-        (warning,) = [event for event in seen if isinstance(event, Said)]
+        (warning,) = [event for event in seen if isinstance(event, Notice)]
         assert warning.level == "warning"
         assert "started torchrun of its own, and so may every rank" in warning.text
         assert warning.text.endswith(
@@ -74,7 +74,7 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
 
 
 def test_history_is_in_order_of_time() -> None:
-    seen, troubles = finish(logs.read(pool(), RunLog(RUN, CLUSTER)))
+    seen, troubles = finish(logs.read_logs(pool(), RunLog(RUN, CLUSTER)))
     lines = [
         line.line.text for event in seen if isinstance(event, LogLines) for line in event.lines
     ]
@@ -119,8 +119,8 @@ def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
         sink = io.TextIOWrapper(io.BytesIO())
         wanted = Filter(pattern=pattern, ranks=ranks)
         log = RunLog(RUN, CLUSTER, judged=False)
-        reading = logs.read(
-            FakePool(CLUSTER, nodes), log, wanted=wanted, shower=Straight(), uncut=uncut
+        reading = logs.read_logs(
+            FakePool(CLUSTER, nodes), log, wanted=wanted, shower=PassThrough(), uncut=uncut
         )
         for event in finish(reading)[0]:
             assert isinstance(event, LogLines)
@@ -140,7 +140,7 @@ def test_lines_that_were_read_are_shown_before_all_are_cut(
     monkeypatch.setattr(module, "BATCH_BYTES", 10)
     tail = [data(0, at, b"line\n", time=1.0) for at in range(0, 50, 5)]
     nodes = FakePool(CLUSTER, {"a": {"tail": [*tail, ended("a")]}, "b": {"tail": [ended("b")]}})
-    reading = logs.read(nodes, RunLog(RUN, CLUSTER), shower=Straight())
+    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), shower=PassThrough())
     shown = [len(event.lines) for event in finish(reading)[0] if isinstance(event, LogLines)]
     assert sum(shown) == 10
     assert max(shown) == 3
@@ -148,7 +148,7 @@ def test_lines_that_were_read_are_shown_before_all_are_cut(
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
     nodes = FakePool(CLUSTER, {"a": {"tail": [data(0, 0, b"here\n"), ended("a")]}})
-    seen, troubles = finish(logs.read(nodes, RunLog(RUN, CLUSTER)))
+    seen, troubles = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
     assert len(seen) == 1
     assert list(troubles) == ["b"]
 
@@ -156,7 +156,7 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
 def test_a_broken_connection_is_a_trouble() -> None:
     broken = Reply(node="b", state="lost", phase="answer", messages=(data(1, 0, b"x\n"),))
     nodes = FakePool(CLUSTER, {"a": {"tail": [ended("a")]}, "b": {"tail": broken}})
-    _, troubles = finish(logs.read(nodes, RunLog(RUN, CLUSTER)))
+    _, troubles = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
     assert troubles["b"].kind == "lost"
 
 
@@ -223,9 +223,9 @@ def test_ranks_that_the_run_does_not_have_are_refused() -> None:
         NodeAnswer(node=CLUSTER.node(name), part=part(name, world_size=2)) for name in "ab"
     )
     with pytest.raises(UsageError, match="--rank: wanted 0-1, found 2,9"):
-        logs.require_ranks(wanted, RunView(run=RUN, cluster="lab", nodes=nodes))
+        logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=nodes))
     silent = (NodeAnswer(node=CLUSTER.node("a"), failure="timeout"),)
-    logs.require_ranks(wanted, RunView(run=RUN, cluster="lab", nodes=silent))
+    logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=silent))
 
 
 def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None:
@@ -249,7 +249,7 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
         if isinstance(event, LogLines):
             seen.extend(line.line.text for line in event.lines)
 
-    drive(read(pool, log, shower=LastLines(Folder(), 2), tail=2), show)
+    drive(read_logs(pool, log, shower=LastLines(LineDeduplicator(), 2), tail=2), show)
     assert seen == ["line 3", "line 4"]
     assert asked[0]["lines"] == 2
     log.go_on()

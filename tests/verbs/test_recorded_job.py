@@ -13,9 +13,9 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.recorded_job import changed, report_job
-from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import plain
-from tests.verbs.runs import CLUSTER
+from tests.verbs.run_answers import CLUSTER
 
 HOSTS = Path("hosts.yaml")
 JOB = Job(

@@ -10,13 +10,13 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.transport.fake import FakePool
 from clusterctl.verbs import resume
-from clusterctl.verbs.events import Said, drive
-from clusterctl.verbs.launch import LaunchOptions
-from clusterctl.verbs.records import RunRecord
+from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message, plain
-from tests.verbs.runs import CLUSTER, RUN
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN
 
 BEFORE = RunRecord(
     run=RUN,
@@ -174,7 +174,7 @@ def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     said: list[str] = []
     steps = resume.resume(before, now, pool, resume.ResumeOptions(checkpoint="/out/step-7"))  # type: ignore[arg-type]
-    drive(steps, lambda event: said.append(event.text) if isinstance(event, Said) else None)
+    drive(steps, lambda event: said.append(event.text) if isinstance(event, Notice) else None)
     whose = "the inventory's, as the run was launched without"
     assert said == [f"{name}: {whose}" for name in asked]
 

@@ -16,7 +16,7 @@ LAUNCHERS: dict[str, Launcher] = {
 }
 
 
-def find(name: str) -> Launcher:
+def find_launcher(name: str) -> Launcher:
     """Return a launcher.
 
     Raises:

@@ -6,16 +6,16 @@ there (`TORCHELASTIC_…`) is not set, for there is none.
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import Launcher, Place, about_nodes
+from clusterctl.plan.launchers.interface import LaunchContext, Launcher, about_nodes
 
 
-def argv(place: Place) -> tuple[str, ...]:
+def argv(place: LaunchContext) -> tuple[str, ...]:
     """Return nothing: the ranks' own command is all."""
     del place
     return ()
 
 
-def environment(place: Place) -> tuple[tuple[str, str | None], ...]:
+def environment(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return what `init_process_group` with `env://` reads, and what else torchrun would set."""
     return (
         ("MASTER_ADDR", place.master_address),
@@ -34,7 +34,7 @@ def environment(place: Place) -> tuple[tuple[str, str | None], ...]:
     )
 
 
-def _for_torchrun(place: Place) -> tuple[tuple[str, str | None], ...]:
+def _for_torchrun(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return what a torchrun that the node's one process starts takes for flags not given to it."""
     return (
         ("PET_NNODES", str(place.nnodes)),

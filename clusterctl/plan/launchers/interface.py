@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LaunchContext:
     """One node of a run, as its launcher must know it."""
 
     python: str
@@ -29,9 +29,9 @@ class Place:
 class Launcher:
     """How one engine starts the ranks of a node."""
 
-    argv: Callable[[Place], tuple[str, ...]]
+    argv: Callable[[LaunchContext], tuple[str, ...]]
     """What stands before a rank's command; empty: the supervisor starts the ranks."""
-    environment: Callable[[Place], tuple[tuple[str, str | None], ...]]
+    environment: Callable[[LaunchContext], tuple[tuple[str, str | None], ...]]
     """What the ranks need to find each other; None: it differs from rank to rank."""
     restarts: Callable[[tuple[str, ...]], bool]
     """Whether it starts ranks again by itself, from the person's arguments."""
@@ -39,6 +39,6 @@ class Launcher:
     """Its own argument for `--max-restarts`; None: it has none."""
 
 
-def about_nodes(place: Place) -> tuple[tuple[str, str | None], ...]:
+def about_nodes(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return the variables by which scripts know their node, the same under every launcher."""
     return (("NODE_RANK", str(place.node_rank)), ("NNODES", str(place.nnodes)))

@@ -6,10 +6,10 @@ is always said, because torchrun would give its peers a name that only this node
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import Launcher, Place, about_nodes
+from clusterctl.plan.launchers.interface import LaunchContext, Launcher, about_nodes
 
 
-def argv(place: Place) -> tuple[str, ...]:
+def argv(place: LaunchContext) -> tuple[str, ...]:
     """Return torchrun's call, up to the rank's command."""
     return (
         place.python,
@@ -28,7 +28,7 @@ def argv(place: Place) -> tuple[str, ...]:
     )
 
 
-def environment(place: Place) -> tuple[tuple[str, str | None], ...]:
+def environment(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return what scripts read beyond the ranks' variables, which torchrun sets itself."""
     return about_nodes(place)
 

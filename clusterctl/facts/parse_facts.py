@@ -1,0 +1,209 @@
+"""From a node's raw answers to its facts: each parser on its own source, the rest unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from clusterctl.facts import amd, nvidia
+from clusterctl.facts.answers import NOT_ASKED, Answers
+from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
+from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
+from clusterctl.facts.nodefacts import (
+    AgentPython,
+    Clock,
+    Gpus,
+    NodeFacts,
+    PathFacts,
+    RunLock,
+    UnknownFact,
+)
+from clusterctl.facts.python import parse_python
+from clusterctl.facts.request import FactRequest
+from clusterctl.facts.routes import parse_routes
+from clusterctl.facts.system import (
+    parse_kill_user_processes,
+    parse_limits,
+    parse_listeners,
+    parse_memory,
+    parse_nccl_conf,
+    parse_os,
+    parse_port_range,
+)
+
+T = TypeVar("T")
+_SMI: tuple[tuple[str, Callable[[str], Gpus]], ...] = (
+    ("nvidia-smi", nvidia.parse_nvidia_smi),
+    ("amd-smi", amd.parse_amd_smi),
+    ("rocm-smi", amd.parse_rocm_smi),
+)
+
+
+def parse_facts(
+    node: str, answers: Answers, wanted: FactRequest, *, clock: Clock | None
+) -> NodeFacts:
+    """Return the facts of a node that answered."""
+    own = _object(answers.json("self"))
+    names = _object(answers.json("names"))
+    gpus, gaps = _gpus(answers)
+    mounts = parse_mounts(answers.text("/proc/self/mountinfo") or "")
+    shm = _object(answers.json("path:/dev/shm"))
+    listed = names.get("addresses")
+    link = answers.by_key.get("link:/proc/self/ns/net")
+    if "addresses" not in names:
+        why = str(names.get("error", "")) or answers.by_key.get("names", NOT_ASKED).why()
+        gaps.append(UnknownFact(what="hostname_addresses", why=why))
+    return NodeFacts(
+        node=node,
+        hostname=_string(names.get("hostname")),
+        hostname_addresses=tuple(map(str, listed)) if isinstance(listed, list) else None,
+        boot_id=answers.word("/proc/sys/kernel/random/boot_id"),
+        netns=link.text if link is not None and link.good else None,
+        os=_of(answers, "/etc/os-release", parse_os),
+        kernel=answers.word("/proc/sys/kernel/osrelease"),
+        arch=_string(own.get("arch")),
+        uid=_integer(own.get("uid")),
+        user=_string(own.get("user")),
+        cpus=_integer(own.get("cpus")),
+        memory_bytes=_of(answers, "/proc/meminfo", parse_memory),
+        shm_bytes=_integer(shm.get("total")),
+        clock=clock,
+        interfaces=parse_interfaces(answers),
+        routes=parse_routes(answers),
+        listeners=parse_listeners(answers),
+        ephemeral_ports=_of(answers, "/proc/sys/net/ipv4/ip_local_port_range", parse_port_range),
+        rdma=parse_rdma(answers),
+        gpus=gpus,
+        python=parse_python(answers, asked=wanted.interpreter),
+        agent=_agent(own.get("agent")),
+        rsync=_string(_object(own.get("programs")).get("rsync")),
+        paths=tuple(_path(answers, place.path, mounts) for place in wanted.places),
+        lock=_lock(answers),
+        sharing=_sharing(answers),
+        limits=_of(answers, "/proc/self/limits", parse_limits),
+        kill_user_processes=parse_kill_user_processes(answers),
+        linger=_truth(own.get("linger")),
+        environment=_pairs(own.get("variables")),
+        nccl_conf=parse_nccl_conf(answers),
+        gaps=tuple(gaps),
+    )
+
+
+def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
+    """Ask the vendors' tools in turn; none installed means no accelerator, not unknown."""
+    gaps: list[UnknownFact] = []
+    asked = False
+    for key, parse in _SMI:
+        answer = answers.command(key)
+        if answer.state in {"absent", "not-asked"}:
+            asked = asked or answer.state == "absent"
+            continue
+        # rocm-smi is asked beside amd-smi: where one answered the other may be out of date.
+        if not answer.good:
+            gaps.append(UnknownFact(what="gpus", why=f"{key}: {answer.why()}"))
+            continue
+        try:
+            return parse(answer.text), []
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+            gaps.append(UnknownFact(what="gpus", why=f"{key}: {error}"))
+    if gaps:
+        return None, gaps
+    return (Gpus() if asked else None), [] if asked else [UnknownFact(what="gpus", why="not asked")]
+
+
+def _agent(told: object) -> AgentPython | None:
+    lacks = _object(told).get("lacks")
+    if not isinstance(lacks, list):
+        return None
+    names = tuple(str(name).lstrip("_") for name in lacks)
+    return AgentPython(executable=str(_object(told).get("executable", "")), lacks=names)
+
+
+def _lock(answers: Answers) -> RunLock | None:
+    told = answers.json("lock")
+    if not isinstance(told, dict):
+        return None
+    holder = told.get("holder")
+    return RunLock() if holder is None else _held_by(_object(holder))
+
+
+def _sharing(answers: Answers) -> tuple[RunLock, ...]:
+    told = _object(answers.json("lock")).get("sharing")
+    return tuple(_held_by(_object(each)) for each in told) if isinstance(told, list) else ()
+
+
+def _held_by(who: Mapping[str, Any]) -> RunLock:
+    holds = who.get("holds")
+    began = _moment(who.get("since"))
+    return RunLock(
+        run=str(who.get("run") or f"unknown, of pid {who.get('pid', '?')}"),
+        user=str(who.get("user") or who.get("uid", "")),
+        since=f"{began:%Y-%m-%d %H:%M} UTC" if began else "",
+        about=str(who.get("about") or ""),
+        holds=tuple(map(str, holds)) if isinstance(holds, list) else (),
+    )
+
+
+def _moment(since: object) -> datetime | None:
+    """Return a time that whoever holds the lock told: anybody may, and any number."""
+    try:
+        return datetime.fromtimestamp(since, UTC) if isinstance(since, (int, float)) else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
+    answer = answers.by_key.get("path:" + path)
+    told = _object(answers.json("path:" + path))
+    if answer is None or not told:
+        why = answer.why() if answer is not None else "not asked"
+        return PathFacts(path=path, problem=why or "no answer")
+    facts = PathFacts(
+        path=path,
+        exists=_truth(told.get("exists")),
+        folder=_truth(told.get("folder")),
+        writable=_truth(told.get("writable")),
+        size=_integer(told.get("size")),
+        entries=_integer(told.get("entries")),
+        digest=str(told.get("digest", "")),
+        free_bytes=_integer(told.get("free")),
+        total_bytes=_integer(told.get("total")),
+        problem=str(told.get("problem", "")),
+    )
+    mount = mount_of(mounts, str(told.get("real" if facts.exists else "near") or path))
+    if mount is None:
+        return facts
+    return replace(
+        facts,
+        mount=mount.point,
+        source=mount.source,
+        filesystem=mount.filesystem,
+        read_only=mount.read_only,
+    )
+
+
+def _of(answers: Answers, path: str, parse: Callable[[str], T | None]) -> T | None:
+    text = answers.text(path)
+    return parse(text) if text is not None else None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((str(k), str(v)) for k, v in _object(value).items()))

@@ -1,0 +1,1 @@
+"""The agent: loaded from stdin, answers one request over its call channel."""

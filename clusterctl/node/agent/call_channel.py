@@ -1,0 +1,133 @@
+"""The node's end of one call: answers out, further requests in, and a heartbeat meanwhile."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+from clusterctl.wire import BadFrame, Message, read_message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+BEAT_SECONDS = 2.0
+"""A call that is silent for longer than a few of these has lost its node."""
+
+
+class OperationError(Exception):
+    """The operation cannot go on, and says why in a form that a program can read.
+
+    It reaches the controller as the head key `error` of the last answer: the node did answer.
+    """
+
+    def __init__(self, kind: str, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.details = details
+
+    def head(self) -> dict[str, Any]:
+        """Return the head of the last answer."""
+        return {"error": {**self.details, "kind": self.kind, "message": str(self)}}
+
+
+class ControllerGone(Exception):  # noqa: N818  (a state of the world, not a fault)
+    """The controller has gone: nothing more can be said to it."""
+
+
+class CallChannel:
+    """The two ends of the channel as frames; safe to send on from several threads."""
+
+    def __init__(self, reader: BinaryIO, output: int) -> None:
+        """Take the channel over: `reader` is unbuffered, `output` a descriptor."""
+        self.reader = reader
+        self.output = output
+        self.patience: float | None = None
+        """Seconds of silence after which `receive` takes the controller for lost; None: never."""
+        self.gone = False
+        """The controller was found gone; a follower should end, a change should be completed."""
+        self._sending = _thread.allocate_lock()
+        self._ended = False
+        self._resting = _thread.allocate_lock()
+        """Held for as long as the heartbeat is to go on."""
+
+    def send(self, message: Message) -> None:
+        """Send one answer.
+
+        Raises:
+            ControllerGone: the controller does not read any more.
+        """
+        with self._sending:
+            self._write(message.encode())
+
+    def receive(self) -> Message | None:
+        """Wait for the controller's next message; None when it has gone or said all."""
+        try:
+            message = read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
+        except (BadFrame, OSError):
+            # A cut connection ends within a frame; there is nobody to tell.
+            message = None
+        return message
+
+    def read(self, count: int) -> bytes:
+        """Return up to so many bytes from the controller, as `wire.read_message` asks for them.
+
+        Raises:
+            TimeoutError: none came within `patience`.
+        """
+        if self.patience is not None:
+            import select  # noqa: PLC0415  (few calls are patient; the others start sooner)
+
+            ready, _, _ = select.select([self.reader], [], [], self.patience)
+            if not ready:
+                raise TimeoutError
+        return self.reader.read(count)
+
+    def start_beating(self) -> None:
+        """Say every `BEAT_SECONDS` that this node lives, until `end`."""
+        self._resting.acquire()
+        _thread.start_new_thread(self._beat, ())
+
+    def end(self, message: Message) -> None:
+        """Send the last answer; no heartbeat follows it."""
+        self._stop_beating()
+        self.send(Message({**message.head, "end": True}, message.body))
+
+    def become(self, argv: list[str]) -> None:
+        """Replace this process by a program that speaks on the channel itself; no return.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+        with self._sending:
+            self._stop_beating()
+            os.dup2(self.reader.fileno(), 0)
+            os.dup2(self.output, 1)
+            os.dup2(sys.stderr.fileno(), 2)
+            os.execvp(argv[0], argv)  # noqa: S606  (argv as data, on purpose without a shell)
+
+    def _stop_beating(self) -> None:
+        self._ended = True
+        if self._resting.locked():
+            self._resting.release()
+
+    def _beat(self) -> None:
+        frame = Message({"beat": True}).encode()
+        while not self._resting.acquire(timeout=BEAT_SECONDS):
+            with self._sending:
+                if self._ended:
+                    return
+                try:
+                    self._write(frame)
+                except ControllerGone:
+                    return
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self.output, view) :]
+        except OSError as error:
+            self.gone = True
+            raise ControllerGone(str(error)) from error

@@ -1,0 +1,25 @@
+"""What is at a path, in words: for refusals of what somebody else may have put there."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFLNK: "link",
+    stat.S_IFREG: "file",
+    stat.S_IFSOCK: "socket",
+}
+
+
+def file_kind(seen: os.stat_result) -> str:
+    """Return the kind, owner and mode of what was seen."""
+    try:
+        owner = pwd.getpwuid(seen.st_uid).pw_name
+    except KeyError:
+        owner = str(seen.st_uid)
+    kind = _KINDS.get(stat.S_IFMT(seen.st_mode), "device")
+    return "a %s of user %s, mode %o" % (kind, owner, stat.S_IMODE(seen.st_mode))

@@ -1,0 +1,120 @@
+"""The agent's sources as one value: read from files, imported from memory, written as a program.
+
+The controller sends them on stdin, where nothing is installed; a run keeps them as one file in
+its folder, so that it is looked after by the same code for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import zlib
+
+TYPE_CHECKING = False
+# Not imported while running, here and in all that every call needs: `typing`, `importlib`, `json`,
+# `socket`, `threading` and what they import take a node longer to start than Python itself.
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Dict, Optional, Sequence
+
+    Sources = Dict[str, bytes]
+    """Module name → its source, deflated, with the loader's own text as zlib's dictionary.
+
+    Each is inflated and compiled only when imported.
+    """
+else:
+    ModuleSpec, ModuleType = type(sys.__spec__), type(sys)
+
+ENTRY = "clusterctl.node.agent.loader"
+
+_installed: Optional[Importer] = None
+
+
+class Importer:
+    """Imports the agent's modules from memory."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.packages = {"clusterctl.node", *(name.rpartition(".")[0] for name in sources)}
+        self._own = zlib.decompress(sources[ENTRY])
+
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        """Answer the import system for the names that are ours."""
+        del path, target
+        package = name in self.packages
+        if not package and name not in self.sources:
+            return None
+        origin = "<clusterctl>/" + name.replace(".", "/") + ".py"
+        spec = ModuleSpec(name, self, origin=origin, is_package=package)  # type: ignore[arg-type]
+        spec.has_location = True
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
+        """Leave the making of the module to the import system."""
+        del spec
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Compile and run a module's source."""
+        if module.__name__ not in self.packages:
+            source = self.get_source(module.__name__)
+            exec(compile(source, str(module.__file__), "exec"), module.__dict__)  # noqa: S102
+
+    def get_source(self, name: str) -> str:
+        """Return a module's text, for tracebacks too."""
+        return zlib.decompressobj(zdict=self._own).decompress(self.sources[name]).decode()
+
+
+def install(sources: Sources) -> None:
+    """Let this process import the agent's modules from `sources`."""
+    global _installed  # noqa: PLW0603  (one agent a process, by nature)
+    _installed = Importer(sources)
+    sys.meta_path.insert(0, _installed)
+    # This text was run before it could be imported; the module must know what is installed.
+    sys.modules[ENTRY] = ModuleType(ENTRY)
+    sys.modules[ENTRY].__dict__.update(globals(), __name__=ENTRY)
+
+
+def read_sources() -> Sources:
+    """Return the agent's modules: those this process runs from, else the files of `node/`."""
+    if _installed is not None:
+        return _installed.sources
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    files = [os.path.join(top, "wire.py")]
+    for folder, folders, names in os.walk(os.path.join(top, "node")):
+        folders.sort()
+        found = (name for name in sorted(names) if name.endswith(".py") and name != "__init__.py")
+        files += [os.path.join(folder, name) for name in found]
+    texts = {}
+    for path in files:
+        name = "clusterctl" + path[len(top) : -len(".py")].replace(os.sep, ".")
+        with open(path, "rb") as file:
+            texts[name] = file.read()
+    own = texts.pop(ENTRY)
+    sources = {ENTRY: zlib.compress(own, 9)}
+    for name, text in texts.items():
+        deflate = zlib.compressobj(9, zdict=own)
+        sources[name] = deflate.compress(text) + deflate.flush()
+    return sources
+
+
+def program() -> bytes:
+    """Return the agent as the text of one file.
+
+    `python3 -X utf8 -I -S FILE module:function ARG…` calls the function with the arguments.
+    """
+    return _PROGRAM % marshal.dumps(read_sources(), 2)
+
+
+_PROGRAM = b"""import marshal, sys, zlib
+sources = marshal.loads(%r)
+space = {"__name__": "clusterctl.node.agent.loader"}
+exec(compile(zlib.decompress(sources[space["__name__"]]), "<clusterctl>/loader.py", "exec"), space)
+space["install"](sources)
+module, _, function = sys.argv[1].partition(":")
+sys.exit(getattr(__import__(module, fromlist=[function]), function)(*sys.argv[2:]))
+"""

@@ -1,0 +1,95 @@
+"""The agent: takes one request from the channel, runs its operation, answers, and is gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from clusterctl.node.agent.call_channel import CallChannel, ControllerGone, OperationError
+from clusterctl.node.agent.operations import OPERATIONS
+from clusterctl.wire import Message, read_message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict
+
+    Operation = Callable[[Dict[str, Any], bytes, CallChannel], Message]
+
+
+def serve(marker: bytes) -> None:
+    """Answer the one request that follows on stdin; never returns.
+
+    Args:
+        marker: what the controller waits for before it takes bytes for frames.
+    """
+    link = take_channel()
+    code = 0
+    try:
+        os.write(link.output, marker)
+        request = read_message(link.reader)
+        if request is not None:
+            link.start_beating()
+            link.end(answer(request, link))
+    except ControllerGone:
+        code = 1
+    except BaseException:  # noqa: BLE001  (the controller is told by the broken stream and stderr)
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    # Not sys.exit: an abandoned thread, stuck in the kernel for a dead mount, must not hold us.
+    os._exit(code)
+
+
+def take_channel() -> CallChannel:
+    """Move the channel from 0, 1 and 2 to descriptors that no child inherits."""
+    channel = [os.dup(number) for number in (0, 1, 2)]  # close-on-exec, by Python's default
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
+    sys.stderr = os.fdopen(channel[2], "w", buffering=1, encoding="utf-8", errors="replace")
+    return CallChannel(os.fdopen(channel[0], "rb", buffering=0), channel[1])
+
+
+def answer(request: Message, channel: CallChannel) -> Message:
+    """Run the operation that a request names, and return its last answer.
+
+    An error that the operation did not foresee is `crash` in the head, with the traceback.
+    """
+    try:
+        operation = find(request.head["op"])
+        return operation(request.head.get("args", {}), request.body, channel)
+    except OperationError as error:
+        return Message(error.head())
+    except ControllerGone:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, the controller must hear of it)
+        import traceback  # noqa: PLC0415  (its import takes time that every other call saves)
+
+        words = "".join(traceback.format_exception_only(type(error), error)).strip()
+        return Message({"crash": words, "traceback": traceback.format_exc()})
+
+
+def find(op: str) -> Operation:
+    """Import the function of an operation."""
+    module, _, function = OPERATIONS[op].partition(":")
+    found: Operation = getattr(__import__(module, fromlist=[function]), function)
+    return found
+
+
+def hello(args: dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Give the arguments and the body back, with what runs here: does this way work at all?"""
+    del channel
+    head = {"args": args, "python": sys.version.split()[0], "executable": sys.executable}
+    return Message({**head, "host": os.uname().nodename, "uid": os.getuid()}, body)
+
+
+def echo(args: dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Give back each message that comes, until the controller says no more."""
+    channel.send(Message({"args": args}, body))
+    count = 0
+    while (message := channel.receive()) is not None:
+        channel.send(message)
+        count += 1
+        if message.head.get("last"):
+            break
+    return Message({"count": count})

@@ -1,0 +1,87 @@
+"""Work in a child process that must keep moving: what hangs is left behind within a time.
+
+A read on a dead mount cannot be interrupted, and a damaged file may crash its reader. So the
+child tells on a pipe how far it is, and its silence ends the work. It ends with the controller
+too: nobody would read the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from typing import Any, Callable, Dict, Generator, Iterator
+
+from clusterctl.node.agent import child_tasks
+from clusterctl.node.agent.call_channel import CallChannel, ControllerGone
+
+Report = Callable[[Dict[str, Any]], None]
+_LOOK_SECONDS = 0.25
+
+
+class Stuck(Exception):  # noqa: N818  (a state of the world, not a fault)
+    """The child told nothing for as long as it may be silent."""
+
+
+class Crashed(Exception):  # noqa: N818  (a state of the world, not a fault)
+    """The child ended before its work did; `str()` says how."""
+
+
+def watch_child(
+    work: Callable[[Report], None], channel: CallChannel, *, silence: float
+) -> Generator[Dict[str, Any], None, None]:
+    """Run work in a child process; yield what it tells.
+
+    Args:
+        work: what is done there; whatever it tells counts as a sign of life.
+        channel: of the call that this is a part of.
+        silence: seconds without a sign of life until the child is left behind.
+
+    Raises:
+        Stuck: it was silent for too long.
+        Crashed: it ended by a signal or an exception.
+        ControllerGone: the controller has closed the connection.
+    """
+
+    def body(write: Callable[[bytes], None]) -> None:
+        work(lambda told: write(json.dumps(told).encode() + b"\n"))
+
+    child = child_tasks.run_function("keep moving", body, silence)
+    try:
+        yield from _lines(child, channel, silence)
+        while not child.reap():
+            _check(child, channel)
+            time.sleep(0.005)
+    finally:
+        if child.state == "running":
+            child.abandon("left")
+    if child.exit_code:
+        words = child.words.decode("utf-8", "replace").strip()
+        raise Crashed(words or "exit code %d" % child.exit_code)
+
+
+def _lines(
+    child: child_tasks.Child, channel: CallChannel, silence: float
+) -> Iterator[Dict[str, Any]]:
+    ready = select.poll()
+    for descriptor in child.open:
+        ready.register(descriptor, select.POLLIN)
+    cut = b""
+    while child.open:
+        for descriptor, _ in ready.poll(1000 * _LOOK_SECONDS):
+            child.take(descriptor)
+            if descriptor not in child.open:
+                ready.unregister(descriptor)
+        if child.output:
+            child.deadline = time.monotonic() + silence
+            *lines, cut = (cut + child.output).split(b"\n")
+            child.output = b""
+            yield from map(json.loads, lines)
+        _check(child, channel)
+
+
+def _check(child: child_tasks.Child, channel: CallChannel) -> None:
+    if channel.gone:
+        raise ControllerGone("the controller has closed the connection")
+    if time.monotonic() >= child.deadline:
+        raise Stuck

@@ -1,0 +1,1 @@
+"""Which checkpoints a folder holds, and whether each is complete."""

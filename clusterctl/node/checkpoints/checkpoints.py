@@ -1,0 +1,264 @@
+"""The operation `checkpoints`: which checkpoints a folder on this node holds, and are they whole.
+
+Runs on nodes: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from typing import Any, Dict, List, Optional
+
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.agent.watched_child import Crashed, Report, Stuck, watch_child
+from clusterctl.node.checkpoints import formats, names
+from clusterctl.node.checkpoints.files import TENSOR_SUFFIXES, Inspection, elsewhere, files_of
+from clusterctl.node.checkpoints.origin import Origin
+from clusterctl.node.checkpoints.torch_zip import Beat, Broken
+from clusterctl.wire import Message
+
+SILENCE = 15.0
+"""Seconds in which a folder that works shows something of itself."""
+TELL_SECONDS = 0.5
+_MOST_CRASHES = 20
+
+
+def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:
+    """List the candidates, the one last written first, or judge the one that is asked for.
+
+    The controller gets its progress: messages with `read`, the bytes so far.
+
+    Args: `workdir` and `path` (the job's checkpoint folder, relative to it or not, may be None),
+    `which` ("latest", or a path: absolute, in workdir or in `path`), `verify` (check content,
+    not only structure), `compare` (sum up all content, for other nodes' to be compared with),
+    `world_size` (of the run that is resumed), `silence` (seconds), and what `Origin` takes.
+
+    Raises:
+        OperationError: `missing`: there is no such path; `stuck`: it does not answer.
+    """
+    seen: Dict[str, Dict[str, Any]] = {}
+    head: Dict[str, Any] = {}
+    begun: Dict[str, Dict[str, Any]] = {}
+    silence = float(args.get("silence") or SILENCE)
+    for _ in range(_MOST_CRASHES):
+        now = ""
+        done = list(seen)
+        try:
+            work = watch_child(lambda tell: _work(args, done, tell), channel, silence=silence)  # noqa: B023
+            with contextlib.closing(work) as telling:
+                for told in telling:
+                    if "error" in told:
+                        raise OperationError(*told["error"])
+                    if "candidate" in told:
+                        seen[told["candidate"]["path"]] = told["candidate"]
+                    head.update(told.get("head", {}))
+                    now = told.get("looking", now)
+                    begun.update({now: told["begun"]} if "begun" in told else {})
+                    if "read" in told:
+                        channel.send(Message({"read": told["read"]}))
+        except Stuck:
+            place = now or _folder(args)
+            message = "%s does not answer: nothing came from it for %.0f s" % (place, silence)
+            raise OperationError("stuck", message, path=place) from None
+        except Crashed as crash:
+            if not now:
+                raise OperationError("crashed", "cannot look: %s" % crash) from crash
+            why = "it cannot be read: its reader ended (%s)" % crash
+            seen[now] = {**begun.get(now, _blank(now)), "why": why}
+            continue
+        break
+    candidates = sorted(seen.values(), key=lambda one: one["time"], reverse=True)
+    return Message({**head, "candidates": candidates})
+
+
+def _folder(args: Dict[str, Any]) -> str:
+    workdir = os.path.expanduser(args.get("workdir") or ".")
+    return os.path.join(workdir, os.path.expanduser(args.get("path") or "."))
+
+
+def _work(args: Dict[str, Any], done: List[str], tell: Report) -> None:
+    """Judge what is asked for, in a child: each look may hang or crash."""
+    pulse = _Pulse(tell)
+    folder = _folder(args)
+    which = args.get("which") or "latest"
+    try:
+        if which == "latest":
+            paths = _found_in(folder, pulse)
+        else:
+            paths = [_resolve(which, os.path.expanduser(args.get("workdir") or "."), folder)]
+            folder = os.path.dirname(paths[0])
+    except OperationError as error:
+        tell({"error": [error.kind, str(error)]})
+        return
+    origin = Origin(args, folder)
+    tell({"head": {"folder": folder, "knows": origin.knows}})
+    judge = _Judge(args, origin, tell, pulse)
+    for path in paths:
+        if path not in done:
+            tell({"looking": path})
+            tell({"candidate": judge.answer(path)})
+
+
+def _resolve(which: str, workdir: str, folder: str) -> str:
+    which = os.path.expanduser(which)
+    places = [os.path.join(workdir, which), os.path.join(folder, which)]
+    for place in places:
+        if os.path.exists(place):
+            return os.path.normpath(place)
+    raise OperationError("missing", "there is no %s" % " nor ".join(dict.fromkeys(places)))
+
+
+def _found_in(folder: str, pulse: Beat) -> List[str]:
+    """List what in a folder is a checkpoint or is named as one; the folder itself if it is one.
+
+    What is named so and cannot be used is listed too: nobody is to take an older one unawares.
+    """
+    try:
+        inside = sorted(name for name in os.listdir(folder) if not names.is_set_aside(name))
+    except OSError as error:
+        raise OperationError("missing", "cannot list %s: %s" % (folder, error.strerror)) from error
+    kinds: Dict[str, Optional[str]] = {}
+    for name in inside:
+        kinds[name] = formats.checkpoint_kind(os.path.join(folder, name))
+        pulse(0)
+    folders = [name for name in inside if kinds[name] not in (None, "file")]
+    if formats.checkpoint_kind(folder) and not folders:
+        return [os.path.normpath(folder)]
+    found = [
+        name
+        for name in inside
+        if _is_candidate(folder, name, kinds[name], beside_folders=bool(folders))
+    ]
+    return [os.path.normpath(os.path.join(folder, name)) for name in found]
+
+
+def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders: bool) -> bool:
+    marked = names.read_name(name).any
+    if kind == "file":
+        # Beside checkpoint-N lie model.safetensors and training_args.bin, which are none.
+        return marked or not beside_folders
+    path = os.path.join(folder, name)
+    if kind is None and not os.path.isdir(path):
+        special = os.path.lexists(path) and not os.path.isfile(path)
+        return marked and special and name.endswith(TENSOR_SUFFIXES)
+    return kind is not None or marked or names.is_unfinished(name)
+
+
+def _blank(path: str) -> Dict[str, Any]:
+    """Return the answer about a path of which nothing is known yet."""
+    name = os.path.basename(path)
+    told = names.read_name(name)
+    return {
+        "path": path,
+        "name": name,
+        "real": [],
+        "format": "unknown",
+        "step": told.step,
+        "epoch": told.epoch,
+        "date": told.date,
+        "time": 0.0,
+        "run": "",
+        "older": False,
+        "complete": False,
+        "verified": False,
+        "why": "",
+        "hash": "",
+        "files": {},
+        "part": None,
+        "doubts": [],
+        "mixed": "",
+        "bytes": 0,
+    }
+
+
+class _Pulse:
+    """Tells the parent how much was read, not too often; that it lives, by the same."""
+
+    def __init__(self, tell: Report) -> None:
+        self._tell = tell
+        self._read = 0
+        self._told = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self._read += count
+        now = time.monotonic()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell({"read": self._read})
+
+
+class _Judge:
+    """Says what paths are worth; whatever is wrong with one is part of the answer."""
+
+    def __init__(self, args: Dict[str, Any], origin: Origin, tell: Report, pulse: Beat) -> None:
+        self._args = args
+        self._origin = origin
+        self._tell = tell
+        self._pulse = pulse
+
+    def answer(self, path: str) -> Dict[str, Any]:
+        answer = _blank(path)
+        try:
+            answer["time"] = os.stat(path).st_mtime
+            answer["real"] = elsewhere(path, self._pulse)
+        except OSError:
+            answer["why"] = "it was renamed or removed while we looked"
+            return answer
+        answer["run"], answer["older"] = self._origin.writer(answer["time"])
+        self._tell({"begun": answer})
+        kind = formats.checkpoint_kind(path)
+        answer["format"] = kind or "unknown"
+        if names.is_unfinished(answer["name"]) and os.path.isdir(path):
+            answer["why"] = "it is being written, or its writer died"
+        elif kind is None:
+            answer["why"] = _why_none(path)
+        else:
+            try:
+                self._look_into(path, kind, answer)
+            except Broken as broken:
+                answer["why"] = str(broken)
+            except OSError as error:
+                answer["why"] = "it cannot be read: %s" % error
+            except Exception as error:  # noqa: BLE001  (damage leads to any, and hides no other)
+                answer["why"] = "it cannot be read: %r" % error
+            answer["complete"] = not answer["why"]
+        return answer
+
+    def _look_into(self, path: str, kind: str, answer: Dict[str, Any]) -> None:
+        step = formats.step_in(path)
+        answer["step"] = answer["step"] if step is None else step
+        files = dict(files_of(path, self._pulse))
+        if files:
+            answer["time"] = max(status.st_mtime for status in files.values())
+        answer["bytes"] = sum(status.st_size for status in files.values())
+        writer = self._origin.writer(answer["time"], formats.run_in(path))
+        answer["run"], answer["older"] = writer
+        look = Inspection(
+            content=bool(self._args.get("verify")),
+            compare=bool(self._args.get("compare")),
+            world_size=self._origin.world_size(writer.run),
+            supposed=self._args.get("world_size"),
+            beat=self._pulse,
+        )
+        answer["verified"] = look.content
+        try:
+            found = formats.verify(path, kind, look)
+        except formats.PartOnly as part:
+            found = part.found
+            answer["why"] = str(part)
+        answer.update(hash=found.identity, files=found.files, part=found.part)
+        answer.update(doubts=found.doubts, mixed=found.mixed)
+
+
+def _why_none(path: str) -> str:
+    try:
+        if not os.path.isdir(path):
+            regular = stat.S_ISREG(os.stat(path).st_mode)
+            return "it is none of the known kinds of checkpoint" if regular else "it is not a file"
+        if not os.listdir(path):
+            return "it is empty"
+    except OSError as error:
+        return "it cannot be listed: %s" % error.strerror
+    return "it is none of the known kinds of checkpoint"

@@ -1,0 +1,157 @@
+"""The files of a checkpoint: which there are, what they say, and one by one whether they are whole.
+
+Runs on nodes: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from clusterctl.node.checkpoints import safetensors_files, torch_files
+from clusterctl.node.checkpoints.torch_zip import CHUNK, Beat, Broken, Unproven
+
+TENSOR_SUFFIXES = (safetensors_files.SUFFIX, *torch_files.SUFFIXES)
+_JSON_LIMIT = 256 * 1024 * 1024
+
+
+def no_beat(_count: int) -> None:
+    """Tell nobody."""
+
+
+class Inspection(NamedTuple):
+    """How closely to look."""
+
+    content: bool
+    """Every byte that has a checksum, not only names, headers and sizes."""
+    compare: bool = False
+    """Sum up every byte, so that equal sizes do not pass for equal content."""
+    world_size: Optional[int] = None
+    """Of the run that wrote it, where known."""
+    supposed: Optional[int] = None
+    """Of the run that is resumed, which may have been of another size."""
+    beat: Beat = no_beat
+    """Told of every piece that was read."""
+
+    def at(self, folder: str, names: Iterable[str]) -> Set[str]:
+        """Check files of a folder by themselves; return those that nothing proves.
+
+        Raises:
+            Broken: one is missing, cut or changed.
+        """
+        unproven = set()
+        for name in sorted(names):
+            try:
+                self._file(os.path.join(folder, name), name)
+            except Unproven:
+                unproven.add(name)
+        return unproven
+
+    def _file(self, path: str, name: str) -> None:
+        require_file(path, name)
+        if name.endswith(safetensors_files.SUFFIX):
+            safetensors_files.check_safetensors(path)
+            raise Unproven(name)
+        if name.endswith(torch_files.SUFFIXES):
+            torch_files.check_torch_file(path, content=self.content, beat=self.beat)
+
+
+class CheckpointContents:
+    """What was seen of one checkpoint."""
+
+    def __init__(self) -> None:
+        self.identity = ""
+        """Equal on two nodes that hold the same checkpoint."""
+        self.files: Dict[str, str] = {}
+        """Each file's size, or its digest if it was read: says which one differs."""
+        self.part: Optional[Dict[str, Any]] = None
+        """`ranks` held here of `world_size`, where each node may hold its own ranks' files."""
+        self.doubts: List[str] = []
+        """What speaks against it, though it proves nothing."""
+        self.mixed = ""
+        """Why it may be of two saves."""
+
+    def note(self, unproven: Iterable[str]) -> None:
+        """Doubt the content of files that nothing proves."""
+        names = sorted(unproven)
+        if names:
+            more = " and %d more" % (len(names) - 3) if len(names) > 3 else ""  # noqa: PLR2004
+            listed = ", ".join(names[:3]) + more
+            self.doubts.append("structure read, content not checksummed: %s" % listed)
+
+
+def require_file(path: str, name: str) -> None:
+    """Refuse what is no regular file with something in it: a pipe would keep its reader for ever.
+
+    Raises:
+        Broken: it is not one.
+    """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        dangling = ": it is a link to nothing" if os.path.islink(path) else ""
+        raise Broken("%s is missing%s" % (name, dangling)) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise Broken("%s is not a file" % name)
+    if found.st_size == 0:
+        raise Broken("%s is empty" % name)
+
+
+def digest(path: str, beat: Beat = no_beat) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    found = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for chunk in iter(lambda: stream.read(CHUNK), b""):
+            found.update(chunk)
+            beat(len(chunk))
+    return found.hexdigest()
+
+
+def read_json(path: str) -> Dict[str, Any]:
+    """Read a JSON object; an empty one for what is missing or something else."""
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > _JSON_LIMIT:
+            return {}
+        with open(path, "rb") as stream:
+            value = json.load(stream)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def files_of(path: str, beat: Beat = no_beat) -> Iterator[Tuple[str, os.stat_result]]:
+    """Yield a checkpoint's regular files, by their paths within it; links are followed.
+
+    Links to nothing, pipes and the like are left out: whoever needs one finds it missing.
+    """
+    paths = [path] if not os.path.isdir(path) else _walk(path)
+    for file in paths:
+        beat(0)
+        try:
+            found = os.stat(file)
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            name = os.path.basename(path) if file == path else os.path.relpath(file, path)
+            yield name, found
+
+
+def _walk(path: str) -> List[str]:
+    return [
+        os.path.join(folder, name) for folder, _, names in os.walk(path) for name in sorted(names)
+    ]
+
+
+def elsewhere(path: str, beat: Beat = no_beat) -> List[str]:
+    """Return where the path and its files really are, if links lead out of it."""
+    real = os.path.realpath(path)
+    found = {real}
+    for file in [] if not os.path.isdir(path) else _walk(path):
+        beat(0)
+        target = os.path.realpath(file) if os.path.islink(file) else real + os.sep
+        if not target.startswith(real + os.sep):
+            found.add(target)
+    return sorted(found)

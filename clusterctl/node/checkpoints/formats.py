@@ -1,0 +1,228 @@
+"""What "complete" means for each kind of checkpoint, quickly by structure and slowly by content.
+
+Runs on nodes: standard library only, Python 3.9. The kinds: `clusterctl` (MANIFEST.json with
+sizes and SHA-256, COMPLETE), `dcp` (torch distributed checkpoint), `trainer` (Hugging Face
+Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt beside metadata.json) and `file`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Any, Callable, Dict, Iterable, List, Optional
+
+from clusterctl.node.checkpoints.dcp_files import METADATA, check_dcp
+from clusterctl.node.checkpoints.files import (
+    TENSOR_SUFFIXES,
+    CheckpointContents,
+    Inspection,
+    digest,
+    files_of,
+    read_json,
+)
+from clusterctl.node.checkpoints.torch_files import numbers_inside
+from clusterctl.node.checkpoints.torch_zip import Broken
+from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer
+
+MANIFEST = "MANIFEST.json"
+COMPLETE = "COMPLETE"
+_RANK_METADATA = "metadata.json"
+_RANK_FILE = re.compile(r"model_state_rank_?(\d+)\.(?:pt|pth|bin|safetensors)")
+_OWN = re.compile(r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl")
+"""Files that each node may have of its own beside the same checkpoint."""
+SAVE_SECONDS = 900.0
+"""The ranks' files of one save are all written within this long."""
+_SMALL = 1024 * 1024
+"""Files up to this size are compared between nodes by content at a quick look, too."""
+
+
+class PartOnly(Broken):
+    """What is here is whole, but the other ranks' files are not here."""
+
+    def __init__(self, message: str, found: CheckpointContents) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+def checkpoint_kind(path: str) -> Optional[str]:
+    """Name the kind of checkpoint that a path is; None: it is not one."""
+    if os.path.isfile(path):
+        return "file" if path.endswith(TENSOR_SUFFIXES) else None
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return None
+    signs = {
+        "clusterctl": MANIFEST in names or COMPLETE in names,
+        "dcp": METADATA in names or any(name.endswith(".distcp") for name in names),
+        "rank-files": any(_RANK_FILE.fullmatch(name) for name in names),
+        "trainer": TRAINER_STATE in names
+        or bool(names and re.fullmatch(r"checkpoint-\d+", os.path.basename(path))),
+    }
+    return next((kind for kind, seen in signs.items() if seen), None)
+
+
+def step_in(path: str) -> Optional[int]:
+    """Return the step that a checkpoint itself says."""
+    if os.path.isfile(path):
+        return numbers_inside(path).get("step")
+    for name in (MANIFEST, "state.json", TRAINER_STATE, _RANK_METADATA):
+        step = _step(read_json(os.path.join(path, name)))
+        if step is not None:
+            return step
+    return None
+
+
+def run_in(path: str) -> str:
+    """Return the run that a checkpoint itself says wrote it; empty: it says none."""
+    said = read_json(os.path.join(path, MANIFEST)).get("run")
+    return said if isinstance(said, str) else ""
+
+
+def _step(state: Dict[str, Any]) -> Optional[int]:
+    said = (state.get(key) for key in ("step", "global_step"))
+    return next((step for step in said if type(step) is int), None)
+
+
+def verify(path: str, kind: str, look: Inspection) -> CheckpointContents:
+    """Check one checkpoint.
+
+    Raises:
+        Broken: it is not complete; `str()` says what is missing or changed.
+    """
+    found = CheckpointContents()
+    _KINDS[kind](path, look, found)
+    if not found.identity:
+        _sum_up(path, look, found)
+    return found
+
+
+def _ours(path: str, look: Inspection, found: CheckpointContents) -> None:
+    manifest = os.path.join(path, MANIFEST)
+    if not os.path.isfile(manifest):
+        raise Broken("%s is missing" % MANIFEST)
+    if not os.path.isfile(os.path.join(path, COMPLETE)):
+        raise Broken("%s is missing: it was not written to its end" % COMPLETE)
+    found.identity = digest(manifest)
+    with open(os.path.join(path, COMPLETE), encoding="utf-8", errors="replace") as stream:
+        sealed = stream.read(4096).strip()
+    if found.identity != sealed:
+        raise Broken("%s is not the one that %s was written for" % (MANIFEST, COMPLETE))
+    for name, wanted in _manifest_files(manifest).items():
+        _compare(os.path.join(path, name), name, wanted, look)
+
+
+def _manifest_files(manifest: str) -> Dict[str, Dict[str, Any]]:
+    files = read_json(manifest).get("files")
+    if not isinstance(files, dict) or not files:
+        raise Broken("%s lists no files" % MANIFEST)
+    for name, wanted in files.items():
+        inside = not os.path.isabs(name) and ".." not in name.split("/")
+        if not (inside and isinstance(wanted, dict) and {"size", "sha256"} <= set(wanted)):
+            raise Broken("%s has a broken entry: %r" % (MANIFEST, name))
+    return files
+
+
+def _compare(path: str, name: str, wanted: Dict[str, Any], look: Inspection) -> None:
+    if not os.path.isfile(path):
+        raise Broken("%s is missing" % name)
+    size = os.path.getsize(path)
+    if size != wanted["size"]:
+        raise Broken("%s has %d bytes, %s says %s" % (name, size, MANIFEST, wanted["size"]))
+    if look.content and digest(path, look.beat) != wanted["sha256"]:
+        raise Broken("%s is changed: its SHA-256 is not the one in %s" % (name, MANIFEST))
+
+
+def _dcp(path: str, look: Inspection, found: CheckpointContents) -> None:
+    doubts, mixed = check_dcp(path, content=look.content, beat=look.beat)
+    found.doubts += doubts
+    found.mixed = found.mixed or mixed
+
+
+def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
+    names = os.listdir(path)
+    matches = [match for match in map(_RANK_FILE.fullmatch, names) if match]
+    ranks = sorted({int(match[1]) for match in matches})
+    metadata = read_json(os.path.join(path, _RANK_METADATA))
+    found.note(look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
+    files = [os.path.join(path, match[0]) for match in matches]
+    inside = {os.path.basename(file): numbers_inside(file) for file in files}
+    world_size = _world_size([metadata, *inside.values()]) or look.world_size
+    steps = _one_save(files, inside, metadata)
+    if not steps:
+        found.doubts.append("nothing in the ranks' files says of which save they are")
+    missing = sorted(set(range(world_size or ranks[-1] + 1)) - set(ranks))
+    found.part = {
+        "ranks": ranks,
+        "world_size": world_size,
+        "supposed": look.supposed,
+        "metadata": bool(metadata),
+        "steps": steps,
+        "saved": [min(map(os.path.getmtime, files)), max(map(os.path.getmtime, files))],
+        "whole": not missing and bool(metadata),
+    }
+    if found.part["whole"]:
+        return
+    found.identity = "rank-files"
+    why = "model_state_rank%d.pt is missing" % missing[0] if missing else ""
+    raise PartOnly(why or "%s, which rank 0 writes, is missing" % _RANK_METADATA, found)
+
+
+def _world_size(said: Iterable[Dict[str, Any]]) -> Optional[int]:
+    """Return the first number of ranks that a part names."""
+    keys = ("world_size", "num_ranks", "num_processes")
+    numbers = (one.get(key) for one in said for key in keys)
+    return next((number for number in numbers if type(number) is int), None)
+
+
+def _one_save(
+    files: List[str], inside: Dict[str, Dict[str, Optional[int]]], metadata: Dict[str, Any]
+) -> List[int]:
+    """Return the step that the files say; the same folder may have been saved into twice.
+
+    Raises:
+        Broken: they are of several saves.
+    """
+    said = {name: numbers.get("step") for name, numbers in inside.items()}
+    by_all = all(step is not None for step in said.values())
+    every = {**said, _RANK_METADATA: _step(metadata)}
+    steps = sorted({step for step in every.values() if step is not None})
+    if len(steps) > 1:
+        listed = (one for one in sorted(every.items()) if one[1] is not None)
+        raise Broken("two saves are mixed: %s" % ", ".join("%s of step %s" % one for one in listed))
+    times = [os.path.getmtime(file) for file in files]
+    span = max(times) - min(times)
+    if span > SAVE_SECONDS and not by_all:  # copied one by one they still say the same step
+        raise Broken("two saves are mixed: the ranks' files were written %.0f s apart" % span)
+    return [step for step in said.values() if step is not None][:1]
+
+
+def _file(path: str, look: Inspection, found: CheckpointContents) -> None:
+    found.note(look.at(os.path.dirname(path), [os.path.basename(path)]))
+
+
+def _sum_up(path: str, look: Inspection, found: CheckpointContents) -> None:
+    """Sum up names, sizes and content, so that the same checkpoint elsewhere can be told."""
+    summed = hashlib.sha256()
+    for name, status in sorted(files_of(path, look.beat)):
+        if _OWN.fullmatch(name):
+            continue
+        told = "size %d" % status.st_size
+        file = path if os.path.isfile(path) else os.path.join(path, name)
+        if look.compare or status.st_size <= _SMALL:
+            told = digest(file, look.beat)
+        found.files[name] = told
+        line = "%s %d %s\n" % (name, status.st_size, told)
+        summed.update(line.encode("utf-8", "surrogateescape"))
+    found.identity = summed.hexdigest()
+
+
+_Check = Callable[[str, Inspection, CheckpointContents], None]
+_KINDS: Dict[str, _Check] = {
+    "clusterctl": _ours,
+    "dcp": _dcp,
+    "trainer": check_trainer,
+    "rank-files": _rank_files,
+    "file": _file,
+}

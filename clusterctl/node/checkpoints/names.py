@@ -1,0 +1,83 @@
+"""What the name of a checkpoint tells: a step, an epoch, a date, or that it is not one to take.
+
+Runs on nodes: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Optional, Tuple
+
+_NUMBER = r"(\d+)(?!\d|\.\d)([km](?![a-z0-9]))?"
+"""A whole number: what stands before a point and more digits is a loss or a version."""
+_STEP = re.compile(
+    r"(?<![a-z])(?:global[-_ ]?)?(?:steps?|iters?|iterations?)[-_= ]*" + _NUMBER, re.IGNORECASE
+)
+_CHECKPOINT = re.compile(
+    r"(?<![a-z])(?:checkpoints?|ckpts?|chkpts?)[-_= ]*" + _NUMBER, re.IGNORECASE
+)
+_EPOCH = re.compile(r"(?<![a-z])(?:epochs?|ep)[-_= ]*" + _NUMBER, re.IGNORECASE)
+_BARE = re.compile(r"(\d+)(?:\.[a-z]\w*)?", re.IGNORECASE)
+_DATE = re.compile(
+    r"(?<!\d)((?:19|20)\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)"
+    r"(?:[T_ .-]?([0-2]\d)[:_.h-]?([0-5]\d)(?:[:_.m-]?([0-5]\d))?)?(?!\d)",
+    re.IGNORECASE,
+)
+_UNFINISHED = re.compile(r"(?:^tmp[-_.].*|.*\.tmp(?:[-_.].*)?)", re.IGNORECASE)
+_SET_ASIDE = re.compile(
+    r".*(?:\.aside(?:[-_.].*)?|[._-](?:bak|backup|old|orig)\d*(?:[-_.~].*)?|~)", re.IGNORECASE
+)
+_LARGER = {"": 1, "k": 1_000, "m": 1_000_000}
+_MONTHS, _DAYS, _HOURS = 12, 31, 23
+
+
+class NameParts(NamedTuple):
+    """What a name tells."""
+
+    step: Optional[int] = None
+    epoch: Optional[int] = None
+    date: Optional[int] = None
+    """The digits from year to second, so that order of numbers is order of time."""
+
+    @property
+    def any(self) -> bool:
+        """It tells something by which checkpoints are ordered."""
+        return self != NameParts()
+
+
+def read_name(name: str) -> NameParts:
+    """Return what a checkpoint's name marks as a step, an epoch or a date."""
+    name = name.rsplit(".tmp", 1)[0]
+    date, rest = _date_in(name)
+    # A word for a step decides at once; `checkpoint-20241231` is rather a date.
+    step = _number(_STEP.search(name))
+    if step is None:
+        step = _number(_CHECKPOINT.search(rest))
+    if step is None:
+        bare = _BARE.fullmatch(rest)
+        step = int(bare[1]) if bare else None
+    return NameParts(step=step, epoch=_number(_EPOCH.search(name)), date=date)
+
+
+def is_unfinished(name: str) -> bool:
+    """Tell whether a name says that its writer is at work, or died: `step-5.tmp-a1b2`."""
+    return bool(_UNFINISHED.fullmatch(name))
+
+
+def is_set_aside(name: str) -> bool:
+    """Tell whether a name says that it was put out of use: `step-5.aside-a1b2`, `step-5.bak`."""
+    return bool(_SET_ASIDE.fullmatch(name))
+
+
+def _number(found: Optional[re.Match[str]]) -> Optional[int]:
+    return int(found[1]) * _LARGER[(found[2] or "").lower()] if found else None
+
+
+def _date_in(name: str) -> Tuple[Optional[int], str]:
+    """Return the first date in a name, and the name without it."""
+    for found in _DATE.finditer(name):
+        _, month, day, hour, *_ = (int(part or 0) for part in found.groups())
+        if 1 <= month <= _MONTHS and 1 <= day <= _DAYS and hour <= _HOURS:
+            date = "".join(part or "00" for part in found.groups())
+            return int(date), name[: found.start()] + name[found.end() :]
+    return None, name

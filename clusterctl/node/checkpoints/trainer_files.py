@@ -1,0 +1,117 @@
+"""Check a checkpoint of Hugging Face's Trainer: weights of all its kinds, and its last file.
+
+Runs on nodes: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, Iterable
+
+from clusterctl.node.checkpoints.dcp_files import check_dcp
+from clusterctl.node.checkpoints.files import (
+    TENSOR_SUFFIXES,
+    CheckpointContents,
+    Inspection,
+    read_json,
+)
+from clusterctl.node.checkpoints.safetensors_files import SUFFIX as SAFETENSORS
+from clusterctl.node.checkpoints.safetensors_files import check_safetensors
+from clusterctl.node.checkpoints.torch_zip import Broken
+
+TRAINER_STATE = "trainer_state.json"
+_INDEXES = (
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "adapter_model.safetensors.index.json",
+)
+_WHOLE_WEIGHTS = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+_OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
+
+
+def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> None:
+    """Check a checkpoint of Hugging Face's Trainer.
+
+    Raises:
+        Broken: it is not complete.
+    """
+    names = set(os.listdir(path))
+    if "checkpoint-is-incomplete.txt" in names:
+        raise Broken("checkpoint-is-incomplete.txt is there: it was not written to its end")
+    if not names:
+        raise Broken("it is empty")
+    deepspeed = _check_weights(path, names, look, found)
+    found.note(look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
+    if not read_json(os.path.join(path, TRAINER_STATE)):
+        raise Broken("%s, which is written last, is missing or broken" % TRAINER_STATE)
+    sharded = any(re.fullmatch(r"optimizer_\d+", name) for name in names)
+    if not (sharded or deepspeed or names.intersection(_OPTIMIZERS)):
+        found.doubts.append(
+            "optimizer.pt is missing: the Trainer resumes with a new optimizer, without a word"
+        )
+
+
+def _check_weights(
+    path: str, names: Iterable[str], look: Inspection, found: CheckpointContents
+) -> bool:
+    """Check the weights; return whether they are DeepSpeed's, with the optimizer's state.
+
+    Raises:
+        Broken: there are none, or some are missing.
+    """
+    present = set(names)
+    sharded = sorted(n for n in present if re.fullmatch(r"(pytorch_model_fsdp|optimizer)_\d+", n))
+    for name in sharded:
+        if os.path.isdir(os.path.join(path, name)):
+            try:
+                doubts, mixed = check_dcp(
+                    os.path.join(path, name), content=look.content, beat=look.beat
+                )
+                found.doubts += [doubt.replace(": ", ": %s/" % name, 1) for doubt in doubts]
+                found.mixed = found.mixed or mixed
+            except Broken as broken:
+                raise Broken("%s: %s" % (name, broken)) from broken
+    for index in sorted(present.intersection(_INDEXES)):
+        weights = read_json(os.path.join(path, index)).get("weight_map")
+        if not isinstance(weights, dict):
+            raise Broken("%s is broken" % index)
+        # Their content is read once, with all other files.
+        look._replace(content=False).at(path, set(map(str, weights.values())))
+        _check_index(path, index, weights)
+    deepspeed = False
+    for name in sorted(n for n in present if re.fullmatch(r"global_step\d+", n)):
+        deepspeed |= _check_deepspeed(os.path.join(path, name), name, look, found)
+    fsdp = any(name.startswith("pytorch_model_fsdp") for name in present)
+    if not (fsdp or deepspeed or present.intersection((*_INDEXES, *_WHOLE_WEIGHTS))):
+        raise Broken("it holds no weights")
+    return deepspeed
+
+
+def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:
+    """Look for every tensor that an index names in the header of its file.
+
+    Raises:
+        Broken: one is not there.
+    """
+    for file in sorted(set(map(str, weights.values()))):
+        if file.endswith(SAFETENSORS):
+            wanted = {name for name, place in weights.items() if place == file}
+            lost = sorted(wanted - set(check_safetensors(os.path.join(path, file))))
+            if lost:
+                raise Broken("%s holds no %s, which %s says" % (file, lost[0], index))
+
+
+def _check_deepspeed(folder: str, name: str, look: Inspection, found: CheckpointContents) -> bool:
+    files = [file for file in os.listdir(folder) if file.endswith(TENSOR_SUFFIXES)]
+    try:
+        unproven = look.at(folder, files)
+    except Broken as broken:
+        raise Broken("%s: %s" % (name, broken)) from broken
+    found.note({"%s/%s" % (name, file) for file in unproven})
+    return any(file.endswith("model_states.pt") for file in files)

@@ -1,0 +1,136 @@
+"""What was mirrored into a folder: the record that says which files are ours to replace or delete.
+
+It lies in the folder itself, so that every node of a shared filesystem and every controller knows
+the same. It is written before files change and again after, so a sync that was cut short knows
+its own files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from clusterctl.node.mirror.tree_hash import Entry, digest_of, entry_kind, path_bytes, path_text
+
+SCHEMA = 1
+FOLDER = b".clusterctl"
+"""Our folder within the mirrored one; never part of a tree."""
+
+NAME = os.path.join(FOLDER, b"manifest.json")
+
+_NAME_LIMIT, _PATH_LIMIT = 255, 4095
+"""Bytes that the system takes in a name, and in a whole path."""
+TICK_NS = 20_000_000
+"""Within this time of the manifest a file may have changed without its times showing it."""
+
+
+def is_temporary(root: bytes) -> bool:
+    """Tell whether a sync has begun to change a folder, and has not proven what it brought."""
+    try:
+        with open(os.path.join(root, NAME), "rb") as file:
+            document = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("tree", "") is None
+
+
+class Record(NamedTuple):
+    """What is known of one path."""
+
+    digests: List[str]
+    """Contents that came from us; two while a change is under way."""
+    ours: bool
+    """We put it there; otherwise it was found there, equal."""
+    stamp: List[int]
+    """Size, times and inode when it was last hashed; empty: never."""
+
+
+class Manifest:
+    """The record of one folder."""
+
+    def __init__(self, root: bytes) -> None:
+        """Read it; one that is missing or unreadable is empty, and then nothing there is ours."""
+        self.path = os.path.join(root, NAME)
+        self.tree: Optional[str] = None
+        self.records: Dict[bytes, Record] = {}
+        self.origin: Dict[str, str] = {}
+        """`host` and `folder` that the tree was placed from; empty: not known."""
+        self.seen: Dict[bytes, List[int]] = {}
+        """The stamps of what `current` has looked at, each from before its content was read."""
+        self._written = 0
+        self._prefix = os.path.join(root, b"")
+        try:
+            with open(self.path, "rb") as file:
+                document = json.load(file)
+                self._written = os.fstat(file.fileno()).st_mtime_ns
+            room = _PATH_LIMIT - len(self._prefix)
+            records = dict(_record(path, one, room) for path, one in document["files"].items())
+            origin = {str(k): str(v) for k, v in dict(document.get("from") or {}).items()}
+            tree = document["tree"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return
+        self.tree, self.records, self.origin = tree, records, origin
+
+    def current(self, path: bytes) -> Optional[Entry]:
+        """Return what is at a path now; None: nothing, a folder or a special file.
+
+        A file that was hashed before and whose size, times and inode are the same is not read.
+        """
+        full = self._prefix + path
+        try:
+            status = os.lstat(full)
+            kind = entry_kind(status)
+            if kind is None:
+                return None
+            self.seen[path] = stamp(status)
+            record = self.records.get(path)
+            if record and record.stamp == self.seen[path] and self._is_settled(status):
+                return Entry(kind, record.digests[-1])
+            return Entry(kind, digest_of(full, kind))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, tree: Optional[str], records: Dict[bytes, Record]) -> None:
+        """Replace the record, whole; `tree` None: a change is under way."""
+        self.tree, self.records = tree, records
+        files = {path_text(path): list(record) for path, record in sorted(records.items())}
+        document = {"schema": SCHEMA, "tree": tree, "from": self.origin, "files": files}
+        temporary = self.path + b".new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # written into, one that is linked elsewhere would change there
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
+            file.write(
+                json.dumps(document, separators=(",", ":"))
+            )  # `dump` takes ten times as long
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    def _is_settled(self, status: os.stat_result) -> bool:
+        return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - TICK_NS
+
+
+def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
+    """Read one path's record; whoever may write to the folder may have written it.
+
+    Raises:
+        TypeError, ValueError: it is none of ours.
+    """
+    digests, ours, stamped = item
+    whole = isinstance(digests, list) and isinstance(ours, bool) and isinstance(stamped, list)
+    if not (whole and digests and all(isinstance(digest, str) for digest in digests)):
+        raise TypeError(path)
+    name = path_bytes(path)
+    parts = name.split(b"/")
+    longest = max(map(len, parts))
+    inside = {b"", b".", b"..", FOLDER}.isdisjoint(parts) and b"\0" not in name
+    if not inside or longest > _NAME_LIMIT or len(name) > room:
+        raise ValueError(path)
+    return name, Record(digests, ours, stamped)
+
+
+def stamp(status: os.stat_result) -> List[int]:
+    """Return what changes when a file does."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

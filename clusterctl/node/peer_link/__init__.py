@@ -1,0 +1,1 @@
+"""The encrypted link between the supervisors of a run."""

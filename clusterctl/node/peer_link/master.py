@@ -1,0 +1,154 @@
+"""The master's side of the link: hears every worker, and tells the others."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import time
+from typing import Any, Dict, Optional, Set
+
+from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
+from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, server_context
+from clusterctl.node.supervisor.listener import Listener, UnauthenticatedPeers
+from clusterctl.node.supervisor.reactor import Reactor
+
+HELLO_SECONDS = 10.0
+"""A connection that has not shown who it is by then is closed."""
+STRANGERS = 32
+"""How many of these there may be at a time, beyond the workers of the run."""
+
+
+class Master:
+    """The master's side: hears every worker, and tells the others."""
+
+    def __init__(
+        self, reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+    ) -> None:
+        """Listen on the data network.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        link = job["link"]
+        self._reactor, self._said = reactor, said
+        self._token, self._lost_after = secrets["token"], link["lost_after"]
+        self._context = server_context(link["certificate"], secrets["key"])
+        self._channels: Dict[str, TlsChannel] = {}
+        self._last: Dict[str, float] = {}
+        self._words: Dict[str, str] = {}
+        self._ending: Optional[PeerMessage] = None
+        self.missing: Set[str] = set(job["workers"])
+        """Workers that have never been there."""
+        self._expected = set(job["workers"])
+        self._finished: Set[str] = set()
+        family = socket.AF_INET6 if ":" in link["address"] else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((link["address"], link["port"]))
+            listening.listen(1024)
+        except OSError:
+            listening.close()
+            raise
+        self.port: int = listening.getsockname()[1]
+        # A worker is a stranger too until its hello: all of them may come at once.
+        most = STRANGERS + len(self._expected)
+        self._strangers = UnauthenticatedPeers(reactor, most=most, seconds=HELLO_SECONDS)
+        self._listener = Listener(reactor, listening, self._take)
+        reactor.every(beat_seconds(self._lost_after), self._judge)
+
+    @property
+    def acknowledged(self) -> bool:
+        """Nothing more is to be said or heard: every worker that was there has ended."""
+        return not (set(self._last) - self._finished)
+
+    @property
+    def all_done(self) -> bool:
+        """Every worker of the run has ended."""
+        return self._expected <= self._finished
+
+    def give_up_on_missing(self) -> None:
+        """Expect those no longer that have never been there."""
+        self._finished |= self.missing
+
+    def send_ending(self, message: PeerMessage) -> None:
+        """Tell every worker, also one that comes later, that the run ends.
+
+        Only of the first ending: one that brings down all nodes is reported by each of them.
+        """
+        if self._ending is None:
+            self._ending = message
+            for channel in self._channels.values():
+                channel.send({"ending": message})
+
+    def send_bye(self, state: str) -> None:
+        """Nobody needs to know that the master's part is over."""
+
+    def close(self) -> None:
+        """Leave."""
+        self._listener.close()
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        channel = TlsChannel(
+            self._reactor,
+            connection,
+            Tls(self._context, server_side=True),
+            on_message=self._heard,
+            on_over=self._over,
+        )
+        self._strangers.add(channel.close, address)
+
+    def _heard(self, channel: TlsChannel, message: PeerMessage) -> None:
+        if not channel.name:
+            self._greet(channel, message.get("hello"))
+            return
+        self._last[channel.name] = channel.heard
+        if "ping" in message:
+            channel.send({"pong": message["ping"], "at": time.time()})
+        elif "ending" in message:
+            ending = ending_in(message)
+            self.send_ending(ending)
+            self._said.ending(ending)
+        elif "bye" in message:
+            self._finished.add(channel.name)
+            channel.send({"bye": True})
+
+    def _greet(self, channel: TlsChannel, hello: object) -> None:
+        """Take a worker in: one that was told this run's secret and is expected."""
+        told = hello if isinstance(hello, dict) else {}
+        name, token = str(told.get("node")), str(told.get("token"))
+        known = hmac.compare_digest(
+            token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
+        )
+        self._strangers.remove(channel.close)
+        if not known or name not in self._expected:
+            channel.close()
+            return
+        channel.name = name
+        if name in self._channels:
+            self._channels.pop(name).close()
+        self._channels[name] = channel
+        self._last[name] = channel.heard
+        channel.send({"welcome": True})
+        if self._ending is not None:
+            channel.send({"ending": self._ending})
+        if name in self.missing:
+            self.missing.remove(name)
+            self._said.joined(name)
+
+    def _over(self, channel: TlsChannel, why: str) -> None:
+        self._strangers.remove(channel.close)
+        if self._channels.get(channel.name) is channel:
+            del self._channels[channel.name]
+            self._words[channel.name] = why
+
+    def _judge(self) -> None:
+        now = time.monotonic()
+        for name, channel in self._channels.items():
+            self._last[name] = max(self._last[name], channel.heard)
+        for name, last in list(self._last.items()):
+            if name not in self._finished and now - last > self._lost_after:
+                self._finished.add(name)
+                self._said.lost(name, self._words.get(name, "connected, but silent"))

@@ -1,0 +1,70 @@
+"""The link between the supervisors of a run: who lives, who ended badly, whose clock says what.
+
+Workers keep a connection to the master's supervisor over the data network. A message says at once
+what silence would say late; a connection that breaks is made again, and costs nothing unless the
+silence lasts. The controller takes no part.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, Set
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage
+from clusterctl.node.supervisor.reactor import Reactor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+    from clusterctl.node.peer_link.master import Master
+    from clusterctl.node.peer_link.worker import Worker
+
+    Peers = Union[Master, Worker, "NoPeers"]
+
+
+class NoPeers:
+    """The link of a run on one node: nobody to hear, nobody to tell."""
+
+    port = 0
+    acknowledged = True
+    all_done = True
+
+    def __init__(self) -> None:
+        self.missing: Set[str] = set()
+
+    def give_up_on_missing(self) -> None:
+        """There is nobody to miss."""
+
+    def send_ending(self, message: PeerMessage) -> None:
+        """There is nobody to tell."""
+
+    def send_bye(self, state: str) -> None:
+        """There is nobody to tell."""
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+
+def connect(
+    reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+) -> Peers:
+    """Return this node's side of the link.
+
+    Raises:
+        OSError: the master's address cannot be listened on.
+        OperationError: `python`: this Python has no `ssl`.
+    """
+    if job["nnodes"] == 1:
+        return NoPeers()
+    try:  # here, because a run on one node needs no encryption
+        from clusterctl.node.peer_link.master import Master  # noqa: PLC0415
+        from clusterctl.node.peer_link.worker import Worker  # noqa: PLC0415
+    except ImportError as error:
+        message = "%s cannot encrypt the supervisors' link: %s" % (sys.executable, error)
+        hint = "install a python3 with the ssl module on the node, before this one on PATH"
+        raise OperationError("python", message, hint=hint) from error
+    if job["node_rank"] == 0:
+        return Master(reactor, job, secrets, said)
+    return Worker(reactor, job, secrets, said)

@@ -1,0 +1,179 @@
+"""JSON lines over TLS on one connection, without ever waiting: how supervisors talk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import time
+import traceback
+from typing import Any, Callable, Dict
+
+from clusterctl.node.agent.anonymous_file import anonymous_file
+from clusterctl.node.supervisor.reactor import Reactor
+
+LINE_LIMIT = 65536
+STRANGERS_LIMIT = 1024
+"""Of one who has not said who it is."""
+STRANGERS_BYTES = 65536
+"""What one may send in all until then: some records cost us an answer, and none ends a line."""
+
+
+class Tls:
+    """The encryption of one connection, apart from its socket."""
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.engine = context.wrap_bio(self.incoming, self.outgoing, server_side=server_side)
+
+
+def server_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return the master's side: the run's certificate, its key never on a disk."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    memory = anonymous_file("certificate")  # the ssl module takes keys from files only
+    try:
+        os.write(memory, (certificate + key).encode())
+        context.load_cert_chain("/proc/self/fd/%d" % memory)
+    finally:
+        os.close(memory)
+    return context
+
+
+def client_context(certificate: str) -> ssl.SSLContext:
+    """Return a worker's side: it trusts this run's certificate and no other, by any name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+class TlsChannel:
+    """One connection. It calls back with each message, and once when it is over."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        connection: socket.socket,
+        tls: Tls,
+        *,
+        on_message: Callable[[TlsChannel, Dict[str, Any]], None],
+        on_over: Callable[[TlsChannel, str], None],
+    ) -> None:
+        """Take over a socket that is connected or about to be."""
+        self.heard = time.monotonic()
+        """When anything last came from the other side."""
+        self.name = ""
+        """Who it is, once that is proven."""
+        self._reactor, self._socket, self._tls = reactor, connection, tls
+        self._on_message, self._on_over = on_message, on_over
+        self._handshaken = False
+        self._in = self._out = self._wire = b""
+        self._received = 0
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reactor.watch(connection.fileno(), self._ready, write=True)
+
+    def send(self, message: Dict[str, Any]) -> None:
+        """Send a message as soon as that can be; never waits, and never calls back."""
+        self._out += json.dumps(message).encode() + b"\n"
+        if self._handshaken:
+            self._flush()
+
+    def close(self) -> None:
+        """End the connection, without a further call back."""
+        if self._socket.fileno() >= 0:
+            self._reactor.forget(self._socket.fileno())
+            self._socket.close()
+
+    def _over(self, why: str) -> None:
+        if self._socket.fileno() >= 0:
+            self.close()
+            self._on_over(self, why)
+
+    def _ready(self) -> None:
+        """Do what can be done. Nothing that comes from the other side goes beyond its channel."""
+        try:
+            self._receive()
+        except Exception as error:  # noqa: BLE001  (no peer may end the run; the log has it)
+            traceback.print_exc()
+            self._over("its message could not be handled: %r" % error)
+
+    def _receive(self) -> None:
+        # One piece a turn: a peer that sends faster than we read must wait, and fills no memory.
+        try:
+            data = self._socket.recv(LINE_LIMIT)
+        except BlockingIOError:
+            self._advance()
+            return
+        except OSError as error:
+            self._over(error.strerror or str(error))
+            return
+        self.heard = time.monotonic()
+        self._received += len(data)
+        if not self.name and self._received > STRANGERS_BYTES:
+            self._over("it does not say who it is")
+            return
+        self._tls.incoming.write(data)
+        self._advance()
+        if not data:
+            self._over("it closed the connection")
+
+    def _advance(self) -> None:
+        """Move bytes as far as they go: handshake, what came, what is to go."""
+        try:
+            if not self._handshaken:
+                self._tls.engine.do_handshake()
+                self._handshaken = True
+            while True:
+                data = self._tls.engine.read(LINE_LIMIT)
+                if not data:
+                    break
+                self._in += data
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._over("TLS: %s" % (error.reason or error))
+            return
+        self._flush()
+        self._deliver()
+
+    def _flush(self) -> None:
+        """Send what can go. A failure is reported by the reactor: our caller may be iterating."""
+        if self._socket.fileno() < 0:
+            return
+        try:
+            if self._handshaken and self._out:
+                self._tls.engine.write(self._out)
+                self._out = b""
+            self._wire += self._tls.outgoing.read()
+            while self._wire:
+                self._wire = self._wire[self._socket.send(self._wire) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:  # ssl.SSLError is one
+            why = error.strerror or str(error)
+            self._reactor.after(0, lambda: self._over(why))
+            return
+        self._reactor.watch(self._socket.fileno(), self._ready, write=bool(self._wire))
+
+    def _deliver(self) -> None:
+        while b"\n" in self._in and self._socket.fileno() >= 0:
+            line, _, self._in = self._in.partition(b"\n")
+            try:
+                message = json.loads(line) if len(line) <= self._line_limit else None
+            except (ValueError, RecursionError):
+                message = None
+            if not isinstance(message, dict):
+                self._over("it does not speak our language")
+                return
+            self._on_message(self, message)
+        if len(self._in) > self._line_limit:
+            self._over("it does not speak our language")
+
+    @property
+    def _line_limit(self) -> int:
+        return LINE_LIMIT if self.name else STRANGERS_LIMIT

@@ -1,0 +1,182 @@
+"""A worker's side of the link: keeps the one connection, or notices that it is over."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
+from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, client_context
+from clusterctl.node.supervisor.reactor import Reactor
+
+RETRY_SECONDS = 0.2
+"""Short: after its supervisor was killed, the master's guard waits at the same port for us."""
+CLOCK_PINGS = 5
+"""Round trips before the clock's offset is said."""
+CLOCK_SECONDS = 600.0
+"""How often it is said again: clocks drift."""
+
+
+class Clock:
+    """The offset of this clock to the master's, from the shortest of some round trips."""
+
+    def __init__(self) -> None:
+        self.trips: List[List[float]] = []
+
+    def add(self, sent: float, there: float, received: float) -> None:
+        """Take one round trip: our clock, the master's, our clock; unless a clock was set in it."""
+        if received < sent or len(self.trips) == CLOCK_PINGS:
+            return
+        self.trips.append([(received - sent) / 2, (sent + received) / 2 - there])
+
+    def best(self) -> List[float]:
+        """Return the error and the offset of the shortest round trip."""
+        return min(self.trips)
+
+
+class Worker:
+    """A worker's side: keeps the one connection, or notices that it is over."""
+
+    def __init__(
+        self, reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+    ) -> None:
+        """Start to connect to the master's supervisor."""
+        link = job["link"]
+        self._reactor, self._said = reactor, said
+        self._address = (link["address"], link["port"])
+        self._source = job["address"]
+        self._lost_after = link["lost_after"]
+        self._master = job["master"]["node"]
+        self._hello = {"hello": {"token": secrets["token"], "node": job["node"]}}
+        self._context = client_context(link["certificate"])
+        self._channel: Optional[TlsChannel] = None
+        self._heard_at = time.monotonic()
+        self._words = "no answer"
+        self._clock = Clock()
+        self._clock_said = False
+        self._welcome = False
+        self._bye = False
+        self._unsaid: List[PeerMessage] = []
+        self._given_up = False
+        self.missing: Set[str] = {self._master}
+        """The master, until it has been there."""
+        self.port = 0
+        self.acknowledged = False
+        """The master knows that this part is over (or is itself gone)."""
+        self._connect()
+        reactor.every(beat_seconds(self._lost_after), self._beat)
+
+    @property
+    def all_done(self) -> bool:
+        """The master knows that this part is over: nothing else keeps a worker."""
+        return self.acknowledged
+
+    def give_up_on_missing(self) -> None:
+        """Expect the master no longer: silence says that sooner."""
+
+    def send_ending(self, message: PeerMessage) -> None:
+        """Tell the master, which tells the others, now or when it can be reached."""
+        self._say({"ending": message})
+
+    def send_bye(self, state: str) -> None:
+        """Tell the master that this part is over, and wait until it knows."""
+        self._bye = True
+        self.acknowledged = self.acknowledged or self._given_up
+        self._say({"bye": state})
+
+    def close(self) -> None:
+        """Leave."""
+        self._given_up = True
+        if self._channel is not None:
+            self._channel.close()
+
+    def _say(self, message: PeerMessage) -> None:
+        # Kept until the master has said bye: a connection may break with it on its way.
+        self._unsaid.append(message)
+        if self._channel is not None and self._welcome:
+            self._channel.send(message)
+
+    def _connect(self) -> None:
+        if self._given_up:
+            return
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            connection.bind((self._source, 0))
+            code = connection.connect_ex(self._address)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code not in (0, errno.EINPROGRESS):
+            connection.close()
+            self._over(None, os.strerror(code))
+            return
+        self._channel = TlsChannel(
+            self._reactor,
+            connection,
+            Tls(self._context, server_side=False),
+            on_message=self._heard,
+            on_over=self._over,
+        )
+        self._channel.name = self._master  # its certificate will prove it
+        self._channel.send(self._hello)
+
+    def _over(self, channel: Optional[TlsChannel], why: str) -> None:
+        if channel is self._channel:
+            self._channel = None
+            self._welcome = False
+            self._words = why
+            self._reactor.after(RETRY_SECONDS, self._connect)
+
+    def _heard(self, channel: TlsChannel, message: PeerMessage) -> None:
+        self._heard_at = time.monotonic()
+        if "welcome" in message:
+            self._welcome = True
+            for unsaid in self._unsaid:
+                channel.send(unsaid)
+            if self.missing:
+                self.missing.clear()
+                self._said.joined(self._master)
+            self._ping()
+        elif "pong" in message:
+            self._clock.add(message["pong"], message["at"], time.time())
+            self._say_clock()
+        elif "ending" in message:
+            self._said.ending(ending_in(message))
+        elif "bye" in message:
+            self.acknowledged = True
+
+    def _say_clock(self) -> None:
+        if len(self._clock.trips) < CLOCK_PINGS:
+            self._ping()  # the first ones at once: the offset is wanted from the start
+        elif not self._clock_said:
+            self._clock_said = True
+            error, offset = self._clock.best()
+            self._said.clock(offset, error)
+            self._reactor.after(CLOCK_SECONDS, self._measure_again)
+
+    def _measure_again(self) -> None:
+        self._clock = Clock()
+        self._clock_said = False
+
+    def _ping(self) -> None:
+        if self._channel is not None:
+            self._channel.send({"ping": time.time()})
+
+    def _beat(self) -> None:
+        if self._given_up:
+            return
+        if self._welcome:
+            self._ping()
+        silent = time.monotonic() - self._heard_at
+        if silent > self._lost_after:
+            self._given_up = True
+            self.acknowledged = self.acknowledged or self._bye
+            self._said.lost(self._master, self._words)
+        elif silent > self._lost_after / 3 and self._channel is not None:
+            # TCP would wait ever longer before it tries again; a new connection does not.
+            self._channel.close()
+            self._over(self._channel, "connected, but silent" if self._welcome else "no answer")

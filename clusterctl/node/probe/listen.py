@@ -1,0 +1,155 @@
+"""Listeners with a secret: a program that connects without knowing it is somebody else's."""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import errno
+import os
+import select
+import time
+
+from clusterctl.node.probe.port_owner import port_owner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+GREETING_SECONDS = 2.0
+"""How long a caller has for its half of the word, however it sends it."""
+LOOK_SECONDS = 0.5
+SHORTAGE_SECONDS = 0.05
+BACKLOG = 256
+MOST_CALLERS = 256
+"""How many of them there may be at a time; then the oldest is closed."""
+MOST_FOREIGN = 64
+"""Addresses to remember."""
+
+
+def halves(word: str) -> List[bytes]:
+    """Return what the caller says and what the listener answers: an echo knows only one."""
+    middle = len(word) // 2
+    return [word[:middle].encode(), word[middle:].encode()]
+
+
+class Caller:
+    """One that connected and has not said its half of the word yet."""
+
+    def __init__(self, descriptor: int, address: str) -> None:
+        self.descriptor, self.address = descriptor, address
+        self.socket = _socket.socket(fileno=descriptor)
+        self.socket.setblocking(False)
+        self.said = b""
+        self.until = time.monotonic() + GREETING_SECONDS
+
+
+class Listeners:
+    """The listening sockets of this node, each served by one thread."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._sockets: List[_socket.socket] = []
+        self._foreign: List[str] = []
+
+    def listen(self, wanted: Dict[str, Any]) -> Dict[str, Any]:
+        """Listen as asked.
+
+        Args:
+            wanted: `key`, `address`, `port` (0: any). A port that is given is bound on all
+                addresses, as PyTorch's TCPStore does, so that what would disturb it is found.
+
+        Returns:
+            The same with the port that was bound, or `error` and `holder`.
+        """
+        port, address = wanted["port"], wanted["address"]
+        family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+        listener = _socket.socket(family, _socket.SOCK_STREAM)
+        try:
+            # As TCPStore: connections of an earlier run in TIME_WAIT do not matter.
+            listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+            listener.bind(("" if port else address, port))
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except OSError as error:
+            listener.close()
+            holder = port_owner(port) if error.errno == errno.EADDRINUSE else ""
+            return {
+                **wanted,
+                "port": None,
+                "error": os.strerror(error.errno or 0),
+                "holder": holder,
+            }
+        except BaseException:  # a port or an address that no socket takes
+            listener.close()
+            raise
+        self._sockets.append(listener)
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        _thread.start_new_thread(self._serve, (listener, poll))
+        return {**wanted, "port": listener.getsockname()[1]}
+
+    def foreign(self) -> List[str]:
+        """Return the addresses that connected without knowing the word."""
+        return sorted(self._foreign)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for listener in self._sockets:
+            # close() alone leaves the port open while a thread waits for callers.
+            try:  # noqa: SIM105  (start-up counts)
+                listener.shutdown(_socket.SHUT_RDWR)
+            except OSError:
+                pass  # on some systems it is not connected
+            listener.close()
+
+    def _serve(self, listener: _socket.socket, poll: select.poll) -> None:
+        """Greet who connects, all in this thread, until the listener is closed."""
+        callers: Dict[int, Caller] = {}
+        while listener.fileno() >= 0:
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * LOOK_SECONDS)}
+            over = [d for d, one in callers.items() if self._is_served(one, heard=d in ready)]
+            if listener.fileno() in ready:
+                caller = _accepted(listener)
+                if caller is not None:
+                    callers[caller.descriptor] = caller
+                    poll.register(caller.descriptor, select.POLLIN)
+                    over += list(callers)[: len(callers) - MOST_CALLERS]
+            for descriptor in dict.fromkeys(over):
+                poll.unregister(descriptor)
+                callers.pop(descriptor).socket.close()
+        for caller in callers.values():
+            caller.socket.close()
+
+    def _is_served(self, caller: Caller, *, heard: bool) -> bool:
+        """Read from a caller, and answer if it knows the word; tell whether it is over."""
+        question, answer = halves(self._word)
+        if time.monotonic() > caller.until:
+            return True  # a port scanner
+        if not heard:
+            return False
+        try:
+            part = caller.socket.recv(len(question) - len(caller.said))
+            caller.said += part
+            if caller.said == question:
+                caller.socket.sendall(answer + caller.address.encode() + b"\n")
+                return True
+        except OSError:
+            return True  # it left: a port scanner, or a caller that has its answer
+        if not question.startswith(caller.said) or (caller.said and not part):
+            self._note_foreign(caller.address)
+            return True
+        return not part
+
+    def _note_foreign(self, address: str) -> None:
+        if address not in self._foreign and len(self._foreign) < MOST_FOREIGN:
+            self._foreign.append(address)
+
+
+def _accepted(listener: _socket.socket) -> Optional[Caller]:
+    """Take in the next caller; None: it left, or nobody can be taken in now."""
+    try:
+        descriptor, address = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+    except OSError:
+        time.sleep(SHORTAGE_SECONDS)  # no descriptor may be left: to try at once would spin
+        return None
+    return Caller(descriptor, str(address[0]))

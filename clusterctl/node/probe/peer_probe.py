@@ -1,0 +1,104 @@
+"""The meeting of the nodes: what can only be tried between them, as one conversation.
+
+The controller first lets every node listen and write its tokens, then lets every node connect to
+the others and look for their tokens; the end of the conversation takes everything away again.
+Each message is `{"step": NAME, …}`, each answer `{"step": NAME, …}`.
+"""
+
+from __future__ import annotations
+
+import _socket
+
+from clusterctl.node.probe.connect import connect_to
+from clusterctl.node.probe.listen import Listeners
+from clusterctl.node.probe.tokens import Tokens
+from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List
+
+    from clusterctl.node.agent.call_channel import CallChannel
+
+LONGEST_SECONDS = 60.0
+"""No step may take longer, whatever the controller asks for."""
+
+_TEXTS = {"sockets": ("key",), "targets": ("target", "key"), "tokens": ("path", "name")}
+
+
+def probe_peers(word: str, channel: CallChannel) -> Message:
+    """Do the controller's steps until it has no more, or is gone.
+
+    Args:
+        word: what the nodes of this meeting know each other by.
+        channel: brings the steps.
+
+    Returns:
+        `foreign`: who connected and did not know the word.
+    """
+    listeners, tokens = Listeners(word), Tokens(word)
+    try:
+        while True:
+            message = channel.receive()
+            if message is None or message.head["step"] == "end":
+                return Message({"foreign": listeners.foreign()})
+            answer = _step(message.head, word, listeners, tokens)
+            channel.send(Message({"step": message.head["step"], **answer}))
+    finally:
+        listeners.close()
+        tokens.remove()
+
+
+def _step(head: Dict[str, Any], word: str, listeners: Listeners, tokens: Tokens) -> Dict[str, Any]:
+    if head["step"] == "prepare":
+        # All is checked before anything is begun: an error in between would leave things behind.
+        sockets, shares = _all(head, "sockets"), _all(head, "tokens")
+        for share in shares:
+            _texts(share["folders"])
+        return {
+            "bound": [listeners.listen(socket) for socket in sockets],
+            "written": tokens.write(shares),
+        }
+    targets, wanted = _all(head, "targets"), _all(head, "tokens")
+    _texts(token[key] for token in wanted for key in ("folder", "writer"))
+    limits = [_seconds(head[key]) for key in ("limit_s", "token_limit_s")]
+    return {
+        "connected": connect_to(targets, word, limits[0]),
+        "seen": tokens.look_for(wanted, limits[1]),
+    }
+
+
+def _all(head: Dict[str, Any], key: str) -> List[Dict[str, Any]]:
+    """Return a list of a step's parts, each with what it is used for.
+
+    Raises:
+        Exception: one lacks something, or has something else in its place.
+    """
+    parts: List[Dict[str, Any]] = head[key]
+    for part in parts:
+        _texts(part[text] for text in _TEXTS[key])
+        if key != "tokens":
+            _check_end(part["address"], part["port"])
+        if part.get("source") is not None:
+            _check_end(part["source"], 0)
+    return parts
+
+
+def _check_end(address: str, port: object) -> None:
+    """Refuse what is no end of a connection: a host's name would be looked up, however long."""
+    _socket.inet_pton(_socket.AF_INET6 if ":" in address else _socket.AF_INET, address)
+    if not isinstance(port, int):
+        raise TypeError("expected a port, found %r" % port)
+
+
+def _texts(values: Iterable[Any]) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError("expected a text, found %r" % value)
+
+
+def _seconds(value: Any) -> float:  # noqa: ANN401  (as JSON brought it)
+    seconds = float(value)
+    if not 0 <= seconds <= LONGEST_SECONDS:  # nan is neither
+        raise ValueError("a limit of %r seconds" % value)
+    return seconds

@@ -1,0 +1,297 @@
+"""Operation `read`: raw answers to a list of questions, in one round trip.
+
+Nothing is interpreted here and nothing installed: files, globs, links, programs and paths come
+back as bytes, and the controller parses them. Each question has a limit of its own.
+
+The head's `answers` lists `[key, state, size, exit code, seconds, words]`; the deflated body
+holds their bytes in the same order. States: ok, absent, denied, error, timeout, too-long.
+"""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import io
+import os
+import pwd
+import sys
+import time
+import zlib
+
+from clusterctl.node.agent.call_channel import CallChannel, ControllerGone
+from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
+from clusterctl.node.agent.loader import Importer, read_sources
+from clusterctl.node.probe.path_probe import probe_path
+from clusterctl.wire import BadFrame, Message, from_json, read_message, to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List
+
+    Write = Callable[[bytes], None]
+
+MODULES = ("_ctypes", "_ssl")
+"""Parts of the standard library that a run needs and some builds of Python lack."""
+FILE_LIMIT = 1024 * 1024
+_CHUNK = 1 << 16
+FILES_SECONDS = 5.0
+"""For all files of /proc and /sys together, the lock and our own name."""
+CLOCK_SECONDS = 60.0
+"""How long the answers wait for a controller that is still busy with other nodes."""
+
+
+def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Answer the questions of `args`.
+
+    Args:
+        args: `files`, `globs`, `links` (paths and patterns), `commands` (key, argv, limit_s, and
+            optionally cwd, source: a module of ours whose text is argument `source_at`, only_if:
+            paths of which one must exist, job: as `environment.compose` takes it), `paths` (see
+            `look.look_at`), `variables` (prefixes of environment variables to tell), `programs` (to
+            find on PATH), `lock` (whose holder to name), `clock` (round trips that
+            will be asked for).
+        body: values of the job's `env_from`, as JSON.
+        channel: serves the clock's round trips while the children work.
+
+    Returns:
+        The answers.
+    """
+    secrets = from_json(body or b"{}")
+    children = [
+        run_function("self", lambda write: write(to_json(_self(args))), FILES_SECONDS),
+        run_function("files", lambda write: _files(args, write), FILES_SECONDS),
+    ]
+    for path in args.get("paths", []):
+        limit = float(path.get("limit_s", FILES_SECONDS))
+        children.append(run_function("path:" + path["path"], _looker(path), limit))
+    for command in args.get("commands", []):
+        children.extend(_start(command, secrets))
+    # Beside the children, for the controller may be busy with a slower node for long.
+    clock = _thread.allocate_lock()
+    clock.acquire()
+    _thread.start_new_thread(_serve_clock, (channel, args.get("clock", 0), clock))
+    gather(children)
+    clock.acquire(timeout=CLOCK_SECONDS)
+    return _pack(children)
+
+
+def _serve_clock(channel: CallChannel, rounds: int, done: _thread.LockType) -> None:
+    try:
+        if rounds:
+            channel.send(Message({"clock": "ready"}))
+        for _ in range(rounds):
+            if channel.receive() is None:
+                return
+            channel.send(Message({"time": time.time()}))
+    except ControllerGone:
+        return
+    finally:
+        done.release()
+
+
+def _start(command: Dict[str, Any], secrets: Dict[str, str]) -> Iterable[Child]:
+    only_if = command.get("only_if")
+    if only_if is not None and not any(os.path.exists(path) for path in only_if):
+        return
+    argv = [os.path.expanduser(command["argv"][0]), *command["argv"][1:]]
+    if "source" in command:
+        argv.insert(command["source_at"], Importer(read_sources()).get_source(command["source"]))
+    job = command.get("job")
+    yield run_program(
+        "command:" + command["key"],
+        argv,
+        float(command["limit_s"]),
+        cwd=command.get("cwd"),
+        environment=(lambda: _composed(job, secrets)) if job is not None else None,
+    )
+
+
+def _composed(job: Dict[str, Any], secrets: Dict[str, str]) -> Dict[bytes, bytes]:
+    from clusterctl.node.run.environment import compose_environment  # noqa: PLC0415  (start-up counts)
+
+    return compose_environment(job, secrets)
+
+
+def _holders(machine: str) -> Dict[str, Any]:
+    with open("/proc/net/unix", "rb") as file:
+        bound = file.read()
+    mark = b"@" + machine.encode()
+    if mark + b"\n" not in bound and mark + b"/" not in bound:
+        return {"holder": None}
+    from clusterctl.node.run import run_lock  # noqa: PLC0415  (start-up counts)
+
+    whole = run_lock.ask(machine, {"ask": "who"})
+    return {"holder": whole, "sharing": [*run_lock.holders(run_lock.places(machine))]}
+
+
+def _looker(path: Dict[str, Any]) -> Callable[[Write], None]:
+    return lambda write: write(to_json(probe_path(path)))
+
+
+def _files(args: Dict[str, Any], write: Write) -> None:
+    """Send each file as a frame of its own: what hangs costs itself and those after it.
+
+    What may hang comes last: a home on a dead mount, and our own name, which a DNS server may have
+    to tell.
+    """
+    for name in args.get("files", []):
+        write(_read_file("file:" + name, name).encode())
+    for name in args.get("links", []):
+        write(_read_link("link:" + name, name).encode())
+    if "lock" in args:
+        write(_told("lock", _holders(args["lock"])).encode())
+    for pattern in args.get("globs", []):
+        for name in matching(os.path.expanduser(pattern)):
+            write(_read_file("file:" + name, name).encode())
+    write(_told("names", _names()).encode())
+
+
+def matching(pattern: str) -> List[str]:
+    """Return the paths that match a pattern, sorted; a `*` stands for any part of one name."""
+    found = [""]
+    for part in pattern.lstrip("/").split("/"):
+        head, star, tail = part.partition("*")
+        if not star:
+            found = [path + "/" + part for path in found]
+            continue
+        found = [
+            path + "/" + name
+            for path in found
+            for name in _listed(path)
+            if name.startswith(head) and name.endswith(tail) and not name.startswith(".")
+        ]
+    return [path for path in found if os.path.lexists(path)]
+
+
+def _listed(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder or "/"))
+    except OSError:
+        return []
+
+
+def _read_link(key: str, name: str) -> Message:
+    try:
+        return Message({"key": key, "state": "ok"}, os.readlink(name).encode())
+    except OSError as error:
+        return _failed(key, error)
+
+
+def _told(key: str, value: Dict[str, Any]) -> Message:
+    return Message({"key": key, "state": "ok"}, to_json(value))
+
+
+def _read_file(key: str, name: str) -> Message:
+    try:
+        return Message({"key": key, "state": "ok"}, _contents(name))
+    except OSError as error:
+        return _failed(key, error)
+
+
+def _contents(name: str) -> bytes:
+    """Return what is in a file; by system calls alone, for there are many small ones."""
+    descriptor = os.open(name, os.O_RDONLY)
+    try:
+        found = b""
+        while len(found) < FILE_LIMIT:
+            part = os.read(descriptor, min(_CHUNK, FILE_LIMIT - len(found)))
+            if not part:
+                break
+            found += part
+        return found
+    finally:
+        os.close(descriptor)
+
+
+def _failed(key: str, error: OSError) -> Message:
+    if isinstance(error, FileNotFoundError):
+        state = "absent"
+    elif isinstance(error, PermissionError):
+        state = "denied"
+    else:
+        state = "error"
+    return Message({"key": key, "state": state, "words": error.strerror or str(error)})
+
+
+def _names() -> Dict[str, Any]:
+    """Resolve our own name as the job's libraries will; a broken DNS may take long."""
+    name = _socket.gethostname()
+    try:
+        # As bytes: a text would be made ones by the codec for international names, slow to import.
+        found = _socket.getaddrinfo(name.encode(), None, type=_socket.SOCK_STREAM)
+    except OSError as error:
+        return {"hostname": name, "error": str(error)}
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    return {"hostname": name, "addresses": addresses}
+
+
+def _self(args: Dict[str, Any]) -> Dict[str, Any]:
+    """Tell of this process: who it is, what it may use, what its session was given.
+
+    It may hang: a folder of PATH may lie on a dead mount, and a name with a server of users.
+    """
+    uid = os.getuid()
+    prefixes = tuple(args.get("variables", []))
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    return {
+        "uid": uid,
+        "user": user,
+        "arch": os.uname().machine,
+        "cpus": len(os.sched_getaffinity(0)),
+        "linger": os.path.exists("/var/lib/systemd/linger/" + user),
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(prefixes)},
+        "agent": {"executable": sys.executable, "lacks": [m for m in MODULES if not has_module(m)]},
+        "programs": {name: _which(name) for name in args.get("programs", [])},
+    }
+
+
+def has_module(name: str) -> bool:
+    """Tell whether this Python has a module, without the cost of its import."""
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    return any(find is not None and find(name, None) is not None for find in finders)
+
+
+def _which(name: str) -> str:
+    """Return where a program is; empty for nowhere on PATH."""
+    for folder in os.get_exec_path():
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def _pack(children: List[Child]) -> Message:
+    answers: List[List[Any]] = []
+    parts: List[bytes] = []
+    for child in children:
+        if child.key == "files":
+            frames = list(_frames(child.output))
+            for frame in frames:
+                head = frame.head
+                answers.append(
+                    [head["key"], head["state"], len(frame.body), None, 0.0, head.get("words", "")]
+                )
+                parts.append(frame.body)
+        else:
+            words = child.words.decode("utf-8", "replace")
+            answers.append(
+                [child.key, child.state, len(child.output), child.exit_code, child.seconds, words]
+            )
+            parts.append(child.output)
+    return Message({"answers": answers}, zlib.compress(b"".join(parts), 1))
+
+
+def _frames(data: bytes) -> Iterable[Message]:
+    """Read the frames of a child that may have been cut off."""
+    stream = io.BytesIO(data)
+    while True:
+        try:
+            message = read_message(stream)
+        except BadFrame:
+            return
+        if message is None:
+            return
+        yield message

@@ -1,0 +1,167 @@
+"""Tokens in shared folders: what one node wrote and the others see proves one filesystem."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from clusterctl.node.agent.child_tasks import gather, run_function
+from clusterctl.wire import from_json, to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional
+
+WRITE_SECONDS = 5.0
+LOOK_SECONDS = 0.02
+PREFIX = ".clusterctl-token-"
+
+
+class Tokens:
+    """The tokens that this node wrote, and its sight of the others'."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._written: List[str] = []
+
+    def write(self, wanted: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+        """Write one token for each share, into the first of its folders that takes one.
+
+        Args:
+            wanted: `path` (the share), `folders` (to try), `name` (of this node's file).
+
+        Returns:
+            For each `path`, `folder` (None where nothing could be written), `words`.
+        """
+        children = [
+            run_function(share["path"], _writer(share, self._word), WRITE_SECONDS)
+            for share in wanted
+        ]
+        gather(children)
+        answers = []
+        for child, share in zip(children, wanted):
+            if child.state != "ok" or not child.output:
+                answers.append(
+                    {"path": share["path"], "folder": None, "words": "no answer in time"}
+                )
+                # It may come through after all: remove() must try.
+                self._written.extend(_file(folder, share["name"]) for folder in share["folders"])
+                continue
+            answer = from_json(child.output)
+            answers.append(answer)
+            if answer["folder"] is not None:
+                self._written.append(_file(answer["folder"], share["name"]))
+        return answers
+
+    def look_for(self, wanted: List[Dict[str, Any]], limit_s: float) -> List[Dict[str, Any]]:
+        """Look until every token is seen, by name and in the folder's listing, or time is over.
+
+        Args:
+            wanted: `path`, `folder`, `name`, `writer`.
+            limit_s: seconds to look.
+
+        Returns:
+            For each its keys, `seen` (None: the filesystem did not answer) and `delay_s`.
+        """
+        shares: Dict[str, List[Dict[str, Any]]] = {}
+        for token in wanted:
+            shares.setdefault(token["path"], []).append(token)
+        children = [
+            run_function(path, _looker(tokens, self._word, limit_s), limit_s + WRITE_SECONDS)
+            for path, tokens in shares.items()
+        ]
+        gather(children)
+        seen: List[Dict[str, Any]] = []
+        for child in children:
+            answers = child.output.splitlines()
+            told = {a["writer"]: a for a in map(from_json, answers if child.state == "ok" else [])}
+            silence = {"seen": None, "words": "no answer in time"}
+            seen.extend({**t, **told.get(t["writer"], silence)} for t in shares[child.key])
+        return seen
+
+    def remove(self) -> None:
+        """Remove what this node wrote."""
+        files, self._written = self._written, []
+        if files:
+            gather([run_function(file, _remover(file), WRITE_SECONDS) for file in files])
+
+
+def _file(folder: str, name: str) -> str:
+    return os.path.join(folder, PREFIX + name)
+
+
+def _writer(share: Dict[str, Any], word: str) -> Callable[[Callable[[bytes], None]], None]:
+    def write(answer: Callable[[bytes], None]) -> None:
+        words = ""
+        for folder in share["folders"]:
+            try:
+                _write_whole(_file(folder, share["name"]), word)
+            except OSError as error:
+                words = words or os.strerror(error.errno or 0)
+                continue
+            answer(to_json({"path": share["path"], "folder": folder, "words": ""}))
+            return
+        answer(to_json({"path": share["path"], "folder": None, "words": words}))
+
+    return write
+
+
+def _write_whole(path: str, word: str) -> None:
+    """Write so that no other node can see half of it."""
+    part = path + ".part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+        file.write(word)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(part, path)
+
+
+def _looker(
+    tokens: List[Dict[str, Any]], word: str, limit_s: float
+) -> Callable[[Callable[[bytes], None]], None]:
+    def look(answer: Callable[[bytes], None]) -> None:
+        began = time.monotonic()
+        left = tokens
+        while left:
+            delay = time.monotonic() - began
+            unseen = []
+            for token in left:
+                words = _sight(token["folder"], PREFIX + token["name"], word)
+                told: Dict[str, Any] = {"writer": token["writer"], "words": words or ""}
+                if words is None:
+                    told.update(seen=True, delay_s=delay)
+                elif delay >= limit_s:
+                    told["seen"] = False
+                else:
+                    unseen.append(token)
+                    continue
+                answer(to_json(told) + b"\n")
+            left = unseen
+            if left:
+                time.sleep(LOOK_SECONDS)
+
+    return look
+
+
+def _sight(folder: str, name: str, word: str) -> Optional[str]:
+    """Return None for a token in full sight, else what is missing."""
+    try:
+        # The listing first: NFS caches it apart from the file, and programs use both.
+        if name not in os.listdir(folder):
+            return "it is not in the folder's listing"
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(os.path.join(folder, name), flags), "rb") as file:
+            return None if file.read(len(word) + 1) == word.encode() else "its content is another"
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+
+
+def _remover(path: str) -> Callable[[Callable[[bytes], None]], None]:
+    def remove(_answer: Callable[[bytes], None]) -> None:
+        for name in (path, path + ".part"):
+            try:
+                os.unlink(name)
+            except OSError:
+                continue  # not there, or the share is gone: nothing of ours is left to see
+
+    return remove

@@ -1,0 +1,136 @@
+"""How a process outlives the session that starts it, where systemd-logind ends what is left.
+
+Without a terminal sshd kills nothing. But under `KillUserProcesses=yes` logind ends every process
+of a session with it, unless it moved to a scope of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import List, NamedTuple, Optional, Tuple
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.run.run_lock import user_name
+
+LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+ASK_SECONDS = 5.0
+LINGER = "/var/lib/systemd/linger"
+"""A file for each user whose systemd stays without a session."""
+
+
+class Logout(NamedTuple):
+    """What logind does to this user's processes when a session ends."""
+
+    kills: bool
+    only: Tuple[str, ...] = ()
+    excluded: Tuple[str, ...] = ()
+
+    def kills_of(self, user: str) -> bool:
+        """Tell whether it kills the processes of a user."""
+        return self.kills and user not in self.excluded and (not self.only or user in self.only)
+
+
+def read_logout(text: str) -> Optional[Logout]:
+    """Parse what `busctl get-property` prints: `b true`, `as 0`, `as 1 "root"`, a line each.
+
+    Returns:
+        None: it is something else.
+    """
+    lines = text.splitlines()
+    if len(lines) != len(PROPERTIES):
+        return None
+    names = [tuple(word.strip('"') for word in line.split()[2:]) for line in lines[1:]]
+    return Logout(kills=lines[0].split()[-1] == "true", only=names[0], excluded=names[1])
+
+
+def in_session(cgroup: str) -> bool:
+    """Tell from /proc/self/cgroup whether a login session owns this process."""
+    return any(part.startswith("session-") and part.endswith(".scope") for part in _parts(cgroup))
+
+
+def in_user_manager(cgroup: str) -> bool:
+    """Tell whether the user's own systemd owns this process, as under a desktop's terminal.
+
+    Without linger it ends with the user's last session, and with it all that it owns.
+    """
+    return any(part.startswith("user@") and part.endswith(".service") for part in _parts(cgroup))
+
+
+def _parts(cgroup: str) -> List[str]:
+    return [part for line in cgroup.splitlines() for part in line.split("/")]
+
+
+def wrapper(unit: str) -> List[str]:
+    """Return the words to put before a command so that it outlives the session; often none.
+
+    Args:
+        unit: a name for the scope, should one be needed.
+
+    Raises:
+        OperationError: `logout-kills`: it would be killed at logout, and cannot be kept.
+    """
+    with open("/proc/self/cgroup") as file:
+        cgroup = file.read()
+    return words_for(unit, cgroup, user_name(), uid=os.getuid(), linger=LINGER)
+
+
+def words_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> List[str]:
+    """Return the same for a process of that cgroup and user; `linger` is logind's folder.
+
+    Raises:
+        OperationError: `logout-kills`.
+    """
+    lingers = os.path.exists(os.path.join(linger, user))
+    scope = ["--scope", "--quiet", "--collect", "--unit=" + unit, "--"]
+    if in_user_manager(cgroup):
+        if uid == 0:
+            return ["systemd-run", *scope]
+        if lingers:
+            return []
+        why = "systemd ends what user %s left running at the last logout (no linger)"
+    elif in_session(cgroup):
+        logout = _ask_logind()
+        if logout is not None and not logout.kills_of(user):
+            return []
+        if uid == 0:
+            # By default logind spares root.
+            return ["systemd-run", *scope] if shutil.which("systemd-run") or logout else []
+        if lingers:
+            return ["systemd-run", "--user", *scope]
+        why = (
+            "logind kills what user %s leaves running at logout (KillUserProcesses=yes, no linger)"
+        )
+        if logout is None:
+            why = "logind may kill what user %s leaves running at logout (busctl gave no answer)"
+    else:
+        return []
+    raise OperationError("logout-kills", why % user, hint="loginctl enable-linger " + user)
+
+
+def own_scope(unit: str) -> str:
+    """Return this process's cgroup where it is the scope that was made for it, else nothing."""
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            path = line.rstrip("\n").split(":", 2)[-1]
+            if line.startswith("0::") and path.endswith("/" + unit + ".scope"):
+                return path
+    return ""
+
+
+def _ask_logind() -> Optional[Logout]:
+    """Return what logind does at logout; None: it did not tell."""
+    try:
+        done = subprocess.run(
+            ["busctl", "get-property", *LOGIND, *PROPERTIES],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return read_logout(done.stdout.decode("utf-8", "replace"))

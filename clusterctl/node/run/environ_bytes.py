@@ -1,0 +1,31 @@
+"""Environments as bytes: what a person wrote arrives as it was, whatever the node's locale."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+Environment = Dict[bytes, bytes]
+
+
+def original_environment() -> Environment:
+    """Return the environment that this process was given.
+
+    Not `os.environb`: under the C locale Python itself adds LC_CTYPE to that.
+    """
+    with open("/proc/self/environ", "rb") as file:
+        return parse_environ(file.read())
+
+
+def parse_environ(raw: bytes) -> Environment:
+    """Return an environment from the form that the kernel shows."""
+    return dict(entry.split(b"=", 1) for entry in raw.split(b"\0") if b"=" in entry)
+
+
+def encode(text: str) -> bytes:
+    """Return the bytes that a person's text stands for."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decode(raw: bytes) -> str:
+    """Return bytes as text that JSON can carry and `encode` gives back."""
+    return raw.decode("utf-8", "surrogateescape")

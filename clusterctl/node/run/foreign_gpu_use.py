@@ -1,0 +1,73 @@
+"""Processes that took GPU memory during a run and are not the run's: a container's, as a rule.
+
+A script that calls `docker run` only starts a client. The container belongs to a daemon, so no
+mark of the run leads to it. What gives it away is when it started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+from clusterctl.node.run import processes
+from clusterctl.node.run.processes import Process
+from clusterctl.node.run.read_files import boot_id, boot_time, over_at, read_json
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.status import keepers
+from clusterctl.node.supervisor.spawn import STAMP_RUN
+
+
+def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
+    """Return those of these holders that started while the run lived and may be of it.
+
+    Args:
+        paths: of the run's folder.
+        held: what each process holds on the GPUs, by pid; none of the run's own is left.
+    """
+    saved = read_json(paths.supervisor) or {}
+    if saved.get("boot_id") != boot_id():
+        return []
+    began = min(start for _, start in keepers(saved))
+    ended = over_at(read_json(paths.end))
+    found = []
+    for pid in sorted(held):
+        process = processes.read(pid)
+        if process is None or process.gone or process.start < began:
+            continue
+        if not began_after(process, ended) and may_be_of_run(process):
+            why = "holds %s; not of the run's processes (a container?)" % held[pid]
+            found.append({"pid": pid, "cmd": processes.command_of(pid)[:200], "why": why})
+    return found
+
+
+def began_after(process: Process, moment: Optional[float]) -> bool:
+    """Tell whether a process started after a time of day; None: it never comes."""
+    age = boot_time() - process.start / os.sysconf("SC_CLK_TCK")
+    return moment is not None and time.time() - age > moment
+
+
+def may_be_of_run(process: Process) -> bool:
+    """Tell whether a process may come from a run, though nothing marks it as one of a run.
+
+    Another user's process comes from it only through a daemon, which means a container.
+    """
+    if process.stuck:
+        return True  # to read its environment could hang us
+    try:
+        with open("/proc/%d/environ" % process.pid, "rb") as file:
+            stamped = any(e.startswith(STAMP_RUN + b"=") for e in file.read().split(b"\0"))
+        ours = os.stat("/proc/%d" % process.pid).st_uid == os.getuid()
+    except OSError:
+        stamped = ours = False
+    return not stamped and (ours or in_container(process.pid))
+
+
+def in_container(pid: int) -> bool:
+    """Tell whether a process is in a pid namespace below ours."""
+    try:
+        with open("/proc/%d/status" % pid, "rb") as file:
+            numbers = next((line.split() for line in file if line.startswith(b"NSpid:")), [])
+    except OSError:
+        return False
+    return len(numbers) > 2  # noqa: PLR2004  (the name, its pid here, its pid there)

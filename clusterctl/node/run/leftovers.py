@@ -1,0 +1,97 @@
+"""What a run that holds no lock any more left on this machine: no other may start over it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Dict, NamedTuple, Optional, Set
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.run import processes
+from clusterctl.node.run.environ_bytes import decode, parse_environ
+from clusterctl.node.run.read_files import read_json
+from clusterctl.node.run.run_lock import exclude
+from clusterctl.node.run.run_paths import default_root, runs
+from clusterctl.node.supervisor.spawn import STAMP_LOCK, STAMP_RUN
+
+LEAVING_SECONDS = 3.0
+"""How long a run that has just ended gets to exit."""
+POLL_SECONDS = 0.05
+
+_RUN = re.compile(rb"[a-z0-9][a-z0-9-]{0,63}")
+
+
+class Leftover(NamedTuple):
+    """A process of an older run."""
+
+    run: str
+    pid: int
+
+
+def must_be_empty(job: Dict[str, Any]) -> None:
+    """Refuse to start a job over processes of an older run, which may hold the GPUs.
+
+    Raises:
+        OperationError: `busy`.
+    """
+    until = time.monotonic() + LEAVING_SECONDS
+    while True:
+        found = find(job)
+        if found is None:
+            return
+        if time.monotonic() > until:
+            break
+        time.sleep(POLL_SECONDS)
+    command = processes.command_of(found.pid)[:200]
+    message = "processes of run %s are left: pid %d (%s)" % (found.run, found.pid, command)
+    holder = {"run": found.run, "pid": found.pid}
+    hint = "clusterctl stop " + found.run
+    raise OperationError("busy", message, holder=holder, hint=hint)
+
+
+def find(job: Dict[str, Any]) -> Optional[Leftover]:
+    """Return a process of another run whose lock excludes this job's; never our own ancestor."""
+    table = processes.everything()
+    stamp = STAMP_LOCK + b"="
+    stuck = set()
+    for pid in sorted(set(table) - processes.ancestors(table)):
+        if table[pid].gone:
+            continue
+        if table[pid].stuck:
+            stuck.add(table[pid].mark)
+            continue
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                raw = file.read()
+        except OSError:
+            continue  # it exited meanwhile, or is another user's
+        if stamp in raw:
+            stamps = parse_environ(raw)
+            name = stamps.get(STAMP_RUN, b"")
+            theirs = decode(stamps.get(STAMP_LOCK, b""))
+            older = exclude(theirs, job["lock"]) and name != job["run"].encode()
+            if older and _RUN.fullmatch(name) and under_same_lock(pid):
+                return Leftover(name.decode(), pid)
+    return recorded_among(stuck, job) if stuck else None
+
+
+def under_same_lock(pid: int) -> bool:
+    """Tell whether a process is in our network namespace: each one has locks of its own."""
+    try:
+        return os.readlink("/proc/%d/ns/net" % pid) == os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False  # it exited meanwhile, or is another user's
+
+
+def recorded_among(stuck: Set[processes.Mark], job: Dict[str, Any]) -> Optional[Leftover]:
+    """Return one that an older run recorded: the environment of a stuck process may hang us too."""
+    from clusterctl.node.run.status import recorded  # noqa: PLC0415  (mostly nothing is stuck)
+
+    for paths in runs(job.get("state") or default_root(), job["cluster"]):
+        for mark in sorted(stuck.intersection(recorded(paths))):
+            older = read_json(paths.job) or {}
+            ours = exclude(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
+            if ours and under_same_lock(mark[0]):
+                return Leftover(str(older["run"]), mark[0])
+    return None

@@ -1,0 +1,121 @@
+"""One node's part of a run, as one who must end it finds it: supervisor alive or dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Dict, List, NamedTuple
+
+from clusterctl.node.run import processes, run_lock
+from clusterctl.node.run.processes import Process
+from clusterctl.node.run.read_files import read_json
+from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.run_paths import NOWHERE, NodePaths
+from clusterctl.node.run.status import Recorded, is_alive, keepers
+from clusterctl.node.run.stop_file import remove_left_by
+from clusterctl.node.supervisor.shutdown import AFTER_TERM, KILL_LIMIT, send_all
+from clusterctl.node.supervisor.spawn import stamps
+
+POLL_SECONDS = 0.05
+LOOKS = 2
+"""How often nothing must have been seen for it to be proven."""
+
+
+def held_by(args: Dict[str, Any]) -> str:
+    """Return the lock of a run that has some GPUs of this machine; empty if there is none."""
+    machine = run_lock.machine_of(args.get("lock") or run_lock.NAME)
+    for holder in run_lock.holders(run_lock.places(machine)):
+        parts = run_lock.known_parts(holder)
+        if parts and (holder.get("run"), holder.get("node")) == (args["run"], args["node"]):
+            return "%s/%s" % (machine, ",".join(parts))
+    return ""
+
+
+class NodeRun(NamedTuple):
+    """What is known of a part without asking anyone."""
+
+    paths: NodePaths
+    run: str
+    node: str
+    lock: str
+    job: Dict[str, Any]
+    """What was started; empty where the folder is gone or not this user's."""
+    recorded: Recorded
+
+    @classmethod
+    def find(cls, args: Dict[str, Any]) -> NodeRun:
+        """Take what the folder says, or where it is gone what the controller knows."""
+        paths = NodePaths.of(args)
+        if paths.distrust():
+            paths = NOWHERE
+        job = read_json(paths.job) or {}
+        name = job.get("lock") or held_by(args) or args.get("lock") or run_lock.NAME
+        return cls(paths, args["run"], args["node"], name, job, Recorded(paths))
+
+    def holds_lock(self) -> bool:
+        """Tell whether this part's supervisor holds the machine, be it slow to answer."""
+        holder = run_lock.ask(self.lock, {"ask": "who"}) or {}
+        if holder.get("uid") not in (os.getuid(), 0):
+            return False
+        if "run" not in holder:
+            saved = read_json(self.paths.supervisor) or {}
+            return is_alive(saved) and bool(saved["pid"] == holder.get("pid"))
+        return (holder["run"], holder.get("node")) == (self.run, self.node)
+
+    def ask(self, order: Dict[str, Any]) -> bool:
+        """Tell the supervisor to end it; False: there is none."""
+        saved = read_json(self.paths.supervisor) or {}
+        if is_alive(saved):  # one that was stopped would hear nothing
+            for mark in keepers(saved):
+                processes.send(mark, signal.SIGCONT)
+        if not self.holds_lock():
+            return False
+        wanted: Dict[str, Any] = {
+            name: order[name] for name in ("grace", "signal", "file", "reason") if name in order
+        }
+        return run_lock.ask(self.lock, {**wanted, "ask": "stop"}) is not None
+
+    def wait(self, until: float) -> None:
+        """Wait until the supervisor has ended everything and itself, at most until then."""
+        while time.monotonic() < until and (self.holds_lock() or self.find_all()):
+            time.sleep(POLL_SECONDS)
+
+    def find_all(self) -> List[Process]:
+        """Return everything of the run that lives here, its supervisor too."""
+        saved = read_json(self.paths.supervisor) or {}
+        keeping = keepers(saved) if is_alive(saved) else []
+        return processes.of_run(
+            stamps=stamps(self.run, self.node),
+            recorded=[*self.recorded.read(), *keeping],
+            cgroup=saved.get("cgroup", ""),
+        )
+
+    def kill(self) -> List[Process]:
+        """KILL until nothing is left, twice: a process within its exec shows no stamp.
+
+        Returns:
+            What cannot be ended.
+        """
+        until = time.monotonic() + AFTER_TERM + KILL_LIMIT
+        left = self.find_all()
+        unseen = 0
+        while unseen < LOOKS and time.monotonic() < until:
+            send_all(left, signal.SIGKILL)
+            time.sleep(POLL_SECONDS)
+            left = self.find_all()
+            unseen = 0 if left else unseen + 1
+        return left
+
+    def close_the_books(self, reason: str) -> None:
+        """Do what the supervisor could not: remove its stop file, write the end in its reserve."""
+        if not self.job or os.path.exists(self.paths.end):
+            return
+        remove_left_by(self.paths)
+        ranks = (read_json(self.paths.supervisor) or {}).get("ranks", [])
+        for rank in ranks:
+            rank["state"] = "ended"
+        now = time.time()
+        end = {"state": "stopped", "by": "stop", "exit_code": None, "time": now, "over": now}
+        reason = "%s; its supervisor had died" % reason
+        RunFiles(self.paths).end({"schema": 1, **end, "reason": reason, "ranks": ranks})

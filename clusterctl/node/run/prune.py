@@ -1,0 +1,62 @@
+"""The operation `prune`: deletes what is kept of runs that are over, and of no other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any, Dict, List
+
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.run.node_run import NodeRun
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.wire import Message
+
+
+def prune(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Delete this node's folders of runs.
+
+    Args:
+        args: `cluster`, `node`, perhaps `state`; `runs`: their ids.
+        body: unused.
+        channel: unused: there is one answer.
+
+    Returns:
+        `removed`: the runs of which nothing is here any more; `kept`: run → why it is.
+    """
+    del body, channel
+    removed: List[str] = []
+    kept: Dict[str, str] = {}
+    for run in args["runs"]:
+        why = remove({**args, "run": run})
+        if why:
+            kept[run] = why
+        else:
+            removed.append(run)
+    return Message({"removed": removed, "kept": kept})
+
+
+def remove(args: Dict[str, Any]) -> str:
+    """Delete one part's folder; say why it was not, empty where it is gone."""
+    if os.path.basename(args["run"]) != args["run"] or args["run"] in ("", ".", ".."):
+        return "its name is none of a run"
+    paths = NodePaths.of(args)
+    if not os.path.lexists(paths.folder):
+        return ""
+    why = paths.distrust() or why_needed(NodeRun.find(args))
+    if why:
+        return why
+    try:
+        shutil.rmtree(paths.folder)
+    except OSError as error:
+        return "%s: %s" % (error.filename, error.strerror)
+    with contextlib.suppress(OSError):  # another node's part is in it, where nodes share it
+        os.rmdir(os.path.dirname(paths.folder))
+    return ""
+
+
+def why_needed(part: NodeRun) -> str:
+    """Say why a part's folder must stay; empty where the part is over."""
+    if part.job and not os.path.exists(part.paths.end):
+        return "it has not ended here"
+    return "something of it is left here" if part.holds_lock() or part.find_all() else ""

@@ -1,0 +1,72 @@
+"""What else must be free before a run counts as gone: its port, its memory on the GPUs.
+
+True: it is. False: it is not. None: nobody could look, so it is not proven.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from clusterctl.node.run import gpu_holders, processes
+from clusterctl.node.supervisor import rendezvous_sockets
+
+POLL_SECONDS = 0.1
+PORT_SECONDS = 2.0
+GPU_SECONDS = 5.0
+"""How long the kernel and the driver get to take back what a killed process had."""
+
+
+def port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
+    """Tell whether nothing listens on the rendezvous port, and if something does, what.
+
+    Only the master's node had it; on the others there is nothing to look for.
+    """
+    if "node_rank" not in job:
+        return None, None
+    if job["node_rank"] != 0:
+        return True, None
+    number = job["master"]["port"]
+    until = time.monotonic() + PORT_SECONDS
+    while True:
+        inodes = rendezvous_sockets.listening(number)
+        if not inodes:
+            return True, None
+        if time.monotonic() > until:
+            return False, _holder(inodes)
+        time.sleep(POLL_SECONDS)
+
+
+def _holder(inodes: Set[str]) -> Optional[Dict[str, Any]]:
+    pid = min(rendezvous_sockets.holders(inodes), default=None)
+    return None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
+
+
+class Memory(NamedTuple):
+    """What is known of the memory on the GPUs."""
+
+    free: Optional[bool]
+    """The driver has taken back what the run's processes had."""
+    ghosts: List[Dict[str, Any]]
+    """Those of which it has not."""
+    held: Dict[int, str]
+    """What any process holds, by pid."""
+
+
+def memory(job: Dict[str, Any], pids: Set[int]) -> Memory:
+    """Look whether the driver has taken back what these processes had."""
+    if not job:
+        return Memory(None, [], {})
+    if job.get("device") != "cuda":
+        return Memory(True, [], {})
+    until = time.monotonic() + GPU_SECONDS
+    held = gpu_holders.holders()
+    while held and gpu_holders.ghosts(held, pids) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+        held = gpu_holders.holders()
+    if held is None:
+        return Memory(None, [], {})
+    kept = gpu_holders.ghosts(held, pids)
+    why = "gone, but the driver still keeps %s for it"
+    ghosts = [{"pid": pid, "cmd": "", "why": why % kept[pid]} for pid in sorted(kept)]
+    return Memory(not kept, ghosts, held)

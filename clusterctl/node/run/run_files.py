@@ -1,0 +1,210 @@
+"""The files that a supervisor keeps of its run: whole or not at all, and never in its way.
+
+A full disk or a folder deleted under a run must not end it: what cannot be written is kept and
+tried again, and room for the end is reserved at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from clusterctl.node.run.processes import Mark, alive
+from clusterctl.node.run.read_files import boot_time
+from clusterctl.node.run.run_paths import NodePaths, times_of
+
+RESERVE = 65536
+MOST_WAITING = 10000
+"""Events that are kept for a disk that has no room."""
+MOST_MARKS, FIRST_MARKS = 4096, 512
+"""Processes to remember, and how many of the first: the ranks, whose GPU memory is looked for."""
+MOST_TIMES = 4096
+"""Lines of a log's times, after which the older ones are thinned."""
+TIMES_PRECISION = 200
+"""Times are kept to this part of their age: of a week about 2,000 lines are left."""
+
+
+def write_whole(path: str, value: Dict[str, Any]) -> None:
+    """Write a JSON file so that it is there whole or as before.
+
+    Without fsync: on a disk that is busy with a checkpoint that can take longer than a run has
+    time to react.
+
+    Raises:
+        OSError: it could not be written; nothing has changed.
+    """
+    replace_file(path, json.dumps(value, indent=1).encode() + b"\n")
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Write a file so that it is there whole or as before.
+
+    Raises:
+        OSError: it could not be written; nothing has changed.
+    """
+    new = path + ".new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(new, path)
+
+
+def thinned(lines: List[bytes], now: float) -> List[bytes]:
+    """Return the lines of a log's times that matter: the older, the fewer; never the last out."""
+    kept: List[bytes] = []
+    latest = 0.0
+    for line in lines:
+        try:
+            written = float(line.split()[0])
+        except (ValueError, IndexError):
+            continue  # a power failure leaves zeros
+        if written < latest or written - latest >= (now - written) / TIMES_PRECISION:
+            latest = written
+            kept.append(line)
+    if lines and kept[-1:] != lines[-1:]:
+        kept.append(lines[-1])
+    return kept
+
+
+class RunFiles:
+    """The writing side, of the one supervisor."""
+
+    def __init__(self, paths: NodePaths) -> None:
+        self.paths = paths
+        self._events: List[Dict[str, Any]] = []
+        self._account: Optional[Dict[str, Any]] = None
+        self._marks: List[Mark] = []
+        self._known: Dict[Mark, bool] = {}
+        self._sizes: Dict[str, int] = {}
+        self._times: Dict[str, int] = {}
+        """Lines of each log's times."""
+
+    def reserve(self) -> None:
+        """Set room aside for the end.
+
+        Raises:
+            OSError: there is none even now.
+        """
+        with open(self.paths.reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE)
+
+    def event(self, kind: str, **details: object) -> None:
+        """Note that something happened, now."""
+        if len(self._events) < MOST_WAITING:
+            self._events.append({"time": time.time(), "kind": kind, **details})
+        self.flush()
+
+    def account(self, value: Dict[str, Any]) -> None:
+        """Replace supervisor.json."""
+        self._account = value
+        self.flush()
+
+    def processes(self, marks: List[Mark]) -> None:
+        """Remember processes as the run's, for whoever must end it after us."""
+        new = [mark for mark in marks if mark not in self._known]
+        self._known.update(dict.fromkeys(new, True))
+        self._marks += new
+        self.flush()
+        if len(self._known) > MOST_MARKS:
+            self._forget_ended(set(marks))
+
+    def _forget_ended(self, living: Set[Mark]) -> None:
+        """Forget most of those that have ended: a job may start a process a second for weeks."""
+        kept = [m for n, m in enumerate(self._known) if n < FIRST_MARKS or m in living or alive(m)]
+        try:
+            replace_file(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in kept))
+        except OSError:
+            return  # with the next scan
+        self._known, self._marks = dict.fromkeys(kept, True), []
+
+    def flush(self) -> None:
+        """Write what waits; what cannot be written goes on waiting."""
+        try:
+            if self._events:
+                lines = b"".join(json.dumps(e).encode() + b"\n" for e in self._events)
+                _append(self.paths.events, lines)
+                self._events = []
+            if self._marks:
+                _append(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in self._marks))
+                self._marks = []
+            if self._account is not None:
+                write_whole(self.paths.supervisor, self._account)
+                self._account = None
+        except OSError:
+            return
+
+    def beat(self) -> None:
+        """Say that the supervisor lives, in room that the file already has."""
+        try:
+            descriptor = os.open(self.paths.beat, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(descriptor, b"%020.3f\n" % boot_time(), 0)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return
+
+    def log_times(self) -> None:
+        """Note when the logs had grown how far: `unix time, size` lines beside each log."""
+        now = time.time()
+        for log in self.paths.logs():
+            path = os.path.join(self.paths.folder, log)
+            try:
+                size = os.stat(path).st_size
+                if size != self._sizes.get(log, 0):
+                    _append(times_of(path), b"%.3f %d\n" % (now, size))
+                    self._sizes[log] = size
+                    self._times[log] = self._times.get(log, 0) + 1
+                    if self._times[log] > MOST_TIMES:
+                        self._times[log] = _thin(times_of(path), now)
+            except OSError:
+                continue
+
+    def end(self, value: Dict[str, Any]) -> bool:
+        """Write end.json, into the reserved room if there is no other; False: not even that.
+
+        A folder that was deleted takes nothing any more, and needs nothing.
+        """
+        self.flush()
+        if not os.path.isdir(self.paths.folder):
+            return True
+        for _ in range(2):
+            try:
+                write_whole(self.paths.end, value)
+            except OSError:
+                _remove(self.paths.reserve)
+                continue
+            _remove(self.paths.reserve)
+            self.flush()
+            return True
+        return False
+
+
+def _append(path: str, data: bytes) -> None:
+    """Append all of it or nothing: a line cut by a full disk would spoil the next."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        written = os.write(descriptor, data)
+        if written != len(data):
+            os.ftruncate(descriptor, size)
+            raise OSError("no room")
+    finally:
+        os.close(descriptor)
+
+
+def _thin(path: str, now: float) -> int:
+    """Thin a file of times; return how many lines are left."""
+    with open(path, "rb") as file:
+        lines = thinned(file.read().splitlines(keepends=True), now)
+    replace_file(path, b"".join(lines))
+    return len(lines)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

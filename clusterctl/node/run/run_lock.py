@@ -1,0 +1,270 @@
+"""One run a machine, or a GPU: whether its lock is held, by whom, and asking the holder.
+
+The lock is the supervisor's abstract socket: seen across users and mounts, without a folder, and
+gone with its holder however that ends. One JSON line is asked, one is answered.
+
+A run takes the whole machine, `clusterctl-run`, or some of its GPUs,
+`clusterctl-run/GPU-…,GPU-…,port-29500`, with the port if its ranks meet on this machine. For the
+latter it holds a socket for each part, and one of the machine's places: `clusterctl-run/0` and so
+on. By the places a run that wants the whole machine finds it, whatever GPUs it has. A run first
+takes its own sockets, then looks for the others. So two that start at once may both be refused,
+but never both run.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import socket
+import struct
+import time
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
+
+from clusterctl.node.agent.call_channel import OperationError
+
+NAME = "clusterctl-run"
+"""The lock of a machine; the loopback sandbox adds its port, for several nodes on one machine."""
+
+ANSWER_SECONDS = 2.0
+"""How long an answer may take in all, the wait for a connection included."""
+LINE_LIMIT = 65536
+"""Bytes of a request."""
+ANSWER_LIMIT = 1 << 20
+"""Bytes of an answer."""
+_RETRY_SECONDS = 0.02
+_LAST_SECONDS = 0.1
+"""What each further holder gets when the others took all the time."""
+
+PLACES = 16
+"""How many runs may share a machine: no common machine has more GPUs."""
+
+RUN_ID_LIMIT = 64
+_GPU = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+
+SHOWN = 12
+"""Characters of a GPU's UUID that a message shows; CUDA_VISIBLE_DEVICES takes as few."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a socket, by the kernel's word."""
+
+    pid: int
+    uid: int
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> Peer:
+        """Ask the kernel who it is."""
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        return cls(pid, uid)
+
+
+def user_name(uid: Optional[int] = None) -> str:
+    """Return a user's name, this user's by default; the number if there is none."""
+    number = os.getuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def machine_of(name: str) -> str:
+    """Return the lock of the whole machine that a lock is of."""
+    return name.partition("/")[0]
+
+
+def parts_of(name: str) -> List[str]:
+    """Return the GPUs and the port that a lock is of; none for the whole machine's."""
+    listed = name.partition("/")[2]
+    return listed.split(",") if listed else []
+
+
+def sockets(name: str) -> List[str]:
+    """Return the sockets that exclude others from what a lock is of; the first is asked."""
+    return ["%s/%s" % (machine_of(name), gpu) for gpu in parts_of(name)] or [name]
+
+
+def places(machine: str) -> List[str]:
+    """Return the sockets of which each run with GPUs of its own holds one."""
+    return ["%s/%d" % (machine, number) for number in range(PLACES)]
+
+
+def rivals(name: str) -> List[str]:
+    """Return every socket whose holder keeps others from taking this lock."""
+    machine = machine_of(name)
+    return [machine, *(sockets(name) if parts_of(name) else places(machine))]
+
+
+def exclude(one: str, other: str) -> bool:
+    """Tell whether two locks cannot be held at once."""
+    if machine_of(one) != machine_of(other):
+        return False
+    parts, others = set(parts_of(one)), set(parts_of(other))
+    return not parts or not others or bool(parts & others)
+
+
+def holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
+    """Ask who holds each of these; those that are slow to answer get no more time together."""
+    until = time.monotonic() + ANSWER_SECONDS
+    for name in names:
+        seconds = max(_LAST_SECONDS, until - time.monotonic())
+        holder = ask(name, {"ask": "who"}, seconds=seconds)
+        if holder is not None:
+            yield holder
+
+
+def ask(
+    name: str, request: Dict[str, Any], *, seconds: float = ANSWER_SECONDS
+) -> Optional[Dict[str, Any]]:
+    """Ask the holder of a lock; None: nobody holds it.
+
+    A holder that does not answer in time (it is frozen, or foreign) answers as `{"pid", "uid"}`.
+    Any user can take the name: of another user's answer only what is harmless is returned.
+    """
+    deadline = time.monotonic() + seconds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            _connect(connection, sockets(name)[0], deadline)
+        except ConnectionRefusedError:
+            return None
+        except OSError:
+            return {}
+        peer = Peer.of(connection)
+        try:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(_read_line(connection, deadline))
+        except (OSError, ValueError, RecursionError):
+            answer = {}
+        if not isinstance(answer, dict):
+            answer = {}
+        if peer.uid not in (0, os.getuid()):
+            answer = _harmless(answer, peer)
+        return {**answer, "pid": peer.pid, "uid": peer.uid}
+
+
+def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:
+    """Return a run of this machine that works in a folder, or may; None: there is none."""
+    for holder in holders([machine, *places(machine)]):
+        workdir = workdir_of(holder)
+        if not workdir or os.path.realpath(os.fsencode(workdir)) == os.path.realpath(folder):
+            return holder
+    return None
+
+
+def _connect(connection: socket.socket, name: str, deadline: float) -> None:
+    """Connect, and wait for a place in the queue: many ranks report at once.
+
+    Raises:
+        OSError: nobody listens, or the queue stays full.
+    """
+    while True:
+        connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+        try:
+            connection.connect("\0" + name)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _read_line(connection: socket.socket, deadline: float) -> bytes:
+    """Read up to a newline or the end.
+
+    Raises:
+        OSError: it is too long, or takes too long.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        part = connection.recv(LINE_LIMIT)
+        if not part:
+            break
+        line += part
+        if len(line) > ANSWER_LIMIT or time.monotonic() > deadline:
+            raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
+    return line
+
+
+def _harmless(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+    """Return what may be believed and shown of another user's answer."""
+    if not is_run_id(answer.get("run")):
+        return {}
+    workdir = workdir_of(answer)
+    known: Dict[str, Any] = {"run": answer["run"], "user": user_name(peer.uid)}
+    if workdir:
+        known["workdir"] = workdir
+    since = answer.get("since")
+    known["since"] = since if isinstance(since, (int, float)) else None
+    return {**known, "holds": known_parts(answer)}
+
+
+def workdir_of(answer: Dict[str, Any]) -> str:
+    """Return the folder that a holder works in; empty: it names none that can be."""
+    workdir = answer.get("workdir")
+    if not isinstance(workdir, str) or len(workdir) >= LINE_LIMIT or "\0" in workdir:
+        return ""
+    try:
+        os.fsencode(workdir)
+    except UnicodeEncodeError:  # half a character, which JSON can bring in
+        return ""
+    return workdir
+
+
+def known_parts(answer: Dict[str, Any]) -> List[str]:
+    """Return the GPUs and the port that a holder names; none unless all of it can be that."""
+    parts = answer.get("holds")
+    return parts if isinstance(parts, list) and all(map(is_device_id, parts)) else []
+
+
+def is_device_id(text: object) -> bool:
+    """Tell whether this can be the UUID of a GPU, or a port."""
+    if not isinstance(text, str) or len(text) > len(_GPU):
+        return False
+    if text.startswith("port-"):
+        return set(text[5:]) <= set("0123456789")
+    return "".join("x" if letter in "0123456789abcdef" else letter for letter in text) == _GPU
+
+
+def is_run_id(text: object) -> bool:
+    """Tell whether this can be a run's id: nothing else belongs in a command to type."""
+    if not isinstance(text, str) or not 0 < len(text) <= RUN_ID_LIMIT or text[0] == "-":
+        return False
+    return set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def in_use_error(holder: Dict[str, Any]) -> OperationError:
+    """Return the error that names who holds the machine."""
+    uid, run = holder.get("uid"), holder.get("run")
+    if is_run_id(run):
+        user = holder.get("user", "?")
+        about = " " + holder["about"] if isinstance(holder.get("about"), str) else ""
+        known = "run %s%s of user %s, since %s" % (
+            run, about, user, _moment(holder.get("since")),
+        )  # fmt: skip
+        parts = [part[:SHOWN] for part in known_parts(holder)]
+        known += ", on " + ", ".join(parts) if parts else ""
+        hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run
+        if uid != os.getuid():
+            hint = (
+                "wait for it, ask user %s to stop it, or leave the node out with --exclude" % user
+            )
+    elif uid is not None:
+        known = "pid %s of user %s, which does not answer" % (holder.get("pid"), user_name(uid))
+        hint = "ps -fp %s (on the node) shows that process" % holder.get("pid")
+    else:
+        known = "its lock is held by a process that cannot be asked"
+        hint = "ss -xlp (on the node) shows who holds it"
+    return OperationError("busy", "the machine is busy: " + known, holder=holder, hint=hint)
+
+
+def _moment(since: Any) -> str:  # noqa: ANN401  (whoever holds the lock may tell anything)
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(since))
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "an unknown time"

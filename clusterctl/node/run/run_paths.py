@@ -1,0 +1,221 @@
+"""Where a run keeps its files on a node: every name in one place.
+
+    /var/tmp/clusterctl-UID/CLUSTER/RUN/NODE/
+        agent.py          the code that looks after this run, for as long as it lives
+        job.json          what was started, without secrets
+        supervisor.json   who looks after it, and what is known of its ranks; replaced whole
+        events.jsonl      what happened, one JSON object a line
+        end.json          how it ended; written once, whole
+        launcher.log      what the launcher and the supervisor wrote
+        ranks/N.log       what global rank N wrote to stdout and stderr
+        processes, beat, *.times, *.dropped    for `stop`, `status` and `logs`
+        barred            alone in the folder: nothing was started here, and nothing will be
+        nccl/             NCCL's own logs, with `launch --debug`
+
+Never under HOME, which may be one filesystem for all nodes and away just when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.agent.file_kinds import file_kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+EVENTS = "events.jsonl"
+LAUNCHER_LOG = "launcher.log"
+RANK_LOG = "ranks/%s.log"
+
+MAKE_ROOM = "make room there, or set `state:` of this node to another folder"
+
+
+def default_root() -> str:
+    """Return this user's state folder, where the inventory names no other."""
+    return "/var/tmp/clusterctl-%d" % os.getuid()  # noqa: S108  (0700, owner checked: see `make`)
+
+
+class NodePaths:
+    """The files of one node's part of a run."""
+
+    __slots__ = ("folder",)
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of(cls, args: Dict[str, Any]) -> NodePaths:
+        """Return the paths for `cluster`, `run`, `node` and, where it is set, `state`."""
+        root = args.get("state") or default_root()
+        return cls(os.path.join(root, args["cluster"], args["run"], args["node"]))
+
+    @property
+    def agent(self) -> str:
+        """The agent's program."""
+        return os.path.join(self.folder, "agent.py")
+
+    @property
+    def job(self) -> str:
+        """The job as it was started, without secrets."""
+        return os.path.join(self.folder, "job.json")
+
+    @property
+    def supervisor(self) -> str:
+        """The supervisor's own account."""
+        return os.path.join(self.folder, "supervisor.json")
+
+    @property
+    def beat(self) -> str:
+        """When the supervisor was last seen alive, on the clock that no one sets."""
+        return os.path.join(self.folder, "beat")
+
+    @property
+    def processes(self) -> str:
+        """The processes that were seen to be the run's, a pid and start time a line."""
+        return os.path.join(self.folder, "processes")
+
+    @property
+    def events(self) -> str:
+        """What happened."""
+        return os.path.join(self.folder, EVENTS)
+
+    @property
+    def end(self) -> str:
+        """How it ended."""
+        return os.path.join(self.folder, "end.json")
+
+    @property
+    def barred(self) -> str:
+        """Says that this part never began and never will."""
+        return os.path.join(self.folder, "barred")
+
+    @property
+    def reserve(self) -> str:
+        """Room on the disk that the end is written into when there is no other left."""
+        return os.path.join(self.folder, "reserve")
+
+    @property
+    def launcher_log(self) -> str:
+        """What the launcher and the supervisor wrote."""
+        return os.path.join(self.folder, LAUNCHER_LOG)
+
+    @property
+    def nccl(self) -> str:
+        """Where NCCL writes with `--debug`."""
+        return os.path.join(self.folder, "nccl")
+
+    def rank_log(self, rank: int) -> str:
+        """Return the log of a global rank."""
+        return os.path.join(self.folder, rank_log_name(rank))
+
+    def logs(self) -> List[str]:
+        """Return the names of the logs that are there, relative to the folder, in rank order."""
+        try:
+            found = os.listdir(os.path.join(self.folder, "ranks"))
+        except OSError:
+            found = []
+        ranks = sorted(
+            int(name[:-4]) for name in found if name[:-4].isdigit() and name[-4:] == ".log"
+        )
+        return [LAUNCHER_LOG] + [rank_log_name(rank) for rank in ranks]
+
+    def _levels(self) -> Tuple[str, str, str, str]:
+        """Return the folders that are ours alone: of all runs, of a cluster, a run, this part."""
+        run = os.path.dirname(self.folder)
+        cluster = os.path.dirname(run)
+        return os.path.dirname(cluster), cluster, run, self.folder
+
+    def distrust(self) -> str:
+        """Say why nothing in the folder may be believed; empty where all of it is ours."""
+        try:
+            return next(filter(None, map(_not_ours, self._levels())), "")
+        except OSError as error:
+            return "%s: %s" % (self.folder, error.strerror)
+
+    def make(self) -> None:
+        """Make the folder, new; every folder of ours on the way is ours alone.
+
+        Raises:
+            OperationError: `state-folder`: it cannot be made, is another's, or is there already.
+        """
+        import contextlib  # noqa: PLC0415  (launches only)
+
+        *parents, _ = self._levels()
+        try:
+            for parent in parents:
+                with contextlib.suppress(FileExistsError):  # if it is no folder, `_not_ours` tells
+                    os.makedirs(parent, mode=0o700, exist_ok=True)
+                problem = _not_ours(parent)
+                if problem:
+                    raise OperationError("state-folder", problem, folder=parent, hint=_HINT)
+            os.mkdir(self.folder, 0o700)
+            os.mkdir(os.path.join(self.folder, "ranks"), 0o700)
+        except OSError as error:
+            raise OperationError(
+                "state-folder",
+                "cannot make the run's folder %s: %s" % (self.folder, error.strerror),
+                folder=self.folder,
+                hint="set `state:` of this node to a folder on a local disk with room",
+            ) from error
+
+
+NOWHERE = NodePaths(os.devnull)
+"""The paths of a part that is not here: none of its files can be read or made."""
+
+
+def rank_log_name(rank: int) -> str:
+    """Return the name of a rank's log in the run's folder."""
+    return RANK_LOG % rank
+
+
+def times_of(log: str) -> str:
+    """Return the file that says when a log had grown how far."""
+    return log[: -len(".log")] + ".times"
+
+
+def dropped_of(log: str) -> str:
+    """Return the file that says how far a log's oldest bytes were dropped."""
+    return log[: -len(".log")] + ".dropped"
+
+
+def rank_of(log: str) -> Optional[int]:
+    """Return the rank that a log's name stands for, None for the launcher's."""
+    name = log.rpartition("/")[2][: -len(".log")]
+    return int(name) if name.isdigit() else None
+
+
+def runs(root: str, cluster: str) -> Iterator[NodePaths]:
+    """Yield the parts of this user's runs of a cluster that are kept here, oldest run first."""
+    for run in _folders(os.path.join(root, cluster)):
+        for node in _folders(os.path.join(root, cluster, run)):
+            paths = NodePaths(os.path.join(root, cluster, run, node))
+            if not paths.distrust():
+                yield paths
+
+
+def _folders(parent: str) -> List[str]:
+    try:
+        return sorted(os.listdir(parent))
+    except OSError:
+        return []
+
+
+def _not_ours(folder: str) -> str:
+    """Say what is wrong with a folder that another user made or may write; empty for nothing.
+
+    /var/tmp is open to all: whoever comes first could put a folder there for us to believe in.
+    """
+    seen = os.lstat(folder)
+    ours = seen.st_uid == os.getuid()
+    if stat.S_ISDIR(seen.st_mode) and ours and not seen.st_mode & 0o022:
+        return ""
+    expected = "a folder of uid %d, mode 700" % os.getuid()
+    words = "%s is not a folder of this user alone: expected %s, found %s"
+    return words % (folder, expected, file_kind(seen))
+
+
+_HINT = "set `state:` of this node to another folder, on a local disk"

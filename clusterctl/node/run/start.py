@@ -1,0 +1,309 @@
+"""The operation `start`: makes the run's folder, and leaves a supervisor behind in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+from shlex import quote
+from typing import Any, Callable, Dict, List, Optional
+
+from clusterctl.node.agent import loader
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.agent.child_tasks import within
+from clusterctl.node.handover import agent_argv
+from clusterctl.node.mirror.manifest import is_temporary
+from clusterctl.node.run import run_lock
+from clusterctl.node.run.detach import wrapper
+from clusterctl.node.run.environ_bytes import Environment, decode, encode, original_environment
+from clusterctl.node.run.environment import compose_environment
+from clusterctl.node.run.leftovers import must_be_empty
+from clusterctl.node.run.read_files import boot_id
+from clusterctl.node.run.run_files import write_whole
+from clusterctl.node.run.run_paths import MAKE_ROOM, NodePaths
+from clusterctl.node.run.stop_file import remove_leftovers
+from clusterctl.node.supervisor.rank import which
+from clusterctl.node.supervisor.spawn import STAMP_LOCK, stamps
+from clusterctl.wire import Message
+
+UP_SECONDS = 60.0
+LOOK_SECONDS = 10.0
+"""How long workdir and the command's folders may take to answer."""
+LAST_LINES = 20
+CONTAINER_CLIENTS = frozenset(("docker", "nerdctl", "podman"))
+
+
+def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Start a node's part of a run, detached, and answer once its processes are there.
+
+    Args:
+        args: `job`: what to start; it is kept in the run's folder, so it holds no secret;
+            `forces`: also where the last sync did not finish.
+        body: JSON: `env` (secret values), `token`, and on the master `key`.
+        channel: unused: there is one answer.
+    """
+    del channel
+    workdir = os.path.expanduser(args["job"]["workdir"])
+    own = {"user": run_lock.user_name(), "workdir": workdir, "boot_id": boot_id()}
+    job = {**args["job"], **own}
+    secrets = json.loads(body or b"{}")
+    holder = next(run_lock.holders(run_lock.rivals(job["lock"])), None)
+    if holder is not None:
+        raise run_lock.in_use_error(holder)
+    must_be_empty(job)
+    answered(job["workdir"], lambda: must_be_enterable(job["workdir"]))
+    if not args.get("forces"):
+        answered(job["workdir"], lambda: must_be_synced_whole(job["workdir"]))
+    answered(job["workdir"], lambda: must_be_asked_alone(job))
+    environment = compose_environment(job, secrets.pop("env", {}))
+    words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]
+    answered(job["workdir"], lambda: must_all_be_found(words, environment, job["workdir"]))
+    must_run_here(job["argv"])
+    remove_leftovers(job)
+    unit = "clusterctl-%s-%s" % (job["run"], job["node"])
+    outliving = wrapper(unit)
+    paths = NodePaths.of(job)
+    paths.make()
+    write_files(paths, job)
+    env = {decode(name): decode(value) for name, value in environment.items()}
+    told = {"job": job, "env": env, "secrets": secrets}
+    marks = [*stamps(job["run"], job["node"]), STAMP_LOCK + b"=" + job["lock"].encode()]
+    try:
+        argv = [*outliving, *supervisor_argv(paths, unit)]
+        return Message(leave_behind(paths, argv, marks, told))
+    except Exception:
+        shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
+        raise
+
+
+def answered(workdir: str, look: Callable[[], None]) -> None:
+    """Look at files that may be on a share whose server does not answer.
+
+    Raises:
+        OperationError: as `look` does, or `workdir`: there was no answer.
+    """
+
+    def refusal() -> Optional[Dict[str, Any]]:
+        try:
+            look()
+        except OperationError as error:
+            return error.head()["error"]  # type: ignore[no-any-return]
+        return None
+
+    try:
+        error = within(LOOK_SECONDS, refusal)
+    except TimeoutError as problem:
+        message = "workdir %s or the job's command: %s" % (workdir, problem)
+        hint = "findmnt -T %s (on the node): does its file server answer?" % quote(workdir)
+        raise OperationError("workdir", message, workdir=workdir, hint=hint) from problem
+    if error is not None:
+        raise refused(error)
+
+
+def refused(error: Dict[str, Any]) -> OperationError:
+    """Return the error that another process reported."""
+    return OperationError(error.pop("kind"), error.pop("message"), **error)
+
+
+def must_all_be_found(words: List[str], environment: Environment, workdir: str) -> None:
+    """Refuse commands of which this node lacks one.
+
+    Raises:
+        OperationError: `exec`.
+    """
+    for word in words:
+        must_be_found(word, environment, workdir)
+
+
+def must_be_enterable(workdir: str) -> None:
+    """Refuse a working folder that is not one.
+
+    Raises:
+        OperationError: `workdir`.
+    """
+    if os.path.isdir(workdir) and os.access(workdir, os.X_OK):
+        return
+    what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
+    hint = "clusterctl sync, or set `workdir:` in the inventory"
+    raise OperationError("workdir", "workdir %s %s" % (workdir, what), workdir=workdir, hint=hint)
+
+
+def must_be_synced_whole(workdir: str) -> None:
+    """Refuse code of which a sync that was cut off brought only some files.
+
+    Raises:
+        OperationError: `sync`.
+    """
+    if is_temporary(encode(workdir)):
+        message = "the last sync of workdir %s did not finish: its files do not belong together"
+        hint = "clusterctl sync, or --force to run what is there"
+        raise OperationError("sync", message % workdir, workdir=workdir, hint=hint)
+
+
+def must_be_asked_alone(job: Dict[str, Any]) -> None:
+    """Refuse a run that would share a folder, and so its stop file, with another on this machine.
+
+    Raises:
+        OperationError: `busy`.
+    """
+    name, workdir = job["stop"].get("file"), os.fsencode(job["workdir"])
+    if not name:
+        return
+    holder = run_lock.live_run(workdir, run_lock.machine_of(job["lock"]))
+    if holder is None:
+        return
+    message = "run %s works in %s too: the file %s would stop both" % (
+        holder.get("run", "?"), job["workdir"], name,
+    )  # fmt: skip
+    hint = "launch with another --workdir, or ask ranks by a signal: `stop:` in the inventory"
+    raise OperationError("busy", message, holder=holder, hint=hint)
+
+
+def must_be_found(word: str, environment: Environment, workdir: str) -> None:
+    """Refuse a command that this node does not have, before anything is started.
+
+    Raises:
+        OperationError: `exec`; `path` is where it was looked for.
+    """
+    path = environment.get(b"PATH", os.fsencode(os.defpath))
+    name = encode(word)
+    if b"/" in name:
+        name = os.path.join(encode(workdir), name)
+    found = which(name, path)
+    shown = path.decode("utf-8", "backslashreplace")
+    hint = "write its full path, or set `python:` or `env_init:` in the inventory"
+    if found is None:
+        where = "" if "/" in word else " (PATH is %s)" % shown
+        message = "command not found: %s%s" % (word, where)
+    elif os.path.isdir(found):
+        message = "%s is a folder, not a program" % word
+    elif not os.access(found, os.X_OK):
+        message = "%s is not a program that this user may run" % word
+        hint = "chmod +x {0}, or launch -- bash {0}".format(quote(word))
+    else:
+        return
+    raise OperationError("exec", message, command=word, path=shown, hint=hint)
+
+
+def must_run_here(argv: List[str]) -> None:
+    """Refuse a command whose program would run elsewhere: below a daemon, not below us.
+
+    Raises:
+        OperationError: `exec`.
+    """
+    name = os.path.basename(argv[0])
+    if name not in CONTAINER_CLIENTS:
+        return
+    message = "%s is only a client: to kill it leaves the container and its GPU memory" % name
+    hint = "apptainer runs a container as a child; or list a container with sshd in it as a node"
+    raise OperationError("exec", message, command=argv[0], hint=hint)
+
+
+def write_files(paths: NodePaths, job: Dict[str, Any]) -> None:
+    """Write what the run's folder has from the beginning: its own agent, and what was started.
+
+    Raises:
+        OperationError: `state-folder`: there is no room, or another reason not to write.
+    """
+    try:
+        with open(os.open(paths.agent, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(loader.program())
+        write_whole(paths.job, job)
+        os.mkdir(paths.nccl, 0o700)
+    except OSError as error:
+        message = "cannot write to %s: %s" % (paths.folder, error.strerror)
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        raise OperationError("state-folder", message, hint=MAKE_ROOM) from error
+
+
+def supervisor_argv(paths: NodePaths, unit: str) -> List[str]:
+    """Return the command of the supervisor's guard, all but its last word."""
+    return agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
+
+
+def leave_behind(
+    paths: NodePaths, argv: List[str], marks: List[bytes], told: Dict[str, Any]
+) -> Dict[str, Any]:
+    """Start the supervisor in a session of its own, and return its first answer.
+
+    Nobody waits for its end: when this process exits, pid 1 becomes its parent.
+
+    Raises:
+        OperationError: what it says, or `died`.
+    """
+    reader, writer = os.pipe()
+    log = os.open(paths.launcher_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        process = subprocess.Popen(
+            [*argv, str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={**original_environment(), **dict(stamp.split(b"=", 1) for stamp in marks)},
+            start_new_session=True,
+            pass_fds=(writer,),
+        )
+    except OSError as problem:
+        os.close(reader)
+        message = "cannot start the supervisor by %s: %s" % (argv[0], problem.strerror)
+        raise OperationError("died", message) from problem
+    finally:
+        os.close(writer)
+        os.close(log)
+    try:
+        hand_over(process, told)
+        said = first_line(reader)
+    finally:
+        os.close(reader)
+    if not said:
+        end_group(process.pid)  # it may be slow only: it must not come up after all
+        last = last_lines(paths.launcher_log)
+        message = "\n".join(["the supervisor ended before it was up", *last])
+        raise OperationError("died", message, output=last)
+    answer: Dict[str, Any] = json.loads(said)
+    if "error" in answer:
+        raise refused(answer.pop("error"))
+    return answer
+
+
+def hand_over(process: "subprocess.Popen[bytes]", told: Dict[str, Any]) -> None:
+    """Write the job to a process's stdin; one that died or hangs does not get it."""
+    assert process.stdin is not None
+    descriptor, data = process.stdin.fileno(), json.dumps(told).encode()
+    os.set_blocking(descriptor, False)
+    try:
+        while data and select.select([], [descriptor], [], UP_SECONDS)[1]:
+            data = data[os.write(descriptor, data) :]
+    except BrokenPipeError:
+        pass
+    process.stdin.close()
+
+
+def end_group(leader: int) -> None:
+    """Kill a process and what it started, as far as any of it is there."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def first_line(reader: int) -> bytes:
+    """Read up to a newline; what came before, where the other side ends or is too slow."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([reader], [], [], UP_SECONDS)
+        part = os.read(reader, 65536) if ready else b""
+        if not part:
+            return b""
+        line += part
+    return line
+
+
+def last_lines(path: str) -> List[str]:
+    """Return the end of a log."""
+    with open(path, "rb") as file:
+        return file.read()[-16384:].decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]

@@ -1,0 +1,174 @@
+"""The operations `status` and `runs`: a node's part of a run, from its supervisor or its files."""
+
+from __future__ import annotations
+
+import os
+
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.handover import to_runs_own
+from clusterctl.node.run.last_line import last_line
+from clusterctl.node.run.read_files import boot_id, boot_time, read_json
+from clusterctl.node.run.run_paths import NodePaths, default_root, runs
+from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+# What asks a living run takes longer to import than an ended one to read.
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from clusterctl.node.run.processes import Mark
+
+END = ("state", "reason", "exit_code", "by", "time", "over")
+"""The fields of an end that `status` answers with."""
+
+
+def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Answer with this node's part of a run: `cluster`, `run`, `node` and perhaps `state`."""
+    del body
+    paths = find(args)
+    to_runs_own("status", args, channel, paths)
+    return Message({"node": {**node_run(paths), "last": last_line(paths)}})
+
+
+def runs_here(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Answer with the parts of all runs of a cluster that are kept here: `cluster`, `node`."""
+    del body, channel
+    root = args.get("state") or default_root()
+    wanted = args.get("node")
+    found = [p for p in runs(root, args["cluster"]) if wanted in (None, os.path.basename(p.folder))]
+    return Message({"runs": [node_run(paths) for paths in found if read_json(paths.job)]})
+
+
+def find(args: Dict[str, Any]) -> NodePaths:
+    """Return the folder of a run's part on this node.
+
+    Raises:
+        OperationError: `no-run`: there is none, or it is not this user's.
+    """
+    paths = NodePaths.of(args)
+    problem = paths.distrust()
+    if problem or read_json(paths.job) is None:
+        message = "run %s has no part here (%s)" % (args["run"], problem or paths.folder)
+        raise OperationError("no-run", message, folder=paths.folder)
+    return paths
+
+
+def node_run(paths: NodePaths) -> Dict[str, Any]:
+    """Return what is known of a part of a run: its supervisor's word, else the files'."""
+    # The end is read first: a supervisor that has left since would otherwise seem to be lost.
+    end = read_json(paths.end)
+    job = read_json(paths.job) or {}
+    saved = read_json(paths.supervisor) or {}
+    alive = end is None and is_alive(saved)
+    live = ask_supervisor(job, saved["pid"]) if alive else None
+    if end is None and not alive:
+        end = read_json(paths.end)  # written while we looked
+    account = live or saved
+    ranks = [dict(rank) for rank in account.get("ranks", [])]
+    if end is not None:
+        state, ranks = end["state"], end.get("ranks", ranks)
+    elif alive:
+        state = account.get("state", "starting")
+    else:
+        state = "lost"
+        living = {mark[0] for mark in recorded(paths) if is_there(mark)}
+        for rank in ranks:
+            if rank["pid"] not in living:
+                rank["state"] = "ended"
+    shown = end or account.get("end")
+    return {
+        "schema": 1,
+        **{name: job.get(name) for name in ("run", "cluster", "node", "workdir", "master")},
+        "rank0": job.get("first_rank"),
+        "name": job.get("name"),
+        "command": job.get("argv"),
+        "launcher": job.get("launcher"),
+        "launcher_joined": account.get("launcher_joined"),
+        "world_size": job.get("world_size"),
+        "resumed": job.get("resumed"),
+        "state": state,
+        "ranks": ranks,
+        "supervisor": {
+            "pid": saved.get("pid"),
+            "alive": alive,
+            "beat_age_s": 0.0 if live else beat_age(paths),
+            "rebooted": bool(saved) and saved.get("boot_id") != boot_id(),
+        },
+        "end": {name: shown.get(name) for name in END} if shown else None,
+        "began": account.get("began"),
+    }
+
+
+def is_alive(saved: Dict[str, Any]) -> bool:
+    """Tell whether the supervisor of that account still runs, or its guard, which ends it if not.
+
+    Pids of another boot say nothing.
+    """
+    if not saved or saved.get("boot_id") != boot_id():
+        return False
+    return any(map(is_there, keepers(saved)))
+
+
+def is_there(mark: Mark) -> bool:
+    """Tell whether this very process still runs."""
+    from clusterctl.node.run.processes import alive  # noqa: PLC0415
+
+    return alive(mark)
+
+
+def keepers(saved: Dict[str, Any]) -> List[Mark]:
+    """Return the supervisor of that account and its guard."""
+    guard = saved.get("guard") or (saved["pid"], saved["start"])
+    return [(saved["pid"], saved["start"]), (guard[0], guard[1])]
+
+
+def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
+    """Return the living supervisor's own account; None where it does not answer."""
+    from clusterctl.node.run import run_lock  # noqa: PLC0415
+
+    answer = run_lock.ask(job["lock"], {"ask": "state"}) or {}
+    account: Optional[Dict[str, Any]] = answer.get("account")
+    return account if answer.get("pid") == pid else None
+
+
+def beat_age(paths: NodePaths) -> Optional[float]:
+    """Return seconds since the supervisor was last known alive, None where that is not known."""
+    try:
+        with open(paths.beat) as file:
+            return round(max(0.0, boot_time() - float(file.read())), 1)
+    except (OSError, ValueError):
+        return None
+
+
+def recorded(paths: NodePaths) -> List[Mark]:
+    """Return the processes that the supervisor recorded as the run's; none of an earlier boot."""
+    return Recorded(paths).read()
+
+
+class Recorded:
+    """The processes that the supervisor recorded as the run's, reread only after a change.
+
+    After a reboot the same pids and start times are other processes: none is returned then.
+    """
+
+    def __init__(self, paths: NodePaths) -> None:
+        self._path = paths.processes
+        self._this_boot = (read_json(paths.job) or {}).get("boot_id") == boot_id()
+        self._version = (0, 0, 0)
+        self._marks: List[Mark] = []
+
+    def read(self) -> List[Mark]:
+        """Return them; none if the file cannot be read."""
+        if not self._this_boot:
+            return []
+        try:
+            with open(self._path) as file:
+                seen = os.fstat(file.fileno())
+                version = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+                if version != self._version:
+                    numbers = [int(word) for word in file.read().split()]
+                    self._marks = list(zip(numbers[::2], numbers[1::2]))
+                    self._version = version
+        except OSError:
+            return []
+        return self._marks

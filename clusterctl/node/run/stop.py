@@ -1,0 +1,109 @@
+"""The operation `stop`: ends a node's part of a run, whoever is left to do it, and proves it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Dict
+
+from clusterctl.node.agent.call_channel import CallChannel, ControllerGone, OperationError
+from clusterctl.node.handover import to_runs_own
+from clusterctl.node.run import foreign_gpu_use, processes, release_check
+from clusterctl.node.run.node_run import NodeRun
+from clusterctl.node.run.processes import Process
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.wire import Message
+
+PATIENCE = 8.0
+"""Seconds beyond the grace that a living supervisor gets to end everything itself."""
+
+
+def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """End a node's part of a run: ask, TERM, KILL the whole tree; then prove that it is gone.
+
+    Works when the supervisor is dead, when the run's folder was deleted, and again later.
+
+    Args:
+        args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `signal`,
+            `file`: as the job's `stop`; `bars`: it may still be about to begin, and must not;
+            `planned`: what the controller knows of a part without a folder, as in its job:
+            `node_rank`, `master`, `device`; such a part will not begin any more.
+        body: unused.
+        channel: gets `{"stage": …}` as it goes.
+
+    Returns:
+        `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
+        `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
+        took GPU memory during the run and bear no mark of it.
+    """
+    del body
+    if never_began(args) or (args.get("bars") and is_barred(args)):
+        return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
+    if args.get("planned") and not NodeRun.find(args).holds_lock():
+        take_place(args)
+    part = NodeRun.find(args)
+    to_runs_own("stop", args, channel, part.paths)
+    say(channel, {"stage": "asking"})
+    if part.ask(args):
+        part.wait(time.monotonic() + float(args.get("grace", 0)) + PATIENCE)
+    there = part.find_all()
+    say(channel, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
+    living = part.kill()
+    unkillable = {process.pid for process in living}
+    left = [why_left(process) for process in living]
+    planned: Dict[str, Any] = args.get("planned") or {}
+    # Which processes had a GPU only the folder knows.
+    used = part.job or (planned if planned.get("device") == "cpu" else {})
+    memory = release_check.memory(used, {pid for pid, _ in part.recorded.read()})
+    holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
+    others = foreign_gpu_use.during(part.paths, holders)
+    port_free, port_holder = release_check.port(part.job or planned)
+    if not left:
+        part.close_the_books(str(args.get("reason") or "stopped"))
+    left += memory.ghosts
+    proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
+    return Message({"gone": not left, "left": left, "strangers": others, **proven})
+
+
+def take_place(args: Dict[str, Any]) -> None:
+    """Make the folder of a part that has none, so that a start that still hangs cannot.
+
+    It has no `barred` in it: the part may have been here, and its folder deleted.
+    """
+    with contextlib.suppress(OperationError):
+        NodePaths.of(args).make()
+
+
+def is_barred(args: Dict[str, Any]) -> bool:
+    """Take the folder's place, so that a start under way cannot; False: the part has begun."""
+    paths = NodePaths.of(args)
+    try:
+        paths.make()
+        os.close(os.open(paths.barred, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OperationError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def never_began(args: Dict[str, Any]) -> bool:
+    """Tell whether an earlier stop kept this part from beginning: there is nothing to prove."""
+    paths = NodePaths.of(args)
+    return not paths.distrust() and os.path.exists(paths.barred)
+
+
+def say(channel: CallChannel, head: Dict[str, Any]) -> None:
+    """Say how far it is; a stop is completed whether or not anyone listens."""
+    try:
+        channel.send(Message(head))
+    except ControllerGone:
+        return
+
+
+def why_left(process: Process) -> Dict[str, Any]:
+    """Say of a process that could not be ended which it is, and why."""
+    why = "stuck in the kernel (state D)" if process.stuck else ""
+    why = why or processes.send(process.mark, 0) or "it was started again and again"
+    return {"pid": process.pid, "cmd": processes.command_of(process.pid), "why": why}

@@ -1,0 +1,74 @@
+"""The file by which ranks are asked to end: made once, and never left for the next run to find."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import Any, Dict, Optional, Tuple
+
+from clusterctl.node.agent.child_tasks import within
+from clusterctl.node.run.read_files import read_json
+from clusterctl.node.run.run_paths import NodePaths, default_root, runs
+from clusterctl.node.run.status import is_alive
+
+LIMIT_SECONDS = 1.0
+"""How long the share may take: the KILL that comes after the request must not wait for it."""
+
+
+def make(workdir: str, name: Optional[str]) -> str:
+    """Make the file; return its path if it is new, and so ours to remove.
+
+    Raises:
+        OSError: it cannot be made, or its filesystem does not answer.
+    """
+    if name is None:
+        return ""
+    path = os.path.join(workdir, name)
+    number, new = within(LIMIT_SECONDS, lambda: _create(path))
+    if number:
+        raise OSError(number, os.strerror(number))
+    return path if new else ""
+
+
+def remove(path: str) -> None:
+    """Remove a file that we made, if it is still there and its filesystem answers."""
+    try:
+        if path:
+            within(LIMIT_SECONDS, lambda: _unlink(path))
+    except OSError:
+        return
+
+
+def _create(path: str) -> Tuple[int, bool]:
+    """Return the error's number, 0 for none, and whether the file is new."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        if os.path.exists(path):
+            return 0, False  # the person's, or another node's on the same filesystem
+        return errno.EEXIST, False  # a link to nothing, which no rank sees
+    except OSError as error:
+        return error.errno or errno.EIO, False
+    return 0, True
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def remove_left_by(paths: NodePaths) -> None:
+    """Remove the file that a dead supervisor made and could not remove."""
+    remove(str((read_json(paths.supervisor) or {}).get("stop_file", "")))
+
+
+def remove_leftovers(job: Dict[str, Any]) -> None:
+    """Remove what earlier runs' dead supervisors left: it would stop this run at its first step."""
+    if not job["stop"].get("file"):
+        return
+    for paths in runs(job.get("state") or default_root(), job["cluster"]):
+        if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor) or {}):
+            continue  # another run may live beside this one
+        if read_json(paths.job):
+            remove_left_by(paths)

@@ -1,0 +1,152 @@
+"""The held lock, answering: doorbell and control of the supervisor that holds the machine.
+
+Who holds it, anyone may ask; the rest is for the same user and root.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import traceback
+from typing import Any, Callable, Dict, List
+
+from clusterctl.node.run import run_lock
+from clusterctl.node.run.run_lock import LINE_LIMIT, Peer
+from clusterctl.node.supervisor.listener import MOST_A_TURN, Listener, UnauthenticatedPeers
+from clusterctl.node.supervisor.reactor import Reactor
+
+STRANGERS = 2 * MOST_A_TURN
+"""How many connections may wait to ask: no rank's is closed before its turn to be heard."""
+
+
+class ControlSocket:
+    """The held lock, answering."""
+
+    def __init__(self, name: str) -> None:
+        """Take the lock.
+
+        Raises:
+            OSError: EADDRINUSE: it is held.
+        """
+        self._sockets: List[socket.socket] = []
+        try:
+            for own in run_lock.sockets(name):
+                self._hold(own)
+            if run_lock.parts_of(name):
+                self._hold_a_place(run_lock.machine_of(name))
+        except OSError:
+            self._let_go()
+            raise
+
+    def _hold(self, name: str) -> None:
+        own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sockets.append(own)
+        own.bind("\0" + name)
+        own.listen(128)
+        own.setblocking(False)
+
+    def _hold_a_place(self, machine: str) -> None:
+        for place in run_lock.places(machine):
+            try:
+                return self._hold(place)
+            except OSError as error:
+                self._sockets.pop().close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    def _let_go(self) -> None:
+        for own in self._sockets:
+            own.close()
+
+    @classmethod
+    def take(cls, name: str) -> ControlSocket:
+        """Take the lock, or name the run that excludes this one.
+
+        Raises:
+            OperationError: `busy`: a run has this machine, or GPUs of it; `holder` names it.
+        """
+        for _ in range(2):
+            door, others = None, run_lock.rivals(name)
+            try:
+                door = cls(name)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                others = [rival for rival in others if rival not in run_lock.sockets(name)]
+            # After our own are held: of two that look at the same time each sees the other.
+            holder = next(run_lock.holders(others), None)
+            if holder is None and door is not None:
+                return door
+            if door is not None:
+                door._let_go()
+            if holder is not None:
+                raise run_lock.in_use_error(holder)
+        raise run_lock.in_use_error({})
+
+    def answer(
+        self,
+        reactor: Reactor,
+        who: Dict[str, Any],
+        on_request: Callable[[Dict[str, Any], Peer], Dict[str, Any]],
+    ) -> None:
+        """Answer everyone who asks, from now on.
+
+        Args:
+            reactor: to live in.
+            who: what anyone may know.
+            on_request: gives the answer to this user's and root's other requests.
+        """
+
+        def serve(request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+            if request.get("ask") == "who":
+                return who
+            if is_other_user(peer):
+                return {"error": "only uid %d and root may ask that" % os.getuid()}
+            return on_request(request, peer)
+
+        self._reactor, self._serve = reactor, serve
+        self._strangers = UnauthenticatedPeers(
+            reactor, most=STRANGERS, seconds=run_lock.ANSWER_SECONDS
+        )
+        self._listeners = [Listener(reactor, own, self._take) for own in self._sockets]
+
+    def close(self) -> None:
+        """Give the lock back."""
+        for listener in self._listeners:
+            listener.close()
+
+    def _take(self, connection: socket.socket, _address: str) -> None:
+        connection.setblocking(False)
+
+        def close() -> None:
+            self._reactor.forget(connection.fileno())
+            connection.close()
+
+        def read() -> None:
+            self._strangers.remove(close)
+            self._answer(connection)
+            close()
+
+        self._strangers.add(close, Peer.of(connection).uid)
+        self._reactor.watch(connection.fileno(), read)
+
+    def _answer(self, connection: socket.socket) -> None:
+        # A request is one write of one short line to a local socket: it arrives whole.
+        try:
+            peer = Peer.of(connection)
+            request = json.loads(connection.recv(LINE_LIMIT))
+            if isinstance(request, dict):
+                connection.send(json.dumps(self._serve(request, peer)).encode() + b"\n")
+        except (OSError, ValueError, RecursionError):
+            pass  # it left, or it is not ours; no stranger may fill the log
+        except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
+            traceback.print_exc()
+
+
+def is_other_user(peer: Peer) -> bool:
+    """Tell whether a process is another user's; root is none."""
+    return peer.uid not in (0, os.getuid())

@@ -1,0 +1,44 @@
+"""Closes the books of a supervisor that died: tells the other nodes, writes the end."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Shutdown, nobody_to_ask
+from clusterctl.node.supervisor.supervisor import BEAT_SECONDS, Supervisor
+
+
+class Finisher(Supervisor):
+    """The dead supervisor's way down, in its place; what it left has been killed."""
+
+    def finish(self, saved: Dict[str, Any], reason: str, died: float) -> None:
+        """End this node's part and with it the run, unless it was ending already.
+
+        Args:
+            saved: the dead supervisor's last account.
+            reason: how it died.
+            died: when.
+        """
+        self._ranks.ordered = True
+        self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
+        self._began = saved.get("began", self._began)
+        self._stop_file = saved.get("stop_file", "")
+        self._ranks.take_over(saved.get("ranks", ()))
+        self.reactor.every(BEAT_SECONDS, self._beat)
+        end, node = saved.get("end"), self._job["node"]
+        if end is None:
+            self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
+            return
+        if end["state"] != "finished":  # the others may not have heard
+            asked = self._job["stop"] if end["by"] == "stop" else {}
+            self._peers.send_ending(Cause.read({**asked, **end, "node": node})._asdict())
+        self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
+        phases = nobody_to_ask(FAILURE_GRACE)
+        self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)
+
+    def _others_know(self, *, late: bool) -> bool:
+        # Those that had ended before do not come again, and nobody knows which these are.
+        if self._peers.all_done:
+            return True
+        finished = self._end is not None and self._end["state"] == "finished"
+        return late and (self._peers.acknowledged or not finished)

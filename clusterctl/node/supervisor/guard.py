@@ -1,0 +1,123 @@
+"""The guard: the supervisor's parent, which ends the job and closes the books if that one dies.
+
+    python3 -X utf8 -I -S AGENT clusterctl.node.supervisor.guard:main FOLDER UNIT DESCRIPTOR
+
+On stdin comes one JSON object with the job, the environment and the secrets, so that these are
+never on a disk. DESCRIPTOR is a pipe to the caller, for one JSON line of answer. The guard runs in
+the foreground: to leave it behind is its caller's task.
+
+It holds no lock and no socket, and only waits. The kernel gives it what a dead supervisor leaves,
+sessions of their own included, so that everything below it is the run's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, Tuple
+
+from clusterctl.node.run import processes
+from clusterctl.node.run.run_paths import NodePaths
+
+KILL_SECONDS = 1.0
+"""How long to KILL before the guard tells the other nodes; after that it does both."""
+POLL_SECONDS = 0.01
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask the supervisor to stop the run, whichever of the two gets them."""
+
+
+def main(folder: str, unit: str, descriptor: str) -> int:
+    """Start the supervisor and guard it; returns when this node's part of the run is over."""
+    told = json.loads(sys.stdin.buffer.read())
+    paths, answer = NodePaths(folder), int(descriptor)
+    os.set_inheritable(answer, False)
+    leave_session(paths)
+    guard = processes.mark_of(os.getpid())
+    reader, writer = os.pipe()
+    supervisor = os.fork()
+    if supervisor == 0:
+        from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
+
+        os.close(reader)
+        return supervise(paths, {**told, "unit": unit, "guard": guard}, answer, writer)
+    os.close(answer)
+    os.close(writer)
+    code, known = wait_for(supervisor, reader)
+    if code == 0:
+        os._exit(0)  # at once: `stop` waits for the last process of the run
+    end_all_below()
+    if not known:
+        return code  # it never came up, and its caller knows
+    from clusterctl.node.supervisor.main import finish  # noqa: PLC0415
+
+    return finish(paths, {**told, "unit": unit, "guard": guard}, known)
+
+
+def leave_session(paths: NodePaths) -> None:
+    """Keep nothing of the session that started us, and adopt what the supervisor leaves."""
+    from clusterctl.node.supervisor.rank import take_log  # noqa: PLC0415
+
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    take_log(paths.launcher_log)
+    os.chdir("/")
+    keep_from_cleaners(paths.folder)
+    processes.adopt_orphans()
+
+
+def keep_from_cleaners(folder: str) -> None:
+    """Lock the folder: systemd-tmpfiles, which removes what is a month old, leaves it then."""
+    import fcntl  # noqa: PLC0415
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)  # a filesystem without locks; its cleaner is its owner's matter
+
+
+def wait_for(supervisor: int, reader: int) -> Tuple[int, Dict[str, Any]]:
+    """Wait until the supervisor has ended.
+
+    One that is stopped or slow has not ended, however long that lasts.
+
+    Returns:
+        Its exit code, and what it told us for the case of its death; nothing before it was up.
+    """
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _frame: os.kill(supervisor, number))
+    status = os.waitpid(supervisor, 0)[1]
+    for number in FORWARDED:
+        signal.signal(number, signal.SIG_IGN)  # the run is ending; and the pid may be used again
+    known: Dict[str, Any] = {}
+    with open(reader, "rb") as told:
+        for line in told:
+            known.update(json.loads(line))
+    if known:
+        known = {"reason": how_it_died(status), "time": time.time(), **known}
+    return (1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), known
+
+
+def how_it_died(status: int) -> str:
+    """Say how the supervisor died."""
+    if os.WIFSIGNALED(status):
+        return "the supervisor was killed by signal %d" % os.WTERMSIG(status)
+    return "the supervisor ended with exit code %d" % os.WEXITSTATUS(status)
+
+
+def end_all_below() -> None:
+    """KILL everything that descends from this process until nothing is left, for a second."""
+    until = time.monotonic() + KILL_SECONDS
+    while True:
+        left = processes.living_below()
+        if not left or time.monotonic() > until:
+            return
+        for process in left:
+            processes.send(process.mark, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+        processes.reap_all()

@@ -1,0 +1,98 @@
+"""A listening socket that strangers cannot use up: few of them at a time, and none for long."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import traceback
+from typing import Callable, Dict, Union
+
+from clusterctl.node.supervisor.reactor import Callback, Reactor, Timer
+
+MOST_A_TURN = 64
+"""Connections to take in before other work gets its turn."""
+SHORTAGE_SECONDS = 1.0
+"""How long to leave the others in the queue when the machine has no descriptor to spare."""
+
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+PeerOrigin = Union[str, int]
+"""Where a connection comes from: a network address, or a local user."""
+
+
+class UnauthenticatedPeers:
+    """Connections that have not shown who they are: few at a time, and none for long.
+
+    If there are too many, the origin with the most loses its oldest. So one that connects all the
+    time takes no place from the others.
+    """
+
+    def __init__(self, reactor: Reactor, *, most: int, seconds: float) -> None:
+        self._reactor, self._most, self._seconds = reactor, most, seconds
+        self._origins: Dict[Callback, PeerOrigin] = {}
+        self._closing: Dict[PeerOrigin, Dict[Callback, Timer]] = {}
+
+    def add(self, close: Callback, origin: PeerOrigin) -> None:
+        """Call `close` in time, or earlier if too many others come; unless it is removed."""
+        self._origins[close] = origin
+        timer = self._reactor.after(self._seconds, lambda: self._close(close))
+        self._closing.setdefault(origin, {})[close] = timer
+        if len(self._origins) > self._most:
+            largest = max(self._closing.values(), key=len)
+            self._close(next(iter(largest)))
+
+    def remove(self, close: Callback) -> None:
+        """Keep this connection: it has shown who it is, or it is closed."""
+        if close not in self._origins:
+            return
+        origin = self._origins.pop(close)
+        self._closing[origin].pop(close).cancel()
+        if not self._closing[origin]:
+            del self._closing[origin]
+
+    def _close(self, close: Callback) -> None:
+        self.remove(close)
+        close()
+
+
+class Listener:
+    """Takes connections in, as long as it is open."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        listening: socket.socket,
+        on_connection: Callable[[socket.socket, str], None],
+    ) -> None:
+        """Call back with each connection of a socket that already listens, and its address."""
+        self._reactor, self._socket, self._on_connection = reactor, listening, on_connection
+        listening.setblocking(False)
+        self._watch()
+
+    def close(self) -> None:
+        """Take in no more."""
+        if self._socket.fileno() >= 0:
+            self._reactor.forget(self._socket.fileno())
+            self._socket.close()
+
+    def _watch(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._reactor.watch(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(MOST_A_TURN):
+            try:
+                connection, address = self._socket.accept()
+            except OSError as error:
+                if error.errno in _SHORTAGE:  # it stays readable: to try at once would spin
+                    self._reactor.forget(self._socket.fileno())
+                    self._reactor.after(SHORTAGE_SECONDS, self._watch)
+                elif error.errno == errno.ECONNABORTED:
+                    continue
+                return
+            try:
+                self._on_connection(connection, address[0] if address else "")
+            except Exception:  # noqa: BLE001  (one connection may not end the run; the log has it)
+                traceback.print_exc()
+                connection.close()

@@ -1,0 +1,127 @@
+"""Keeps a run's logs from filling the disk: when room gets low, their oldest bytes are dropped.
+
+A `print` on a full disk fails, and training ends with it. A hole at the head of a log gives its
+room back and moves no offset. `tail` skips the hole by the mark in a file beside the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from typing import Dict, NamedTuple
+
+from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.run_paths import dropped_of
+
+LOG_LIMIT = 16 << 30
+"""Bytes on the disk that one log may have, however much room there is."""
+LOW, SHORT = 1 << 30, 256 << 20
+"""Free bytes: below the first an event warns, below the second the oldest bytes are dropped."""
+KEPT = 16 << 20
+"""The newest bytes of each log, which are never dropped."""
+
+_BLOCK = 4096
+_HOLE = 0x03
+"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE."""
+
+
+class Disk(NamedTuple):
+    """The room of the run folder's filesystem; a small one has lower marks."""
+
+    free: int
+    low: int
+    short: int
+    kept: int
+
+    @classmethod
+    def of(cls, folder: str) -> Disk:
+        """Ask the filesystem.
+
+        Raises:
+            OSError: it does not tell.
+        """
+        seen = os.statvfs(folder)
+        total = seen.f_blocks * seen.f_frsize
+        free = seen.f_bavail * seen.f_frsize
+        return cls(free, min(LOW, total // 8), min(SHORT, total // 16), min(KEPT, total // 64))
+
+
+class LogSpace:
+    """Looks after the logs of one run on this node."""
+
+    def __init__(self, record: RunFiles, limit: int = LOG_LIMIT) -> None:
+        self._record, self._folder = record, record.paths.folder
+        self._limit = limit
+        self._dropped: Dict[str, int] = {}
+        self._warned = False
+
+    def look(self) -> None:
+        """Warn when room is low, and drop what has to be dropped."""
+        try:
+            logs: Dict[str, int] = {}
+            for log in self._record.paths.logs():
+                with contextlib.suppress(OSError):  # no room for its mark: others can give some
+                    logs[log] = self._allocated(log)
+            for log, size in logs.items():
+                if size > self._limit:
+                    self._drop(log, self._limit // 2, "it is larger than its limit")
+            disk = Disk.of(self._folder)
+            self._warn(disk)
+            if logs and disk.free < disk.short:
+                log = max(logs, key=lambda each: logs[each])
+                self._drop(log, max(disk.kept, logs[log] // 2), "its disk is nearly full")
+        except OSError:
+            return  # the folder was deleted, or a log is not there yet
+
+    def _warn(self, disk: Disk) -> None:
+        if disk.free >= 2 * disk.low:
+            self._warned = False
+        elif disk.free < disk.low and not self._warned:
+            self._warned = True
+            message = "little room is left for the logs in %s" % self._folder
+            self._record.event("room-low", message=message, free_bytes=disk.free)
+
+    def _allocated(self, log: str) -> int:
+        if log not in self._dropped:
+            # Now, as on a full disk there is no room for a new file.
+            _write_mark(os.path.join(self._folder, dropped_of(log)), 0)
+            self._dropped[log] = 0
+        try:
+            return os.stat(os.path.join(self._folder, log)).st_blocks * 512
+        except FileNotFoundError:
+            return 0
+
+    def _drop(self, log: str, keep: int, why: str) -> None:
+        path = os.path.join(self._folder, log)
+        until = (os.stat(path).st_size - keep) // _BLOCK * _BLOCK
+        before = self._dropped[log]
+        if until - before < max(_BLOCK, keep // 4):  # else every look would drop a little
+            return
+        # The mark comes first: a reader must not take the hole's zeros for the rank's words.
+        _write_mark(os.path.join(self._folder, dropped_of(log)), until)
+        self._dropped[log] = until
+        message = "dropped the oldest %d bytes of %s: %s" % (until - before, log, why)
+        message += punch(path, until)
+        self._record.event("log-dropped", message=message, file=log, until=until)
+
+
+def punch(path: str, until: int) -> str:
+    """Give a file's room back from its beginning; return why not, empty for done."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        start, length = ctypes.c_int64(0), ctypes.c_int64(until)
+        if libc.fallocate(descriptor, _HOLE, start, length) == 0:
+            return ""
+    finally:
+        os.close(descriptor)
+    return " (its room could not be given back: %s)" % os.strerror(ctypes.get_errno())
+
+
+def _write_mark(path: str, until: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(descriptor, b"%020d\n" % until, 0)
+    finally:
+        os.close(descriptor)

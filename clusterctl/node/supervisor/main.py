@@ -1,0 +1,161 @@
+"""The supervisor's process: takes the lock, reports that it is up, then lives as long as the run.
+
+Its parent is the guard, which does what is left to do if this process dies: see `finish`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from typing import Any, Dict, Optional
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.run import processes
+from clusterctl.node.run.detach import own_scope
+from clusterctl.node.run.environ_bytes import encode
+from clusterctl.node.run.read_files import read_json
+from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.run_lock import parts_of
+from clusterctl.node.run.run_paths import MAKE_ROOM, NodePaths
+from clusterctl.node.supervisor.control_socket import ControlSocket
+from clusterctl.node.supervisor.finisher import Finisher
+from clusterctl.node.supervisor.resource_limits import raise_soft_limits
+from clusterctl.node.supervisor.spawn import Spawner
+from clusterctl.node.supervisor.supervisor import Supervisor
+
+
+def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
+    """Supervise until this node's part of the run is over.
+
+    Args:
+        paths: of the run's folder.
+        start: `job`, `env`, `secrets`; `unit`: the scope's name; `guard`: the guard's mark.
+        answer: a pipe to the process that starts the run, for one line.
+        guard: a pipe to the guard: what it needs to finish in our place.
+    """
+    processes.adopt_orphans()
+    raise_soft_limits()
+    try:
+        supervisor = begin(paths, start)
+    except OperationError as error:
+        say(answer, error.head())
+        return 1
+    tell(guard, {"link_port": supervisor.link_port})
+    up = say(answer, {"event": "up", "pid": os.getpid(), "link_port": supervisor.link_port})
+    os.close(answer)
+    if not up:
+        supervisor.stop({"reason": "the process that started it did not wait for it", "grace": 0})
+    try:
+        supervisor.run()
+    except Exception as error:  # noqa: BLE001  (whatever it is, nothing may be left running)
+        traceback.print_exc()
+        tell(guard, {"reason": "the supervisor failed: %r (see launcher.log)" % error})
+        return 1
+    return 0
+
+
+def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> int:
+    """Do what the dead supervisor could not: tell the other nodes, write the end.
+
+    Args:
+        paths: of the run's folder.
+        start: as for `supervise`.
+        known: `link_port`, where the dead one listened for the others; `reason`, `time`: how and
+            when it died.
+    """
+    job = {**start["job"], "cgroup": own_scope(start["unit"])}
+    if job["node_rank"] == 0:  # where the others look for us
+        job["link"] = {**job["link"], "port": known["link_port"]}
+    record = RunFiles(paths)
+    try:
+        door: Optional[ControlSocket] = ControlSocket.take(job["lock"])
+    except (OperationError, OSError):
+        door = None  # another run has begun here; this one only has its end to report
+    spawner = Spawner(paths, job, {})
+    try:
+        supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
+    except OSError:
+        # Another took the port: the other nodes learn the end from the silence.
+        alone = {**job, "nnodes": 1}
+        supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
+    if door is not None:
+        answer_at(door, job, supervisor)
+    supervisor.finish(read_json(paths.supervisor) or {}, known["reason"], known["time"])
+    supervisor.run()
+    return 0
+
+
+def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
+    """Take the lock and start the job.
+
+    Raises:
+        OperationError: `busy`, `state-folder`, `link` or `exec`.
+    """
+    job = {**start["job"], "cgroup": own_scope(start["unit"])}
+    record = RunFiles(paths)
+    try:
+        door = ControlSocket.take(job["lock"])
+        record.reserve()
+    except OSError as error:
+        message = "cannot write to %s: %s" % (paths.folder, error.strerror)
+        raise OperationError("state-folder", message, hint=MAKE_ROOM) from error
+    environment = {encode(name): encode(value) for name, value in start["env"].items()}
+    spawner = Spawner(paths, job, environment)
+    try:
+        supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])
+    except OSError as error:
+        where = "%s:%d" % (job["link"]["address"], job["link"]["port"])
+        message = "the supervisors' link cannot listen on %s: %s" % (where, error.strerror)
+        raise OperationError("link", message) from error
+    answer_at(door, job, supervisor)
+    try:
+        supervisor.start()
+    except OSError as error:
+        raise OperationError("exec", "cannot start a process: %s" % error.strerror) from error
+    record.account(supervisor.account())
+    return supervisor
+
+
+def answer_at(door: ControlSocket, job: Dict[str, Any], supervisor: Supervisor) -> None:
+    """Answer at the lock from now on."""
+    who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
+    user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
+    about = {"about": about_run(job), "holds": parts_of(job["lock"])}
+    door.answer(supervisor.reactor, {**who, **user, **about}, supervisor.asked)
+
+
+COMMAND_SHOWN = 60
+"""Characters of a command that others are shown."""
+
+
+def about_run(job: Dict[str, Any]) -> str:
+    """Return a run's name, command and origin, for whoever finds the machine busy."""
+    argv = [str(word) for word in job["argv"]]
+    if len(argv) > 1 and os.path.basename(argv[0]).startswith("python"):
+        argv = argv[1:]
+    command = " ".join(argv)
+    if len(command) > COMMAND_SHOWN:
+        command = command[:COMMAND_SHOWN] + "..."
+    name = "'%s' " % job["name"] if job.get("name") else ""
+    controller = " from %s" % job["controller"] if job.get("controller") else ""
+    return "%s(%s)%s" % (name, command, controller)
+
+
+def say(descriptor: int, head: Dict[str, Any]) -> bool:
+    """Give the one answer to the process that started us; False: it does not wait for it."""
+    try:
+        tell(descriptor, head)
+    except OSError:
+        return False
+    return True
+
+
+def tell(descriptor: int, head: Dict[str, Any]) -> None:
+    """Write one line of JSON.
+
+    Raises:
+        OSError: nobody reads.
+    """
+    os.write(descriptor, json.dumps(head).encode() + b"\n")

@@ -1,0 +1,90 @@
+"""Notices a launcher that a rank starts: each would begin a training of its own.
+
+`launch` refuses one in the command and warns of one in a script that it can read. This finds the
+others, such as one in a script that only the nodes have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List
+
+from clusterctl.node.run.processes import Mark, Process
+from clusterctl.node.run.run_files import RunFiles
+
+LOOKS = 3
+"""In how many scans a process is looked at: a shell may become a launcher by exec."""
+
+_PYTHON = re.compile(r"python[\d.]*")
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+_PROGRAMS = {
+    "torchrun": "torchrun",
+    "accelerate-launch": "accelerate launch",
+    "deepspeed": "deepspeed",
+}
+
+
+class NestedLaunchers:
+    """Looks at the new processes of one run on this node until it finds one."""
+
+    def __init__(self, record: RunFiles, job: Dict[str, Any]) -> None:
+        self._record = record
+        self._over = job["launcher"] == "direct" and job["procs"] == 1
+        """There is nothing to look for: a launcher may well be started once a node."""
+        self._looks: Dict[Mark, int] = {}
+
+    def look(self, living: List[Process], ranks: List[Dict[str, Any]]) -> None:
+        """Record an event if a new process is a launcher below a rank, or a rank itself.
+
+        Args:
+            living: all processes below the supervisor.
+            ranks: their accounts.
+        """
+        if self._over:
+            return
+        self._looks = {p.mark: self._looks.get(p.mark, 0) + 1 for p in living}
+        new = [p for p in living if self._looks[p.mark] <= LOOKS and not p.stuck]
+        names = {p.pid: name for p in new for name in [launcher_in(words_of(p.pid))] if name}
+        if not names:
+            return
+        parents = {process.pid: process.parent for process in living}
+        numbers = {rank["pid"]: rank["rank"] for rank in ranks if rank["state"] == "running"}
+        for pid, name in names.items():
+            above = pid
+            while above in parents and above not in numbers:
+                above = parents[above]
+            if above in numbers:  # or it is the run's own launcher
+                rank = numbers[above]
+                self._record.event("nested-launcher", rank=rank, pid=pid, launcher=name)
+                self._over = True
+                return
+
+
+def words_of(pid: int) -> List[str]:
+    """Return a process's argument list; empty if it has exited."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return os.fsdecode(file.read(4096)).split("\0")
+    except OSError:
+        return []
+
+
+def launcher_in(words: List[str]) -> str:
+    """Return the name of the launcher that runs with this argument list; empty: none does."""
+    words = list(words)
+    if words and _PYTHON.fullmatch(os.path.basename(words[0])):
+        words = words[1:]
+        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+            words = words[1:]  # such as -u
+    if words[:1] == ["-m"]:
+        return _MODULES.get("".join(words[1:2]), "")
+    program = os.path.basename("".join(words[:1]))
+    if program == "accelerate" and words[1:2] == ["launch"]:
+        return "accelerate launch"
+    return _PROGRAMS.get(program, "")

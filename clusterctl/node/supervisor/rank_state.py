@@ -1,0 +1,67 @@
+"""What is known of one rank: expected, running or ended, and how it ended."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Dict, Optional, Tuple
+
+from clusterctl.node.run.processes import Mark
+from clusterctl.node.supervisor.child_watcher import code_and_signal
+
+
+class Rank:
+    """One rank: expected, then running, then ended; and again after a launcher's restart."""
+
+    def __init__(self, rank: int, local_rank: int) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.state = "starting"
+        self.pid: Optional[int] = None
+        self.start = 0
+        self.exit_code: Optional[int] = None
+        self.signal: Optional[int] = None
+        self.began: Optional[float] = None
+        self.ended: Optional[float] = None
+        self.joined = False
+
+    @property
+    def mark(self) -> Mark:
+        """Return its process for certain."""
+        return self.pid or 0, self.start
+
+    @property
+    def running(self) -> bool:
+        """It has reported and not ended."""
+        return self.state == "running"
+
+    def has_started(self, mark: Mark) -> None:
+        """Note that its process reported."""
+        self.state, (self.pid, self.start) = "running", mark
+        self.began, self.ended = time.time(), None
+        self.exit_code = self.signal = None
+
+    def has_ended(self, status: Optional[int]) -> None:
+        """Note that its process ended; None: how is not known yet."""
+        self.state, self.ended = "ended", time.time()
+        if status is not None:
+            self.exit_code, self.signal = code_and_signal(status)
+
+    def account(self) -> Dict[str, Any]:
+        """Return it as the controller sees it."""
+        return {name: value for name, value in vars(self).items() if name != "start"}
+
+    def words(self) -> str:
+        """Say how it ended."""
+        if self.signal is not None:
+            return "rank %d was killed by signal %d" % (self.rank, self.signal)
+        return "rank %d ended with exit code %s" % (self.rank, self.exit_code)
+
+
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
+
+
+def failures_in(log: str) -> Dict[int, Tuple[int, Optional[int]]]:
+    """Return pid → exit code (128+n for signal n) and signal, as torchrun's log names them."""
+    found = {int(pid): int(code) for code, pid in _FAILED.findall(log)}
+    return {pid: (code, None) if code >= 0 else (128 - code, -code) for pid, code in found.items()}

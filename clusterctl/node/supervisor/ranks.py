@@ -1,0 +1,274 @@
+"""The ranks of one node: started, watched, and known how they ended, under any launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, Callable, Dict, Iterable, List, Optional
+
+from clusterctl.node.run import processes
+from clusterctl.node.run.processes import Mark
+from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.supervisor import rendezvous_sockets
+from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
+from clusterctl.node.supervisor.oom_kills import oom_kills
+from clusterctl.node.supervisor.rank_state import Rank, failures_in
+from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.supervisor.shutdown import Cause, signal_number
+from clusterctl.node.supervisor.spawn import Spawner
+from clusterctl.node.supervisor.stop_signals import ask_ranks
+
+JOIN_SECONDS = (0.25, 5.0)
+"""How often to look who has joined: at first, and after a while."""
+LEARN_SECONDS = 0.1
+LEARN_TRIES = 20
+"""How often to look for an end in the launcher's log: it takes a moment to notice it too."""
+LOG_TAIL = 65536
+
+
+class Ranks:
+    """All ranks of this node, and their launcher where they have one."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        job: Dict[str, Any],
+        spawner: Spawner,
+        record: RunFiles,
+        *,
+        on_failure: Callable[[str, int, Optional[int], Optional[int]], None],
+        on_success: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Expect the job's ranks.
+
+        Args:
+            reactor: to live in.
+            job: what to run.
+            spawner: starts them.
+            record: hears of everything.
+            on_failure: by `rank` or `launcher`, the exit code, the signal and the rank, if any.
+            on_success: all have ended well.
+            on_end: any has ended, once it is recorded.
+        """
+        self._reactor, self._job, self._spawner, self._record = reactor, job, spawner, record
+        self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
+        self._deaths = ChildWatcher(reactor)
+        first = job["first_rank"]
+        self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
+        self._look_for_joined = JOIN_SECONDS[0]
+        self._oom_before = oom_kills()
+        self._launcher: Optional[Mark] = None
+        self.launcher_joined: Optional[bool] = None
+        """The launcher has reached the rendezvous; None where there is none."""
+        self._unknown: Dict[int, bool] = {}
+        """Ranks that ended we do not know how, and whether we had ordered it."""
+        self.ordered = False
+        """We are ending them: no end says anything of the job any more."""
+
+    def start(self) -> None:
+        """Start the launcher or the ranks.
+
+        Raises:
+            OSError: they cannot be started.
+        """
+        if self._job["launcher_argv"]:
+            pid = self._spawner.launcher()
+            self._launcher = processes.mark_of(pid)
+            self.launcher_joined = False
+            self._deaths.of_child(pid, self._launcher_ended)
+        else:
+            for rank in self._ranks.values():
+                self._start_rank(rank)
+        self._reactor.after(self._look_for_joined, self._see_who_joined)
+
+    @property
+    def all_started(self) -> bool:
+        """Every expected rank has been there."""
+        return all(rank.state != "starting" for rank in self._ranks.values())
+
+    def accounts(self) -> List[Dict[str, Any]]:
+        """Return the ranks as the controller sees them."""
+        return [self._ranks[number].account() for number in sorted(self._ranks)]
+
+    def words(self, number: int) -> str:
+        """Say how a rank ended."""
+        return self._ranks[number].words()
+
+    def ask(self, cause: Cause) -> bool:
+        """Ask those that run to end by themselves; False: there is nobody to be asked.
+
+        After a failure a launcher ends its ranks itself, and its log then says why: the one whose
+        rank failed has seen that, the others are told.
+        """
+        running = [rank.mark for rank in self._ranks.values() if rank.running]
+        if self._launcher is None or cause.by == "stop":
+            ask_ranks(self._reactor, running, cause.signal)
+            return bool(running)
+        if cause.by not in ("rank", "launcher"):
+            if cause.signal is not None:
+                processes.send(self._launcher, signal_number(cause.signal))
+            processes.send(self._launcher, signal.SIGCONT)
+        return True
+
+    def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
+        """Take a rank's own report, from the shim just before it becomes the rank."""
+        if self.ordered or request.get("run") != self._job["run"]:
+            return {"ending": True}
+        number, local_rank = int(request["rank"]), int(request["local_rank"])
+        rank = self._ranks.setdefault(number, Rank(number, local_rank))
+        mark = processes.mark_of(pid)
+        if rank.running and rank.mark == mark:
+            return {"watched": True}  # it asks again: our first answer came too late for it
+        rank.local_rank = local_rank
+        if number in self._unknown:  # started again, before anyone told how the one before ended
+            self._judge(rank, ordered=self._unknown.pop(number))
+        if self._job["launcher_argv"]:
+            self._deaths.of_other(mark, lambda status: self._rank_ended(rank, status))
+        rank.has_started(mark)
+        self._record.event("rank-started", rank=number, pid=pid, restarts=request["restarts"])
+        if self._job["launcher_argv"]:
+            self._has_joined(rank)  # a launcher starts ranks after its rendezvous
+        self._record.processes([mark])
+        return {"watched": True}
+
+    def take_over(self, accounts: Iterable[Dict[str, Any]]) -> None:
+        """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
+        for account in accounts:
+            rank = Rank(account["rank"], account["local_rank"])
+            vars(rank).update(account)
+            self._ranks[rank.rank] = rank
+            if rank.running:
+                rank.has_ended(None)
+                self._unknown[rank.rank] = True
+
+    def settle(self) -> None:
+        """Account for every end: no process is left, so no news will come by itself."""
+        self._deaths.reap()
+        self._learn_codes(0)
+
+    def _start_rank(self, rank: Rank) -> None:
+        pid = self._spawner.rank(rank.local_rank)
+        self._deaths.of_child(pid, lambda status: self._rank_ended(rank, status))
+
+    def _rank_ended(self, rank: Rank, status: Status) -> None:
+        rank.has_ended(status)
+        ordered = self.ordered
+        if rank.exit_code is None:
+            self._unknown[rank.rank] = ordered
+            self._learn_codes(LEARN_TRIES)
+        else:
+            self._judge(rank, ordered=ordered)
+
+    def _judge(self, rank: Rank, *, ordered: bool) -> None:
+        """Act on an end whose code is known, or will never be."""
+        if rank.exit_code and not self.ordered and not self._job["launcher_decides"]:
+            self._on_failure("rank", rank.exit_code, rank.signal, rank.rank)
+        killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
+        self._record.event(
+            "rank-ended",
+            **killed,
+            time=rank.ended,
+            rank=rank.rank,
+            pid=rank.pid,
+            exit_code=rank.exit_code,
+            signal=rank.signal,
+            ordered=ordered,
+        )
+        if not self.ordered and self._all_ended and not self._job["launcher_argv"]:
+            self._on_success()
+        self._on_end()
+
+    def _oom_kills(self) -> Optional[int]:
+        """Return how many processes the out-of-memory killer ended since the start."""
+        now = oom_kills()
+        return None if now is None or self._oom_before is None else now - self._oom_before
+
+    @property
+    def _all_ended(self) -> bool:
+        return all(rank.state == "ended" for rank in self._ranks.values())
+
+    def _learn_codes(self, tries: int) -> None:
+        """Learn from the launcher's log the ends that it saw before us, as long as it may tell."""
+        failures = failures_in(_tail(self._record.paths.launcher_log))
+        last = not tries or self._launcher is None
+        for rank in [self._ranks[number] for number in self._unknown]:
+            if rank.exit_code is None:
+                rank.exit_code, rank.signal = failures.get(rank.pid or 0, (None, None))
+            if last or rank.exit_code is not None:
+                self._judge(rank, ordered=self._unknown.pop(rank.rank))
+        if self._unknown:
+            self._reactor.after(LEARN_SECONDS, lambda: self._learn_codes(tries - 1))
+
+    def _launcher_ended(self, status: Status) -> None:
+        code, number = code_and_signal(status or 0)
+        ordered = self.ordered
+        self._launcher = None
+        if code == 0:
+            for rank in self._ranks.values():
+                rank.exit_code = rank.exit_code or 0
+        self._learn_codes(0)
+        if not self.ordered:
+            self._blame(code, number)
+        self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
+        self._on_end()
+
+    def _blame(self, code: int, number: Optional[int]) -> None:
+        """Find out what the launcher's end means: the ranks' end, or its own."""
+        if code == 0:
+            self._on_success()
+            return
+        failed = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
+        if failed:
+            first = min(failed, key=lambda rank: rank.ended or 0)
+            self._on_failure("rank", first.exit_code or code, first.signal, first.rank)
+        else:
+            self._on_failure("launcher", code, number, None)
+
+    def stuck(self) -> str:
+        """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""
+        where = "%s:%d" % (self._job["master"]["address"], self._job["master"]["port"])
+        if self._launcher is not None:
+            waits = "waits at %s for another" if self.launcher_joined else "does not reach %s"
+            return "" if self.all_started else "its launcher " + waits % where
+        waiting = self._not_joined()
+        numbers = sorted(waiting[p].rank for p in rendezvous_sockets.trying(waiting, self._port))
+        return (
+            "rank %s does not reach %s" % (", ".join(map(str, numbers)), where) if numbers else ""
+        )
+
+    @property
+    def _port(self) -> int:
+        return int(self._job["master"]["port"])
+
+    def _not_joined(self) -> Dict[int, Rank]:
+        return {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
+
+    def _see_who_joined(self) -> None:
+        if self._launcher is not None:
+            self.launcher_joined = bool(rendezvous_sockets.joined([self._launcher[0]], self._port))
+            if self.launcher_joined:
+                self._record.event("launcher-joined")
+                return
+        else:
+            waiting = self._not_joined()
+            for pid in rendezvous_sockets.joined(waiting, self._port):
+                self._has_joined(waiting[pid])
+            if all(rank.joined for rank in self._ranks.values()):
+                return
+        self._look_for_joined = min(self._look_for_joined * 1.2, JOIN_SECONDS[1])
+        self._reactor.after(self._look_for_joined, self._see_who_joined)
+
+    def _has_joined(self, rank: Rank) -> None:
+        rank.joined = True
+        self._record.event("rank-joined", rank=rank.rank)
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - LOG_TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,151 @@
+"""Brings a node's part of a run to its end: asks, then tells, then kills, until nothing is left."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from clusterctl.node.run import processes
+from clusterctl.node.run.processes import Process
+from clusterctl.node.supervisor.reactor import Reactor
+
+WAITING_POLL = 0.25
+KILLING_POLL = 0.05
+AFTER_TERM = 2.0
+"""Seconds between TERM and KILL at the end of a grace."""
+FAILURE_GRACE = 1.0
+"""Seconds for the others once one has failed, if the job does not set them."""
+LINGER = 5.0
+"""Seconds for what a rank that ended well left behind (an upload, a logger), and again to KILL."""
+KILL_LIMIT = 10.0
+"""Seconds of KILL after which what is left is stuck in the kernel."""
+
+
+STATES = {"stop": "stopped", "lost": "lost"}
+"""What brought the end → the state it leaves; anything else is a failure."""
+
+
+class Cause(NamedTuple):
+    """Why a part ends before its ranks do by themselves, and how they are asked to."""
+
+    by: str
+    """rank, launcher, stop, lost, peer or start-timeout."""
+    reason: str
+    node: str
+    """Where it began."""
+    exit_code: Optional[int] = None
+    rank: Optional[int] = None
+    grace: float = FAILURE_GRACE
+    signal: Optional[str] = "TERM"
+    file: Optional[str] = None
+    killed_by: Optional[int] = None
+    """The signal that ended the rank or the launcher; `signal` is how others are asked."""
+    lost: Optional[str] = None
+    """The node that was silent for too long."""
+
+    @property
+    def state(self) -> str:
+        """Return the state that it leaves."""
+        return STATES.get(self.by, "failed")
+
+    @property
+    def phases(self) -> Phases:
+        """Return when what does not end by itself is ended."""
+        if self.by == "stop":
+            return Phases(term=self.grace, kill=self.grace + AFTER_TERM)
+        return Phases(term=self.grace, kill=self.grace)
+
+    @classmethod
+    def read(cls, message: Dict[str, Any]) -> Cause:
+        """Return a cause that was told by another node or an order; unknown keys are left out."""
+        return cls(**{name: value for name, value in message.items() if name in cls._fields})
+
+
+class Phases(NamedTuple):
+    """Seconds from now: when to send TERM to all that is left, and when to KILL it."""
+
+    term: float
+    kill: float
+
+
+def after_success(seconds: float) -> Phases:
+    """Return the phases for what ranks that ended well left behind."""
+    return Phases(term=seconds, kill=seconds + LINGER)
+
+
+def nobody_to_ask(grace: float) -> Phases:
+    """Return the phases if no rank is left to be asked."""
+    return Phases(term=0.0, kill=grace)
+
+
+class Shutdown:
+    """The way down, from the first request to the proof. May be hastened, never slowed."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        find: Callable[[], List[Process]],
+        phases: Phases,
+        on_over: Callable[[List[Process]], None],
+    ) -> None:
+        """Start; `on_over` gets what could not be ended, nothing as a rule."""
+        self._reactor, self._find, self._on_over = reactor, find, on_over
+        now = time.monotonic()
+        self._term, self._kill = now + phases.term, now + phases.kill
+        self._told = False
+        self._over = False
+        self._next = reactor.after(0, self._look)
+
+    def hasten(self, phases: Phases) -> None:
+        """Take these phases where they are earlier."""
+        now = time.monotonic()
+        self._term = min(self._term, now + phases.term)
+        self._kill = min(self._kill, now + phases.kill)
+        self.look()
+
+    def look(self) -> None:
+        """See what is left, and do what is due, once whatever happens now has happened."""
+        self._look_in(0)
+
+    def _look(self) -> None:
+        if self._over:
+            return
+        now = time.monotonic()
+        try:
+            left = self._find()
+        except OSError:
+            if now > self._kill + KILL_LIMIT:
+                raise
+            self._look_in(KILLING_POLL)  # nobody can look now, so nothing is verified
+            return
+        if not left or now > self._kill + KILL_LIMIT:
+            self._over = True
+            self._on_over(left)
+            return
+        if now >= self._kill:
+            send_all(left, signal.SIGKILL)
+        elif now >= self._term and not self._told:
+            self._told = True
+            send_all(left, signal.SIGTERM)
+        due = self._kill if now >= self._term else self._term
+        poll = KILLING_POLL if now >= self._kill else min(WAITING_POLL, max(0.0, due - now))
+        self._look_in(poll)
+
+    def _look_in(self, seconds: float) -> None:
+        self._next.cancel()
+        self._next = self._reactor.after(seconds, self._look)
+
+
+def send_all(left: List[Process], number: int) -> None:
+    """Send a signal to each of these processes, stopped ones too."""
+    for process in left:
+        processes.send(process.mark, number)
+        if process.state == "T" and number != signal.SIGKILL:
+            processes.send(process.mark, signal.SIGCONT)
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal as people write it: `TERM`, `SIGTERM`, `usr1`."""
+    name = name.upper()
+    return int(signal.Signals[name if name.startswith("SIG") else "SIG" + name])

@@ -1,0 +1,74 @@
+"""Starts the launcher and the ranks, each through the exec shim, with exactly what they are due."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, Dict, List
+
+from clusterctl.node.handover import agent_argv
+from clusterctl.node.run.environ_bytes import Environment, encode
+from clusterctl.node.run.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
+
+STAMP_RUN = b"CLUSTERCTL_RUN_ID"
+STAMP_NODE = b"CLUSTERCTL_NODE"
+STAMP_LOCK = b"CLUSTERCTL_LOCK"
+"""By it `start` finds what a run that has no lock any more left on this machine."""
+
+
+def stamps(run: str, node: str) -> List[bytes]:
+    """Return the environment entries by which a run's processes are known on this node."""
+    return [STAMP_RUN + b"=" + run.encode(), STAMP_NODE + b"=" + node.encode()]
+
+
+class Spawner:
+    """Starts processes of one run."""
+
+    def __init__(self, paths: NodePaths, job: Dict[str, Any], environment: Environment) -> None:
+        self._paths, self._job = paths, job
+        self._environment = {
+            **environment,
+            STAMP_RUN: job["run"].encode(),
+            STAMP_NODE: job["node"].encode(),
+            STAMP_LOCK: job["lock"].encode(),
+        }
+
+    def launcher(self) -> int:
+        """Start the launcher and return its pid; the shim goes in front of the rank's command.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        words = [*self._job["launcher_argv"], *self._shim(RANK_LOG), *self._job["argv"]]
+        return self._start(LAUNCHER_LOG, words, self._environment)
+
+    def rank(self, local_rank: int) -> int:
+        """Start a rank ourselves and return its pid.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        return self._start(RANK_LOG, self._job["argv"], self._environment_of(local_rank))
+
+    def _environment_of(self, local_rank: int) -> Environment:
+        """Return the environment with what differs from rank to rank; the rest is the job's."""
+        rank = self._job["first_rank"] + local_rank
+        values = {b"RANK": rank, b"LOCAL_RANK": local_rank, b"ROLE_RANK": rank}
+        ours = {name: str(value).encode() for name, value in values.items()}
+        return {**self._environment, **ours}
+
+    def _shim(self, log: str) -> List[str]:
+        where = (self._job["lock"], self._paths.folder, log, self._job["workdir"])
+        return agent_argv(self._paths, "clusterctl.node.supervisor.rank:main", *where)
+
+    def _start(self, log: str, words: List[str], environment: Environment) -> int:
+        argv = [encode(word) for word in (*self._shim(log), *words)]
+        return os.posix_spawn(
+            argv[0],
+            argv,
+            environment,
+            # Of its own, so that `kill 0` of a job's script does not reach us.
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP},
+        )

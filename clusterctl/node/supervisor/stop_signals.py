@@ -1,0 +1,230 @@
+"""Which processes of a rank are asked to end: the programs that listen, not what helps them.
+
+A rank is often a shell with the training below it. A shell without a trap dies of the signal and
+leaves the training behind; one with a trap runs it when its command has ended. So the signal goes
+past the shell to the topmost programs that handle it. Below such a program nothing is asked: it
+looks after its own helpers. A DataLoader's worker that hears TERM makes the trainer fail while it
+saves, and a `tee` that does breaks the trainer's stdout.
+
+If nothing listens, everything is asked: at once, or as soon as what listened has exited.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+from clusterctl.node.run import processes
+from clusterctl.node.run.processes import Mark, Process
+from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.supervisor.shutdown import signal_number
+
+SHELLS = frozenset(
+    ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")
+)
+QUIET_ROUNDS = 2
+"""Rounds without a listener before the rest is asked: a shell may be about to exit by itself."""
+
+MOST_SIGNALS = 32
+"""Of 64: nobody catches so many on purpose."""
+
+ASK_SECONDS = 0.25
+"""How often to look for processes that were not asked yet."""
+
+Found = Tuple[List[Process], List[Process]]
+"""What listens, and what does not."""
+
+
+class Signals(NamedTuple):
+    """What a process does with signals, as bit masks."""
+
+    blocked: int
+    ignored: int
+    caught: int
+
+    @classmethod
+    def of(cls, pid: int) -> Signals:
+        """Read them; a process that has exited handles none."""
+        masks = {}
+        try:
+            with open("/proc/%d/status" % pid, "rb") as file:
+                for line in file:
+                    name, _, value = line.partition(b":")
+                    if name.startswith(b"Sig"):
+                        masks[name] = value
+        except OSError:
+            return cls(0, 0, 0)
+        names = (b"SigBlk", b"SigIgn", b"SigCgt")
+        blocked, ignored, caught = (int(masks.get(name, b"0"), 16) for name in names)
+        return cls(blocked, ignored, caught)
+
+    def handles(self, number: int) -> bool:
+        """Tell whether it has a handler, or a thread that waits for it.
+
+        What catches nearly every signal does not count: so does the Go runtime in every program,
+        such as the service that wandb starts below a trainer.
+        """
+        if bin(self.caught).count("1") > MOST_SIGNALS:
+            return False
+        return bool((self.caught | self.blocked) >> number - 1 & 1)
+
+    def ignores(self, number: int) -> bool:
+        """Tell whether it ignores it."""
+        return bool(self.ignored >> number - 1 & 1)
+
+
+def ask_ranks(reactor: Reactor, ranks: Iterable[Mark], name: Optional[str]) -> None:
+    """Ask ranks to end, now and for as long as something of them is left.
+
+    Args:
+        reactor: to live in.
+        ranks: their own processes.
+        name: the signal; None: only wake those that were stopped.
+    """
+    if name is None:
+        try:
+            table = processes.everything()
+        except OSError:
+            return  # nobody can look now
+        wake(table, {pid for pid, _ in ranks if pid in table})
+        return
+    number = signal_number(name)
+
+    def ask(audiences: List[StopSignals]) -> None:
+        try:
+            table = processes.everything()
+            left = [audience for audience in audiences if audience.ask(table)]
+        except OSError:
+            left = audiences  # nobody can look now; the next round can
+        if left:
+            reactor.after(ASK_SECONDS, lambda: ask(left))
+
+    ask([StopSignals(mark, number) for mark in ranks])
+
+
+class StopSignals:
+    """The processes of one rank, and which of them were asked. Each is asked once."""
+
+    def __init__(self, leader: Mark, number: int) -> None:
+        """Ask nobody yet.
+
+        Args:
+            leader: the rank's own process.
+            number: the signal that asks.
+        """
+        self._leader, self._number = leader, number
+        self._group: Optional[int] = None
+        self._rest: Set[Mark] = set()
+        """What does not listen: it is still the rank's when its parent has exited."""
+        self._asked: Set[Mark] = set()
+        self._quiet = QUIET_ROUNDS
+
+    def ask(self, table: Dict[int, Process]) -> bool:
+        """Ask those that listen and were not asked yet; tell whether any of the rank is left."""
+        tree = _Tree(table, self._number)
+        tops = self._tops(table)
+        listeners: List[Process] = []
+        rest: List[Process] = []
+        for top in tops:
+            more, others = tree.walk(table[top])
+            listeners += more
+            rest += others
+        self._rest.update(process.mark for process in rest)
+        self._send(listeners)
+        self._quiet = 0 if listeners else self._quiet + 1
+        if self._quiet >= QUIET_ROUNDS:
+            self._send(rest)
+        wake(table, tops)
+        return bool(tops)
+
+    def _tops(self, table: Dict[int, Process]) -> Set[int]:
+        """Return the processes that are the rank's, without what descends from another of them."""
+        leader = table.get(self._leader[0])
+        if leader is not None and leader.mark != self._leader:
+            self._group = None  # the number is another's now, and so is its group's
+        elif leader is not None and leader.group == leader.pid:
+            self._group = leader.group
+        known = {self._leader, *self._rest}
+        own = {
+            process.pid
+            for process in table.values()
+            if not process.gone and (process.mark in known or process.group == self._group)
+        }
+        return own - processes.descendants(own, table)
+
+    def _send(self, those: Iterable[Process]) -> None:
+        for process in those:
+            if process.mark not in self._asked:
+                self._asked.add(process.mark)
+                processes.send(process.mark, self._number)
+
+
+class _Tree:
+    """The processes below a rank, as they are now."""
+
+    def __init__(self, table: Dict[int, Process], number: int) -> None:
+        self._number = number
+        self._children: Dict[int, List[Process]] = {}
+        for process in table.values():
+            if not process.gone:
+                self._children.setdefault(process.parent, []).append(process)
+
+    def walk(self, process: Process) -> Found:
+        """Return what listens and what does not, of a process and those below it."""
+        signals = Signals.of(process.pid)
+        handles, shell = signals.handles(self._number), is_shell(process.pid)
+        if handles and not shell:
+            return [process], []
+        listeners: List[Process] = []
+        foreground: List[Process] = []
+        rest: List[Process] = []
+        for child in self._children.get(process.pid, ()):
+            stuck = child.stuck or process.stuck  # to read its arguments could hang us
+            if not shell and not stuck and same_program(child.pid, process.pid):
+                continue  # a worker that it forked
+            more, others = self.walk(child)
+            listeners += more
+            if handles and is_foreground(child.pid, signals):
+                foreground += others
+            else:
+                rest += others
+        if handles and not listeners:
+            # Its trap does the asking, but waits for the command in the foreground.
+            return [process, *foreground], rest
+        return listeners, [*foreground, *rest, process]
+
+
+def is_shell(pid: int) -> bool:
+    """Tell whether a process is a shell, whatever its script is called."""
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid)) in SHELLS
+    except OSError:
+        return False
+
+
+def is_foreground(child: int, shell: Signals) -> bool:
+    """Tell whether a shell waits for a child before it does anything else, traps included.
+
+    Of what follows `&`, a shell lets SIGQUIT be ignored.
+    """
+    return not shell.ignores(signal.SIGQUIT) and not Signals.of(child).ignores(signal.SIGQUIT)
+
+
+def same_program(child: int, parent: int) -> bool:
+    """Tell whether a child was only forked: it is a worker of its parent, and ends with it."""
+    try:
+        with (
+            open("/proc/%d/cmdline" % child, "rb") as one,
+            open("/proc/%d/cmdline" % parent, "rb") as other,
+        ):
+            return one.read() == other.read()
+    except OSError:
+        return False
+
+
+def wake(table: Dict[int, Process], tops: Set[int]) -> None:
+    """Let what was stopped go on: it would never hear."""
+    for pid in tops | processes.descendants(tops, table):
+        if table[pid].state == "T":
+            processes.send(table[pid].mark, signal.SIGCONT)

@@ -1,0 +1,324 @@
+"""Looks after one node's part of a run: starts it, watches it, ends it, says how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import Any, Dict, List, Optional, Sequence
+
+from clusterctl.node.peer_link.messages import PeerEvents
+from clusterctl.node.peer_link.peer_link import connect
+from clusterctl.node.run import processes, stop_file
+from clusterctl.node.run.processes import Mark, Process
+from clusterctl.node.run.read_files import boot_id
+from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.run_lock import Peer
+from clusterctl.node.supervisor.log_space import LogSpace
+from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
+from clusterctl.node.supervisor.ranks import Ranks
+from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.supervisor.shutdown import (
+    FAILURE_GRACE,
+    LINGER,
+    Cause,
+    Shutdown,
+    after_success,
+    nobody_to_ask,
+)
+from clusterctl.node.supervisor.spawn import Spawner
+
+BEAT_SECONDS = 1.0
+TIMES_SECONDS = 0.5
+SCAN_SECONDS = 2.0
+SETTLE_POLL = 0.05
+WAITERS_SECONDS = 2.0
+RELAY_SECONDS = 5.0
+"""How long a bad end waits for the other nodes to have heard of it."""
+RECORD_SECONDS = 60.0
+"""How long an end that no disk takes is kept and answered from memory."""
+
+
+class Supervisor:
+    """One node's part of a run. Everything happens in its reactor's one thread."""
+
+    def __init__(
+        self,
+        job: Dict[str, Any],
+        secrets: Dict[str, str],
+        spawner: Spawner,
+        record: RunFiles,
+        guard: Sequence[int],
+    ) -> None:
+        """Take the job over; `guard` is the mark of the process that finishes if this one dies.
+
+        Raises:
+            OSError: the link's address cannot be listened on.
+        """
+        self.reactor = Reactor()
+        self.over = False
+        self._job, self._record = job, record
+        self._began = time.time()
+        self._mark = processes.mark_of(os.getpid())
+        self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
+        self._guard: Mark = (guard[0], guard[1])
+        self._guard_died = False
+        self._ranks = Ranks(
+            self.reactor,
+            job,
+            spawner,
+            record,
+            on_failure=self._failed,
+            on_success=self._succeeded,
+            on_end=self._look,
+        )
+        self._ending: Optional[Shutdown] = None
+        self._end: Optional[Dict[str, Any]] = None
+        self._stop_file = ""
+        self._nested = NestedLaunchers(record, job)
+        said = PeerEvents(
+            ending=self._peer_is_ending,
+            lost=self._peer_is_lost,
+            joined=lambda node: record.event("peer-joined", peer=node),
+            clock=lambda offset, error: record.event(
+                "clock", offset_s=round(offset, 6), error_s=round(error, 6)
+            ),
+        )
+        self._peers = connect(self.reactor, job, secrets, said)
+
+    @property
+    def link_port(self) -> int:
+        """Where the master's supervisor listens for the others; 0 on the others."""
+        return self._peers.port
+
+    def start(self) -> None:
+        """Start the launcher or the ranks.
+
+        Raises:
+            OSError: they cannot be started.
+        """
+        self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port)
+        self._ranks.start()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self.reactor.on_signal(number, partial(self._told_to_end, number))
+        self.reactor.every(BEAT_SECONDS, self._beat)
+        self.reactor.every(TIMES_SECONDS, self._record.log_times)
+        self.reactor.every(TIMES_SECONDS, LogSpace(self._record).look)
+        self.reactor.every(SCAN_SECONDS, self._remember_processes)
+        if self._job.get("start_timeout"):
+            self.reactor.after(self._job["start_timeout"], self._judge_start)
+
+    def run(self) -> None:
+        """Look after the part until it is over."""
+        while not self.over:
+            self.reactor.turn()
+
+    def account(self) -> Dict[str, Any]:
+        """Return what is known, as it is kept in supervisor.json and answered to `status`."""
+        pid, start = self._mark
+        return {
+            "schema": 1,
+            "pid": pid,
+            "start": start,
+            "guard": self._guard,
+            "boot_id": boot_id(),
+            "lock": self._job["lock"],
+            "cgroup": self._job.get("cgroup", ""),
+            "link_port": self.link_port,
+            "stop_file": self._stop_file,
+            "state": self._state(),
+            "began": self._began,
+            "ranks": self._ranks.accounts(),
+            "launcher_joined": self._ranks.launcher_joined,
+            "end": self._end,
+        }
+
+    def asked(self, request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+        """Answer what comes through the lock's door."""
+        ask = request.get("ask")
+        if ask == "rank":
+            answer = self._ranks.report(request, peer.pid)
+            self._record.account(self.account())
+            return answer
+        if ask == "state":
+            return {"account": self.account()}
+        if ask == "stop":
+            self.stop(request)
+            return {}
+        return {"error": "no such question: %s" % ask}
+
+    def stop(self, order: Dict[str, Any]) -> None:
+        """Stop because a person or the system wants it: ask, wait, then end it, everywhere."""
+        reason = str(order.get("reason") or "stopped")
+        told = {**self._job["stop"], **order, "reason": reason}
+        self._end_everywhere(Cause.read({**told, "by": "stop", "node": self._job["node"]}))
+
+    # Causes of an end.
+
+    def _succeeded(self) -> None:
+        """Every rank ended well; what they left behind gets a moment, then the same end."""
+        self._ranks.ordered = True
+        self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
+        phases = after_success(self._job["stop"].get("leftovers", LINGER))
+        self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)
+
+    def _failed(self, by: str, code: int, number: Optional[int], rank: Optional[int]) -> None:
+        ended = "the launcher ended with exit code %d" % code
+        reason = ended if rank is None else self._ranks.words(rank)
+        node = self._job["node"]
+        cause = Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank)
+        self._end_everywhere(cause._replace(killed_by=number))
+
+    def _told_to_end(self, number: signal.Signals) -> None:
+        self.stop({"reason": "the supervisor was told to end (%s)" % number.name})
+
+    def _judge_start(self) -> None:
+        missing = sorted(self._peers.missing)
+        self._peers.give_up_on_missing()
+        if missing:
+            self._end_start("not there: " + ", ".join(missing))
+        elif self._ranks.launcher_joined:
+            # It waits for another: let that one say first what keeps it.
+            self.reactor.after(WAITERS_SECONDS, lambda: self._end_start(self._ranks.stuck()))
+        else:
+            self._end_start(self._ranks.stuck())
+
+    def _end_start(self, why: str) -> None:
+        if why and self._ending is None:
+            node = self._job["node"]
+            reason = "not gathered within %g s: %s" % (self._job["start_timeout"], why)
+            self._end_everywhere(Cause(by="start-timeout", reason=reason, node=node))
+
+    def _peer_is_lost(self, node: str, words: str) -> None:
+        seconds = self._job["link"]["lost_after"]
+        reason = "node %s has been silent for %g s (%s)" % (node, seconds, words)
+        own = self._job["node"]
+        self._end_everywhere(Cause(by="lost", reason=reason, node=own, lost=node))
+        since = time.time() - seconds
+        self._record.event("peer-lost", peer=node, message=words, since=since)
+
+    def _peer_is_ending(self, message: Dict[str, Any]) -> None:
+        cause = Cause.read(message)
+        if cause.by == "stop" or self._ending is not None:
+            self._end_here(cause)
+        else:
+            reason = "node %s: %s" % (cause.node, cause.reason)
+            self._end_here(Cause(by="peer", reason=reason, node=cause.node))
+            self._record.event(
+                "peer-bad-end",
+                peer=cause.node,
+                message=cause.reason,
+                by=cause.by,
+                rank=cause.rank,
+                exit_code=cause.exit_code,
+                signal=cause.killed_by,
+                lost=cause.lost,
+            )
+
+    # The end.
+
+    def _end_everywhere(self, cause: Cause) -> None:
+        self._peers.send_ending(cause._asdict())
+        self._end_here(cause)
+
+    def _end_here(self, cause: Cause) -> None:
+        """Bring this part to its end; act first, write later: a disk may be slow."""
+        if cause.by != "stop":
+            cause = cause._replace(grace=self._failure_grace)
+        if self._ending is not None:
+            self._ending.hasten(cause.phases)
+            return
+        self._ranks.ordered = True
+        asked = self._ranks.ask(cause)
+        problem = self._make_file(cause.file)
+        phases = cause.phases if asked else nobody_to_ask(self._failure_grace)
+        self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
+        self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)
+        if cause.by == "stop":
+            self._record.event("stop-ordered", message=cause.reason, problem=problem)
+        self._record.account(self.account())
+
+    def _make_file(self, name: Optional[str]) -> str:
+        """Make the file by which the ranks are asked to end; return why it cannot be made."""
+        try:
+            self._stop_file = stop_file.make(self._job["workdir"], name)
+        except OSError as error:
+            return "cannot make %s: %s" % (name, error.strerror or error)
+        return ""
+
+    def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
+        end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
+        self._end = {**end, "time": time.time()}
+
+    def _look(self) -> None:
+        if self._ending is not None:
+            self._ending.look()
+        self._record.account(self.account())
+
+    def _left(self) -> List[Process]:
+        return processes.living_below()
+
+    def _all_gone(self, left: List[Process]) -> None:
+        """Nothing of this part runs any more: settle with the others, then leave."""
+        assert self._end is not None
+        self._ranks.settle()
+        self._end["over"] = time.time()
+        self._end["left"] = [process.pid for process in left]
+        stop_file.remove(self._stop_file)  # left there it would stop the next run
+        self._peers.send_bye(self._end["state"])
+        self._settle(time.monotonic() + RELAY_SECONDS)
+
+    def _settle(self, until: float) -> None:
+        """Stay until the others need no word of ours: all of them ended, or were told."""
+        assert self._end is not None
+        if self._others_know(late=time.monotonic() > until):
+            self._record.event("end", **self._end)
+            self._write_end(time.monotonic() + RECORD_SECONDS)
+        else:
+            self.reactor.after(SETTLE_POLL, lambda: self._settle(until))
+
+    def _others_know(self, *, late: bool) -> bool:
+        """Tell whether the other nodes need no word of ours, or had their time to hear it."""
+        if self._end is not None and self._end["state"] == "finished":
+            return self._peers.all_done
+        return self._peers.acknowledged or late
+
+    def _write_end(self, until: float) -> None:
+        assert self._end is not None
+        value = {"schema": 1, **self._end, "ranks": self._ranks.accounts()}
+        self._record.account(self.account())
+        if self._record.end(value) or time.monotonic() > until:
+            self._peers.close()
+            self.over = True
+        else:
+            self.reactor.after(BEAT_SECONDS, lambda: self._write_end(until))
+
+    # Housekeeping.
+
+    def _state(self) -> str:
+        if self._end is not None:
+            return "running" if self._end["state"] == "finished" else "stopping"
+        return "running" if self._ranks.all_started else "starting"
+
+    def _beat(self) -> None:
+        self._look_for_guard()
+        self._record.beat()
+        self._record.flush()
+
+    def _look_for_guard(self) -> None:
+        try:
+            if self._guard_died or processes.alive(self._guard):
+                return
+        except OSError:
+            return  # nobody can look now; the next beat will
+        self._guard_died = True
+        self._record.event("guard-died", pid=self._guard[0])
+
+    def _remember_processes(self) -> None:
+        try:
+            left = self._left()
+            self._record.processes([process.mark for process in left])
+            self._nested.look(left, self._ranks.accounts())
+        except OSError:
+            return  # nobody can look now; the next scan will

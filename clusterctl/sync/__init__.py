@@ -1,0 +1,1 @@
+"""The controller's half of a sync: which files belong to the mirror, what differs, rsync."""

@@ -1,0 +1,60 @@
+"""Files for the node that is this machine: copied, so that no rsync is needed for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterctl.sync.rsync import TEMPORARY, PushResult
+
+CHUNK = 1 << 20
+
+
+def copy(
+    source: Path,
+    paths: list[bytes],
+    workdir: str,
+    *,
+    temporary: str = "own",
+    alive: Callable[[], object] = lambda: None,
+) -> PushResult:
+    """Copy files and links of a folder to another; each is replaced whole or not at all.
+
+    Args:
+        source: the folder that has them.
+        paths: of the files, relative.
+        workdir: the folder that gets them.
+        temporary: the name of the folder within ours that they are written to first.
+        alive: called again and again meanwhile.
+    """
+    target = Path(workdir).expanduser()
+    part = target / TEMPORARY / temporary / "part"
+    try:
+        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in map(os.fsdecode, paths):
+            alive()
+            part.unlink(missing_ok=True)
+            _copy_one(source / name, part, alive)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            part.replace(target / name)
+    except OSError as error:
+        return PushResult(code=1, words=f"{error.filename}: {error.strerror}")
+    return PushResult(code=0, words="")
+
+
+def _copy_one(path: Path, part: Path, alive: Callable[[], object]) -> None:
+    """Copy a file or a link with its mode and times; holes stay holes."""
+    if path.is_symlink():
+        shutil.copy2(path, part, follow_symlinks=False)
+        return
+    with path.open("rb") as read, part.open("wb") as written:
+        while data := read.read(CHUNK):
+            alive()
+            if data.count(0) == len(data):
+                written.seek(len(data), os.SEEK_CUR)
+            else:
+                written.write(data)
+        written.truncate()
+    shutil.copystat(path, part)

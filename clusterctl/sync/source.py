@@ -1,0 +1,260 @@
+"""What the person's folder holds for the nodes: git's list of it, or all but common junk."""
+
+# ruff: noqa: PTH110, PTH114, PTH118
+# Paths are bytes here, and there are many of them.
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.node.mirror.tree_hash import (
+    Entry,
+    Listing,
+    digest_of,
+    encode_listing,
+    entry_kind,
+    path_bytes,
+    path_text,
+    tree_hash,
+)
+from clusterctl.sync.digests import Digests
+from clusterctl.sync.git import Worktree
+from clusterctl.sync.ignore import IGNORE_FILE, JUNK, Ignored, ignored_in
+
+logger = logging.getLogger(__name__)
+
+OWN_FOLDER = b".clusterctl"
+MANIFEST = OWN_FOLDER + b"/manifest.json"
+"""In a folder below ours it means that a sync places files there: they are no code of ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTree:
+    """A folder as it shall be on the nodes."""
+
+    folder: Path
+    listing: Listing
+    tree: str
+    size: int
+    """Bytes of all its files."""
+    commit: str | None
+    """What git's HEAD is; None outside git."""
+    diff: str
+    """What differs from it, as a patch; new files by name only."""
+
+    @functools.cached_property
+    def encoded(self) -> bytes:
+        """The listing as a node takes it."""
+        return encode_listing(self.listing)
+
+    @property
+    def dirty(self) -> bool:
+        """The folder is not what the commit says."""
+        return bool(self.diff)
+
+
+def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> SourceTree:
+    """List and hash a folder.
+
+    Args:
+        folder: the person's current folder.
+        leave_out: paths in it that are no code, such as the checkpoints.
+
+    Raises:
+        UsageError: it is not a folder to mirror, git fails, or there is nothing.
+        ClusterError: a file cannot be read.
+    """
+    worktree = Worktree.of(folder)
+    ignored = ignored_in(folder, leave_out)
+    _refuse_home(folder)
+    if worktree is not None:
+        found = _tracked(folder, worktree, ignored)
+    else:
+        found = _walked(folder, Ignored(JUNK), ignored)
+    listing: Listing = {}
+    size = 0
+    root = os.fsencode(folder) + b"/"
+    digests = Digests(folder)
+    for path in sorted(set(found)):
+        _refuse_secret(folder, path)
+        try:
+            status = os.lstat(root + path)
+            kind = entry_kind(status)
+            if kind is not None:
+                listing[path] = Entry(kind, digests.of(path, kind, status))
+                size += status.st_size
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # deleted in the work tree
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    if not listing:
+        raise _nothing(folder, worktree)
+    digests.save()
+    return SourceTree(
+        folder=folder,
+        listing=listing,
+        tree=tree_hash(listing),
+        size=size,
+        commit=worktree.commit() if worktree else None,
+        diff=worktree.diff() if worktree else "",
+    )
+
+
+def changed_since(source: SourceTree, names: Iterable[str]) -> list[str]:
+    """Return which of some paths are no longer in the folder as they were listed."""
+    changed = []
+    for name in names:
+        path = os.fsencode(source.folder) + b"/" + path_bytes(name)
+        entry = source.listing.get(path_bytes(name))
+        try:
+            kind = entry_kind(os.lstat(path)) or ""
+            if entry is not None and entry != Entry(kind, digest_of(path, kind)):
+                changed.append(name)
+        except OSError:
+            changed.append(name)
+    return changed
+
+
+@contextlib.contextmanager
+def token_in(folder: Path, token: str) -> Iterator[None]:
+    """Leave a token in the folder for a while: a node that sees it has this very folder."""
+    own = folder / os.fsdecode(OWN_FOLDER)
+    path = own / "seen" / token
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        # Then no node has written there either, so none can be recognised by it.
+        logger.info("%s: no token can be left: %s", folder, error)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
+            own.rmdir()
+
+
+class _Apart:
+    """Folders whose files are not the code's, though they lie in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = os.fsencode(folder) + b"/"
+        self._known: dict[bytes, bool] = {b"": False}
+
+    def covers(self, path: bytes) -> bool:
+        """Say whether a path lies in a virtual environment, in a workdir, or behind a link."""
+        folder = path.rpartition(b"/")[0]
+        if folder not in self._known:
+            self._known[folder] = self.covers(folder) or self._is_apart(folder)
+        return self._known[folder]
+
+    def _is_apart(self, folder: bytes) -> bool:
+        full = self._root + folder
+        return os.path.islink(full) or _is_separate(full)
+
+
+def _is_separate(folder: bytes) -> bool:
+    """Say whether a folder is a virtual environment or what a sync mirrors into."""
+    return os.path.exists(folder + b"/pyvenv.cfg") or os.path.exists(folder + b"/" + MANIFEST)
+
+
+def _tracked(folder: Path, worktree: Worktree, ignored: Ignored) -> Iterator[bytes]:
+    """Yield what git lists, but what is left out and what is not the code's."""
+    apart = _Apart(folder)
+    for path in worktree.files(ignored.covers):
+        own = path.split(b"/", 1)[0] == OWN_FOLDER
+        if not (own or ignored.covers(path) or apart.covers(path)):
+            yield path
+
+
+def _walked(folder: Path, junk: Ignored, ignored: Ignored) -> Iterator[bytes]:
+    """Yield all files but junk and what is left out, whose folders are not even opened."""
+
+    def wanted(path: bytes) -> bool:
+        name = path.rpartition(b"/")[2]
+        return not (name == OWN_FOLDER or junk.covers(name) or ignored.covers(path))
+
+    yield from _below(os.fsencode(folder), wanted)
+
+
+def _below(root: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
+    prefixes = [b""]
+    while prefixes:
+        prefix = prefixes.pop()
+        with _named(prefix), os.scandir(os.path.join(root, prefix)) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if not wanted(path):
+                    continue
+                # A link to a folder is a path of the tree, not a folder to go into.
+                if not entry.is_dir(follow_symlinks=False):
+                    yield path
+                elif not _is_separate(os.path.join(root, path)):
+                    prefixes.append(path + b"/")
+
+
+@contextlib.contextmanager
+def _named(path: bytes) -> Iterator[None]:
+    """Turn what the system refuses into an error that names the file.
+
+    Raises:
+        ClusterError: it may not be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: bytes, error: OSError) -> ClusterError:
+    hint = f"make it readable, or name it in {IGNORE_FILE}"
+    return ClusterError(f"{path_text(path) or '.'}: {error.strerror}", hint=hint)
+
+
+_PRIVATE = re.compile(
+    rb"(^|/)(\.ssh/id_[^/]*(?<!\.pub)|\.gnupg/.*|\.aws/credentials|\.kube/config|\.netrc)\Z"
+)
+"""Keys and passwords that lie in a home folder."""
+
+
+def _refuse_home(folder: Path) -> None:
+    """Refuse a home folder, unless an ignore file shows that it is meant.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if folder.resolve() == Path.home().resolve() and not (folder / IGNORE_FILE).exists():
+        message = f"{folder} is your home folder: expected the folder of the code"
+        hint = f"cd to the code; if it is here, name the rest in {folder / IGNORE_FILE}"
+        raise UsageError(message, hint=hint)
+
+
+def _refuse_secret(folder: Path, path: bytes) -> None:
+    """Refuse to copy a private key.
+
+    Raises:
+        UsageError: it is one, by its name.
+    """
+    if _PRIVATE.search(path):
+        message = f"{folder / os.fsdecode(path)}: a private key or password would go to every node"
+        hint = f"cd to the folder of the code, or name it in {IGNORE_FILE}"
+        raise UsageError(message, hint=hint)
+
+
+def _nothing(folder: Path, worktree: Worktree | None) -> UsageError:
+    if worktree is not None and worktree.ignores_folder():
+        message = (
+            f"{folder}: nothing to sync: the git repository {worktree.top} ignores this folder"
+        )
+        hint = "take it out of .gitignore there, or make it a repository of its own: git init"
+        return UsageError(message, hint=hint)
+    return UsageError(f"{folder}: nothing to sync: no files", hint="run it in the code's folder")

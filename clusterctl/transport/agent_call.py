@@ -1,0 +1,324 @@
+"""One operation of the agent over any stream: what came, how it ended; also while it starts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, cast
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.transport import agent
+from clusterctl.transport.interface import Call, Reply, Request, Timeouts
+from clusterctl.transport.local_limits import start_thread
+from clusterctl.transport.stream import ExitInfo, Stream
+from clusterctl.transport.transport_error import TransportError, unexpected_error
+from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
+
+NOISE_LIMIT = 4 * 1024 * 1024
+"""Bytes that a login shell may print before the agent's marker."""
+
+logger = logging.getLogger(__name__)
+
+
+class AgentCall(Call):
+    """A call that speaks the frames of `wire` on a `Stream`."""
+
+    def __init__(
+        self,
+        node: Node,
+        stream: Stream,
+        request: Request,
+        *,
+        timeouts: Timeouts,
+        timeout: float | None = None,
+    ) -> None:
+        """Send the agent and the request; what goes wrong is said by `reply()`."""
+        self.node = node
+        self._stream = stream
+        self._request = request
+        self._timeouts = timeouts
+        self._began = time.monotonic()
+        self._deadline = None if timeout is None else self._began + timeout
+        self._due: float | None = None
+        """When the next answer must have come."""
+        self._marker = agent.fresh_marker()
+        self._buffer = b""
+        self._place = 0
+        """How many of the bytes received were read."""
+        self._answering = False
+        self._failure: TransportError | None = None
+        self._done = False
+        self._sending = threading.Lock()
+        self._mute = False
+        """A message was sent in part: no further one would be understood."""
+        head = Message({"op": request.op, "args": plain(request.args)}, request.body)
+        data = agent.opening(self._marker, node.python) + head.encode()
+        try:
+            stream.send(data, timeouts.answer)
+        except OSError as error:
+            # What the node says on the other pipe tells more than our failure to write.
+            logger.debug("%s: sending the agent: %s", node.name, error)
+        self._speaks_by = time.monotonic() + timeouts.answer
+
+    def messages(self) -> Iterator[Message]:
+        """Yield answers as they come, up to and with the last."""
+        try:
+            if not self._answering:
+                self._find_marker()
+            while True:
+                message = self._next()
+                self._due = None
+                self._done = "end" in message.head
+                yield message
+                if self._done:
+                    return
+        except CutFrame:
+            self._failure = self._ended_early()
+        except BadFrame as error:
+            self._failure = TransportError("bad-output", "answer", f"not ours: {error}", _FOREIGN)
+        except TransportError as failure:
+            self._failure = failure
+
+    def send(self, message: Message) -> None:
+        """Send a further message; a node that takes none is found by `messages`."""
+        with self._sending:
+            if self._mute:
+                return
+            try:
+                self._stream.send(message.encode(), self._timeouts.answer)
+            except OSError as error:
+                self._mute = True
+                logger.debug("%s: sending: %s", self.node.name, error)
+
+    def set_deadline(self, seconds: float) -> None:
+        """Expect the next answer within so many seconds: heartbeats are none."""
+        self._due = time.monotonic() + seconds
+
+    def reply(self) -> Reply:
+        """Say how the call ended."""
+        seconds = time.monotonic() - self._began
+        if self._failure is not None:
+            return self._failure.reply(self.node.name, seconds=seconds)
+        if not self._done:
+            failure = TransportError("lost", "answer", "the call was given up before its answer")
+            return failure.reply(self.node.name, seconds=seconds)
+        return Reply(node=self.node.name, state="ok", phase="answer", seconds=seconds)
+
+    def close(self) -> None:
+        """Give the channel up."""
+        self._stream.close()
+
+    def take_over(self) -> tuple[bytes, Stream]:
+        """Return what has been received and the stream, for a program that speaks itself."""
+        return self._buffer[self._place :], self._stream
+
+    def read(self, count: int) -> bytes:
+        """Return up to so many bytes of the answers, as `wire.read_message` asks for them."""
+        if self._place == len(self._buffer):
+            self._buffer, self._place = self._receive(self._timeouts.silence), 0
+        begin = self._place
+        self._place = min(begin + count, len(self._buffer))
+        return self._buffer[begin : self._place]
+
+    def _next(self) -> Message:
+        """Return the next answer that is not a heartbeat."""
+        while True:
+            message = read_message(
+                cast("BinaryIO", self),
+                head_limit=self._request.head_limit,
+                body_limit=self._request.body_limit,
+            )
+            if message is None:
+                raise self._ended_early()
+            if "crash" in message.head:
+                logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
+                raise TransportError("bad-output", "answer", str(message.head["crash"]), _REPORT)
+            if "beat" not in message.head:
+                return message
+
+    def _find_marker(self) -> None:
+        while (found := self._buffer.find(self._marker)) < 0:
+            # A shell's noise does not make it longer.
+            part = self._receive(self._speaks_by - time.monotonic())
+            if not part:
+                raise self._never_began()
+            self._buffer += part
+            if len(self._buffer) > NOISE_LIMIT:
+                hint = "make the login shell's start files silent where they have no terminal"
+                words = f"more than {NOISE_LIMIT} bytes before the agent's answer"
+                raise TransportError("bad-output", "exec", words, hint)
+        if found:
+            logger.debug("%s: the login shell printed %d bytes", self.node.name, found)
+        self._place = found + len(self._marker)
+        self._answering = True
+
+    def _receive(self, patience: float) -> bytes:
+        ends = [end for end in (self._deadline, self._due) if end is not None]
+        limit = min([patience, *(end - time.monotonic() for end in ends)])
+        try:
+            if limit <= 0:
+                raise TimeoutError  # noqa: TRY301  (also where bytes come without end)
+            return self._stream.receive(limit)
+        except TimeoutError as error:
+            phase = "answer" if self._answering else "exec"
+            if limit < patience:
+                words = f"not done in {time.monotonic() - self._began:.0f} s"
+            elif not self._answering:
+                words = f"no sign of life for {self._timeouts.answer:.0f} s"
+            else:
+                words = f"no sign of life for {patience:.0f} s"
+            if not self._answering and self._buffer:
+                words += f"; its login shell said: {self._buffer[-200:]!r}"
+            raise TransportError("timeout", phase, words, _frozen(self.node)) from error
+        except OSError as error:
+            raise TransportError("lost", "answer", str(error), _reachable(self.node)) from error
+
+    def _never_began(self) -> TransportError:
+        """Say why the command ended before the agent spoke."""
+        ending = self._stream.ending()
+        if not ending.connected:
+            words = ending.cause or "the connection broke"
+            return TransportError("lost", "exec", words, _reachable(self.node))
+        said = ending.errors.strip() or self._buffer.strip()
+        if ending.exit_code == agent.NO_PYTHON:
+            hint = "install Python 3.9 or newer there, or set `python` in the inventory"
+            return TransportError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
+        words = f"the login shell ended ({_status(ending)}) before the agent could speak"
+        if said:
+            words += ": " + said[-300:].decode("utf-8", "backslashreplace")
+        hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
+        return TransportError("bad-output", "exec", words, hint)
+
+    def _ended_early(self) -> TransportError:
+        """Say why the answers ended before the last one."""
+        ending = self._stream.ending()
+        if not ending.connected:
+            words = ending.cause or "the connection broke"
+            return TransportError("lost", "answer", words, _reachable(self.node))
+        words = f"the agent ended ({_status(ending)}) before its last answer"
+        if ending.errors.strip():
+            words += ": " + ending.errors[-300:].decode("utf-8", "backslashreplace")
+        hint = f"was it killed for want of memory? try: ssh {self.node.host} dmesg"
+        return TransportError("lost", "answer", words, hint)
+
+
+_FOREIGN = "does a login shell's start file leave something running that prints later?"
+_REPORT = "this is a bug in clusterctl; the traceback is in the output of: clusterctl -vv"
+
+
+def _status(ending: ExitInfo) -> str:
+    return "killed" if ending.exit_code is None else f"status {ending.exit_code}"
+
+
+def _reachable(node: Node) -> str:
+    return f"does the host still answer? try: ssh {node.host} uptime"
+
+
+def _frozen(node: Node) -> str:
+    return f"look at the host's load and mounts: ssh {node.host} uptime"
+
+
+class PendingCall(Call):
+    """Opens a call in a thread of its own; what is sent meanwhile waits its turn."""
+
+    def __init__(
+        self,
+        node: Node,
+        start: Callable[[], Call],
+        *,
+        ended: Callable[[Reply], object] | None = None,
+    ) -> None:
+        """Start opening.
+
+        Args:
+            node: where.
+            start: opens the call; may raise `TransportError`, which becomes the call's reply.
+            ended: hears the call's reply.
+        """
+        self._ended = ended
+        self.node = node
+        self._call: Call | None = None
+        self._ready = False
+        """What waited was sent, so that messages go straight to the call."""
+        self._failure: TransportError | None = None
+        self._waiting: list[Message] = []
+        self._due: float | None = None
+        """What was said of the next answer before the call was open."""
+        self._closed = False
+        self._lock = threading.Lock()
+        """Held for a moment only, never while anything is sent."""
+        self._opened = threading.Event()
+        start_thread(self._open, start, name=f"start {node.name}")
+
+    def messages(self) -> Iterator[Message]:
+        """Yield answers as they come, once the call is open."""
+        self._opened.wait()
+        if self._call is not None:
+            yield from self._call.messages()
+
+    def send(self, message: Message) -> None:
+        """Send a further message, or keep it until the call is open."""
+        with self._lock:
+            if not self._ready:
+                self._waiting.append(message)
+                return
+        if self._call is not None:
+            self._call.send(message)
+
+    def set_deadline(self, seconds: float) -> None:
+        """Expect the next answer within so many seconds, from when the call is open."""
+        with self._lock:
+            self._due = seconds
+            call = self._call
+        if call is not None:
+            call.set_deadline(seconds)
+
+    def reply(self) -> Reply:
+        """Say how the call ended."""
+        self._opened.wait()
+        if self._call is not None:
+            reply = self._call.reply()
+        else:
+            assert self._failure is not None, "opening gives a call or a failure"
+            reply = self._failure.reply(self.node.name)
+        if self._ended is not None:
+            self._ended(reply)
+        return reply
+
+    def close(self) -> None:
+        """Give the channel up, now or as soon as it is open; does not wait for it."""
+        with self._lock:
+            self._closed = True
+        if self._call is not None:
+            self._call.close()
+
+    def _open(self, start: Callable[[], Call]) -> None:
+        try:
+            call = start()
+            with self._lock:
+                self._call = call
+                seconds = self._due
+            if seconds is not None:
+                call.set_deadline(seconds)
+        except TransportError as failure:
+            self._failure = failure
+        except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)
+            self._failure = unexpected_error(self.node.name, error)
+        self._opened.set()
+        if self._call is not None:
+            self._send_waiting(self._call)
+
+    def _send_waiting(self, call: Call) -> None:
+        while True:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+                closed = self._closed
+                self._ready = closed or not waiting
+            if closed:
+                call.close()
+            if self._ready:
+                return
+            for message in waiting:
+                call.send(message)

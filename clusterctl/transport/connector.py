@@ -1,0 +1,141 @@
+"""Which way leads to a node, and what all ways share: keys, known hosts, ssh_config, jump hosts.
+
+paramiko needs it for `Match exec` in ssh_config only, and OpenSSH reads that for us. Others in
+this process who want it still get it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.transport import openssh_connection, sockets
+from clusterctl.transport.control_master import ControlFolder, HostKeyPolicy
+from clusterctl.transport.host_keys import HostKeyVerifier
+from clusterctl.transport.interface import Connection, Timeouts
+from clusterctl.transport.jump_hosts import JumpHosts, run_proxy_command
+from clusterctl.transport.local_connection import LocalConnection
+from clusterctl.transport.sockets import NoDelaySocket
+from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
+
+IMPORTING = threading.RLock()
+"""Held while paramiko or Fabric is imported: what the one hides meanwhile, the other needs."""
+
+
+class _Later(ModuleType):
+    """Stands for a module until something of it is asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def without_invoke() -> Iterator[None]:
+    """Let the block import paramiko quickly."""
+    with IMPORTING:
+        if {"paramiko", "invoke"} & sys.modules.keys():
+            yield
+            return
+        # None there makes the import fail, and paramiko is prepared for that.
+        sys.modules["invoke"] = cast("ModuleType", None)
+        try:
+            yield
+        finally:
+            del sys.modules["invoke"]
+            if "paramiko.config" in sys.modules:
+                vars(sys.modules["paramiko.config"])["invoke"] = _Later("invoke")
+
+
+if TYPE_CHECKING:
+    from clusterctl.transport.paramiko_connector import ParamikoConnector
+
+
+class Connector:
+    """Opens connections; safe from several threads."""
+
+    def __init__(self, cluster: str, *, timeouts: Timeouts, accept_new: bool) -> None:
+        """Prepare what the ways share; files are read when they are first needed."""
+        self._timeouts = timeouts
+        self._resolver = SshConfigResolver()
+        self._trust = HostKeyVerifier(cluster, accept_new=accept_new)
+        self._connecting = 0
+        self._policy = HostKeyPolicy(own_file=self._trust.own_file, accept_new=accept_new)
+        self.folder = ControlFolder()
+        """A private one with a short path, for sockets."""
+        self._jumps = JumpHosts(self.folder, self._policy, timeouts=timeouts)
+        self._paramiko: ParamikoConnector | None = None
+        self._lock = threading.Lock()
+
+    def refresh(self) -> None:
+        """Let the next command read ssh_config, known hosts and keys as they are then.
+
+        Jump hosts that could not be reached are tried again. Not while a thread is connecting.
+        """
+        with self._lock:
+            if self._connecting:
+                return
+            self._resolver.refresh()
+            self._trust.refresh()
+            self._jumps.refresh()
+            if self._paramiko is not None:
+                self._paramiko.refresh()
+
+    def connect(self, node: Node) -> Connection:
+        """Open the way that the inventory says.
+
+        Raises:
+            Failed: the node cannot be reached.
+        """
+        with self._lock:
+            self._connecting += 1
+        try:
+            return self._connect(node)
+        finally:
+            with self._lock:
+                self._connecting -= 1
+
+    def _connect(self, node: Node) -> Connection:
+        if node.local:
+            return LocalConnection(node, timeouts=self._timeouts)
+        endpoint = self._resolver.resolve(node)
+        if node.ssh.via == "openssh":
+            return openssh_connection.connect(
+                node,
+                endpoint,
+                folder=self.folder,
+                policy=self._policy,
+                jumps=self._jumps,
+                timeouts=self._timeouts,
+            )
+        return self._by_paramiko().connect(node, endpoint, partial(self._dial, endpoint))
+
+    def close(self) -> None:
+        """Let go of what the ways share."""
+        if self._paramiko is not None:
+            self._paramiko.close()
+        self.folder.close()
+
+    def _dial(self, endpoint: Endpoint) -> NoDelaySocket:
+        if endpoint.jump is not None:
+            return self._jumps.dial(endpoint, endpoint.jump)
+        if endpoint.proxy_command is not None:
+            return run_proxy_command(endpoint)
+        limit = endpoint.connect_timeout or self._timeouts.connect
+        return sockets.connect(endpoint.hostname, endpoint.port, timeout=limit)
+
+    def _by_paramiko(self) -> ParamikoConnector:
+        with self._lock:
+            if self._paramiko is None:
+                # Its import takes longer than all else that a command imports together.
+                with without_invoke():
+                    from clusterctl.transport.paramiko_connector import ParamikoConnector  # noqa: PLC0415
+
+                self._paramiko = ParamikoConnector(self._trust, self._timeouts)
+            return self._paramiko

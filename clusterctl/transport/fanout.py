@@ -1,0 +1,221 @@
+"""Many nodes at once: iterators in threads merged as one, and streams that nodes can join again."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from clusterctl.errors import CouldNotTell
+from clusterctl.transport.byte_queue import ByteQueue, ThreadEnded
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.transport.local_limits import start_thread
+from clusterctl.wire import Message
+
+T = TypeVar("T")
+
+
+def interleave(
+    streams: Mapping[str, Iterator[T]], *, at_once: bool = True
+) -> Iterator[tuple[str, T]]:
+    """Run each iterator in a thread of its own; yield what they yield, as it comes.
+
+    An iterator waits while much of what was yielded is not used, and is closed when this one is.
+
+    Args:
+        streams: the iterators, by name.
+        at_once: False: none depends on another, so some may wait if there are few threads.
+
+    Raises:
+        CouldNotTell: this machine allows too few threads.
+    """
+    items: ByteQueue[T] = ByteQueue()
+    waiting = deque(streams.items())
+
+    def drain() -> None:
+        while waiting and not items.closed.is_set():
+            try:
+                name, stream = waiting.popleft()
+            except IndexError:
+                return  # another thread took the last one
+            _drain(name, stream, items)
+
+    try:
+        for number, name in enumerate(tuple(streams)):
+            try:
+                # Daemons: a person who presses Ctrl-C does not wait for a dead node.
+                start_thread(drain, name=f"node {name}")
+            except CouldNotTell:
+                if at_once or not number:
+                    raise
+                break  # those that run take the others too
+        yield from _until_ended(items, len(streams))
+    finally:
+        items.closed.set()
+
+
+def _drain(name: str, stream: Iterator[T], items: ByteQueue[T]) -> None:
+    error: BaseException | None = None
+    try:
+        for item in stream:
+            if not items.offer((name, item)):
+                break
+    except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
+        error = caught
+    finally:
+        if isinstance(stream, Generator):
+            stream.close()
+    items.offer(ThreadEnded(error))
+
+
+def _until_ended(items: ByteQueue[T], running: int) -> Iterator[tuple[str, T]]:
+    while running:
+        item = items.get()
+        if isinstance(item, ThreadEnded):
+            running -= 1
+            if item.error is not None:
+                raise item.error
+        else:
+            yield item
+
+
+Item = tuple[str, Message | Reply]
+Start = Callable[[str, Request], Call]
+"""Begins a request on a node without waiting for its connection; a failure is in its reply."""
+
+_GATHER = 0.005
+"""Seconds to let messages gather before waiting for the next: waking up for each one costs more
+than reading it."""
+
+
+class MultiStream:
+    """An iterator over what several nodes send; use as a context manager.
+
+    It yields `(node, message)`, then `(node, reply)` when a node's stream has ended, and None when
+    nothing came for `tick` seconds. It ends when every stream has.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        requests: Mapping[str, Request],
+        *,
+        tick: float,
+        patience: float | None = None,
+    ) -> None:
+        """Start every node's request in a thread of its own.
+
+        Args:
+            start: begins one.
+            requests: by node.
+            tick: seconds of silence after which None is yielded.
+            patience: seconds that a node may take for each message; None: as long as it lives.
+        """
+        self._start = start
+        self._tick = tick
+        self._patience = patience
+        self._items: ByteQueue[Message | Reply] = ByteQueue()
+        self._running = 0
+        self._calls: dict[Call, str] = {}
+        """The open calls, each with its node."""
+        self._lock = threading.Lock()
+        for node, request in requests.items():
+            self.add(node, request)
+
+    def add(self, node: str, request: Request, *, after: float = 0.0) -> None:
+        """Let a node join, or join again, once `after` seconds have passed."""
+        self._running += 1
+        # A daemon: a person who presses Ctrl-C does not wait for a dead node.
+        start_thread(self._drain, node, request, after, name=f"follow {node}")
+
+    def close(self) -> None:
+        """Close every call, each a session on its node; what they started there lives on."""
+        with self._lock:
+            self._items.closed.set()
+            calls = tuple(self._calls)
+        for call in calls:
+            call.close()
+
+    def drop(self, node: str) -> None:
+        """Give up what is read of a node: its stream ends with what has come."""
+        with self._lock:
+            calls = [call for call, name in self._calls.items() if name == node]
+        for call in calls:
+            call.close()
+
+    def __enter__(self) -> Self:
+        """Return the iterator."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Read no more."""
+        self.close()
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Item | None:
+        """Return the next message or reply, or None at a tick."""
+        while self._running:
+            item = self._next()
+            if item is None:
+                return None
+            if not isinstance(item, ThreadEnded):
+                return item
+            self._running -= 1
+            if item.error is not None:
+                raise item.error
+        raise StopIteration
+
+    def _next(self) -> Item | ThreadEnded | None:
+        """Return the next item; None: nothing came for a tick."""
+        try:
+            return self._items.get_nowait()
+        except queue.Empty:
+            time.sleep(min(_GATHER, self._tick))
+        try:
+            return self._items.get(timeout=self._tick)
+        except queue.Empty:
+            return None
+
+    def _drain(self, node: str, request: Request, after: float) -> None:
+        error: BaseException | None = None
+        try:
+            if not self._items.closed.wait(after):
+                self._read(node, request)
+        except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
+            error = caught
+        self._items.offer(ThreadEnded(error))
+
+    def _read(self, node: str, request: Request) -> None:
+        """Pass on what a node sends, until it ends or nobody reads any more."""
+        with contextlib.closing(self._start(node, request)) as call:
+            with self._lock:
+                if self._items.closed.is_set():
+                    return
+                self._calls[call] = node
+            try:
+                self._expect(call)
+                for message in call.messages():
+                    if not self._items.offer((node, message)):
+                        return
+                    self._expect(call)
+                self._items.offer((node, call.reply()))
+            finally:
+                with self._lock:
+                    del self._calls[call]
+
+    def _expect(self, call: Call) -> None:
+        if self._patience is not None:
+            call.set_deadline(self._patience)

@@ -1,0 +1,160 @@
+"""Whether a host's key is the right one: strict, with records of the cluster's own.
+
+The person's known_hosts is read and never written. What `--accept-new` accepts goes into a file
+that belongs to the cluster, and `clusterctl forget HOST` takes it out again. A key that another
+cluster accepted for the same host name and port is taken over: clusters are renamed and split.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+from pathlib import Path
+
+from clusterctl.state_folder import state_folder
+from clusterctl.transport.known_hosts import (
+    KnownHosts,
+    KnownHostsLine,
+    Verdict,
+    fingerprint,
+    name_of,
+    record,
+)
+from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.transport_error import TransportError
+
+logger = logging.getLogger(__name__)
+
+
+_ORDER: tuple[Verdict, ...] = ("revoked", "known", "changed", "unknown")
+"""What counts where a host is recorded under two names."""
+
+
+def names_of(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return the names that a host's key may be recorded under, ours first.
+
+    OpenSSH records a HostKeyAlias as it is written, whatever the port.
+    """
+    name = name_of(endpoint.key_name, endpoint.port)
+    return (name,) if endpoint.key_name == endpoint.hostname else (name, endpoint.key_name)
+
+
+def own_file(cluster: str) -> Path:
+    """Return the known_hosts file of a cluster."""
+    return state_folder() / cluster / "known_hosts"
+
+
+def other_files(cluster: str) -> tuple[Path, ...]:
+    """Return the known_hosts files of this user's other clusters."""
+    own = own_file(cluster)
+    return tuple(path for path in sorted(own.parent.parent.glob("*/known_hosts")) if path != own)
+
+
+def tell_accepted(name: str, shown: str, file: Path) -> None:
+    """Print on stderr which key was accepted unseen, so that it can still be compared."""
+    logger.warning(
+        "%s: accepted a new host key without a comparison: %s (recorded in %s)", name, shown, file
+    )
+
+
+class HostKeyVerifier:
+    """Judges host keys; files are read once a command; safe from several threads."""
+
+    def __init__(self, cluster: str, *, accept_new: bool) -> None:
+        """Use the cluster's own file beside each endpoint's."""
+        self.own_file = own_file(cluster)
+        self._cluster = cluster
+        self._accept_new = accept_new
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Path, ...], KnownHosts] = {}
+        self._elsewhere: KnownHosts | None = None
+
+    def refresh(self) -> None:
+        """Forget what was read: the files may have changed."""
+        with self._lock:
+            self._known.clear()
+            self._elsewhere = None
+
+    def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
+        """Return the key types the host is known by, to ask the server for those first."""
+        known = self._files(endpoint)
+        names = names_of(endpoint)
+        types = [kind for name in names for kind in known.key_types(name)]
+        if not types:
+            with self._lock:
+                types += self._load_elsewhere().key_types(names[0])
+        return tuple(dict.fromkeys(types))
+
+    def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
+        """Accept a host's key, or not.
+
+        Raises:
+            TransportError: it is unknown, changed or revoked.
+        """
+        name = name_of(endpoint.key_name, endpoint.port)
+        shown = f"{key_type} {fingerprint(blob)}"
+        with self._lock:
+            known = self._load(endpoint)
+            judgements = [known.judge(own, blob) for own in names_of(endpoint)]
+            judged = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
+            if judged.verdict == "unknown":
+                # Another key there proves nothing: two networks may use one private address.
+                accepted = self._load_elsewhere().judge(name, blob)
+                if accepted.verdict == "known" or self._accept_new:
+                    self._accept(name, key_type, blob)
+                    if accepted.verdict == "known":
+                        logger.info("%s: host key taken over from %s", name, accepted.where)
+                    else:
+                        tell_accepted(name, shown, self.own_file)
+                    return
+        if judged.verdict == "unknown":
+            words = f"the host key of {name} is not known: {shown}"
+            hint = "compare it with the host's own, then: clusterctl check --accept-new"
+            if known.has_authority(name):
+                words += "; a @cert-authority line is for this host, but only OpenSSH can use it"
+                hint += " (or set `via: openssh`)"
+            raise TransportError("hostkey", "hostkey", words, hint)
+        if judged.verdict == "changed":
+            words = f"the host key of {name} is not the recorded one ({judged.where}): now {shown}"
+            raise TransportError(
+                "hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where)
+            )
+        if judged.verdict == "revoked":
+            words = f"the host key of {name} is revoked ({judged.where}): {shown}"
+            raise TransportError(
+                "hostkey", "hostkey", words, "do not use this host before you know why"
+            )
+
+    def _accept(self, name: str, key_type: str, blob: bytes) -> None:
+        try:
+            record(self.own_file, name, key_type, blob)
+        except OSError as error:
+            words = f"the host key of {name} cannot be recorded: {self.own_file}: {error.strerror}"
+            hint = f"make {state_folder()} writable, or set CLUSTERCTL_STATE to a folder that is"
+            raise TransportError("hostkey", "hostkey", words, hint) from error
+        line = KnownHostsLine(hosts=name, key_type=key_type, blob=blob, where=str(self.own_file))
+        for known in self._known.values():
+            known.add(line)
+
+    def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
+        if where.startswith(str(self.own_file)):
+            command = shlex.join(["clusterctl", "forget", endpoint.host])
+        else:
+            command = shlex.join(["ssh-keygen", "-R", name, "-f", where.rpartition(":")[0]])
+        return f"someone may be in between; if the host was reinstalled: {command}"
+
+    def _files(self, endpoint: Endpoint) -> KnownHosts:
+        with self._lock:
+            return self._load(endpoint)
+
+    def _load(self, endpoint: Endpoint) -> KnownHosts:
+        paths = (*endpoint.known_hosts, self.own_file)
+        if paths not in self._known:
+            self._known[paths] = KnownHosts.load(paths)
+        return self._known[paths]
+
+    def _load_elsewhere(self) -> KnownHosts:
+        if self._elsewhere is None:
+            self._elsewhere = KnownHosts.load(other_files(self._cluster))
+        return self._elsewhere

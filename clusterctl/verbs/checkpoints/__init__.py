@@ -1,0 +1,1 @@
+"""The checkpoint to resume from: ask the nodes, compare their answers, choose."""

@@ -1,0 +1,228 @@
+"""What all nodes' words about one checkpoint amount to: whole and the same, or why not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.runs.history import History
+
+SAVE_SECONDS = 900.0
+"""The ranks' files of one save are all written within this long, clock skew included."""
+NodeCheckpoint = Mapping[str, Mapping[str, Any]]
+"""Node name → what it says of one checkpoint."""
+
+
+class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
+    """A candidate is not complete, or not the same everywhere; `str()` says where and why."""
+
+
+def newest_first(
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[tuple[str, NodeCheckpoint]]:
+    """Return the checkpoints by name with what each node says of it, the newest first.
+
+    Newest is the highest step. What has none comes after that, by epoch, date and time of writing.
+    """
+    seen: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for node, candidates in found.items():
+        for one in candidates:
+            if "name" in one:
+                seen.setdefault(one["name"], {})[node] = one
+    every = [one for nodes in seen.values() for one in nodes.values()]
+    stepped = [one for one in every if one.get("step") is not None]
+    # Scripts that count the steps of each epoch anew say both.
+    epochs = all(one.get("epoch") is not None for one in stepped)
+
+    def age(one: Mapping[str, Any]) -> tuple[Any, ...]:
+        step, epoch, date = (
+            -1 if one.get(key) is None else one[key] for key in ("step", "epoch", "date")
+        )
+        return (step >= 0, epoch if epochs and step >= 0 else 0, step, epoch, date, one["time"])
+
+    ages = {name: max(map(age, nodes.values())) for name, nodes in seen.items()}
+    return [(name, seen[name]) for name in sorted(seen, key=ages.__getitem__, reverse=True)]
+
+
+def split(
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    knows: Mapping[str, bool],
+    cluster: Cluster,
+    history: History,
+) -> tuple[list[tuple[str, NodeCheckpoint]], list[tuple[str, str]]]:
+    """Divide candidates into those of the history and others, each with why it is not.
+
+    Where the files are shared, the first node that had the run judges: the run began there before
+    anywhere else, and its clock most probably stamped them. Elsewhere every node judges its own.
+    """
+    others: dict[str, str] = {}
+    for name, seen in newest_first(found):
+        judges = {node: one for node, one in seen.items() if knows.get(node)} or dict(seen)
+        if is_shared(seen, cluster):
+            judges = dict([next(iter(judges.items()))])
+        objections = [history.objection(one) for one in judges.values()]
+        if objection := next(filter(None, objections), ""):
+            others[name] = objection
+    ours = {
+        node: [one for one in candidates if one.get("name") not in others]
+        for node, candidates in found.items()
+    }
+    theirs = {
+        node: [one for one in candidates if one.get("name") in others]
+        for node, candidates in found.items()
+    }
+    return newest_first(ours), [(name, others[name]) for name, _ in newest_first(theirs)]
+
+
+def is_shared(seen: NodeCheckpoint, cluster: Cluster) -> bool:
+    """Tell whether all nodes see the very same files: no link may lead off the shared storage."""
+    places = {str(place) for one in seen.values() for place in one.get("real") or [one["path"]]}
+    return all(
+        any(PurePosixPath(place).is_relative_to(folder) for folder in cluster.shared)
+        for place in places
+    )
+
+
+def require_fit(seen: NodeCheckpoint, cluster: Cluster) -> list[str]:
+    """Refuse what is not there, not complete or not the same on some node; return doubts.
+
+    Raises:
+        Unfit: it is.
+    """
+    absent = [node.name for node in cluster.nodes if node.name not in seen]
+    if absent:
+        raise Unfit(f"it is not there on {', '.join(absent)}")
+    if any(one.get("part") and not one["part"].get("whole") for one in seen.values()):
+        return _require_all_ranks(seen)
+    require_complete(seen)
+    if len({one["hash"] for one in seen.values()}) > 1:
+        raise Unfit(f"it is not the same on all nodes ({_difference(seen)})")
+    return _about_size([one["part"] for one in seen.values() if one.get("part")])
+
+
+def require_complete(seen: NodeCheckpoint) -> None:
+    """Refuse what is not complete on some node.
+
+    Raises:
+        Unfit: it is not.
+    """
+    broken: dict[str, list[str]] = {}
+    for node, one in seen.items():
+        if not one["complete"]:
+            broken.setdefault(str(one["why"]), []).append(node)
+    if broken:
+        whys = (f"{why} (on {', '.join(sorted(nodes))})" for why, nodes in broken.items())
+        raise Unfit("it is not complete: " + "; ".join(whys))
+
+
+def _difference(seen: NodeCheckpoint) -> str:
+    """Name the first file that differs, else the steps."""
+    steps = {one.get("step") for one in seen.values()}
+    names = sorted({name for one in seen.values() for name in one.get("files") or ()})
+    for name in names if len(steps) == 1 else ():
+        told = {node: (one.get("files") or {}).get(name) for node, one in seen.items()}
+        if len(set(told.values())) > 1:
+            lacking = [node for node, digest in told.items() if digest is None]
+            if lacking:
+                return f"{name} is not there on {', '.join(lacking)}"
+            return f"{name} differs: " + ", ".join(f"{n}: {str(d)[:16]}" for n, d in told.items())
+    return ", ".join(f"{node}: step {one.get('step')}" for node, one in seen.items())
+
+
+def _require_all_ranks(seen: NodeCheckpoint) -> list[str]:
+    """Each node may hold its own ranks' files: together they must be all, and nothing broken.
+
+    Raises:
+        Unfit: a rank's file is on no node, one is broken, or they are of several saves.
+    """
+    broken = [
+        f"{one['why']} (on {node})"
+        for node, one in seen.items()
+        if not one["complete"] and not one.get("part")
+    ]
+    if broken:
+        raise Unfit("it is not complete: " + "; ".join(broken))
+    parts = [one["part"] for one in seen.values() if one.get("part")]
+    said = {one["step"] for one in seen.values() if one.get("step") is not None}
+    said |= {step for part in parts for step in part["steps"]}
+    if len(said) > 1:
+        steps = ", ".join(map(str, sorted(said)))
+        raise Unfit(f"it is not the same on all nodes: of steps {steps}")
+    written = [moment for part in parts for moment in part["saved"]]
+    by_all = all(part["steps"] for part in parts)
+    if (span := max(written) - min(written)) > SAVE_SECONDS and not by_all:
+        raise Unfit(f"two saves are mixed: the ranks' files were written {span:.0f} s apart")
+    held = {rank for part in parts for rank in part["ranks"]}
+    sizes = [part["world_size"] for part in parts if part.get("world_size")]
+    missing = sorted(set(range(max(sizes, default=max(held) + 1))) - held)
+    if missing:
+        raise Unfit(f"it is not complete: model_state_rank{missing[0]}.pt is on no node")
+    if not any(part["metadata"] for part in parts):
+        raise Unfit("it is not complete: metadata.json, which rank 0 writes, is on no node")
+    return _about_size(parts)
+
+
+def _about_size(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Doubt a number of ranks that nothing says."""
+    if not parts or any(part.get("world_size") for part in parts):
+        return []
+    count = max(rank for part in parts for rank in part["ranks"]) + 1
+    supposed = next((part["supposed"] for part in parts if part.get("supposed")), None)
+    text = f"nothing says how many ranks wrote it: the files of {count} are there"
+    return [f"{text}, the run had {supposed}" if supposed and supposed != count else text]
+
+
+def require_own_ranks(seen: NodeCheckpoint, ranks: Mapping[str, Sequence[int]]) -> list[str]:
+    """Refuse ranks' files that lie on other nodes than those that will load them.
+
+    Args:
+        seen: what the nodes say.
+        ranks: node → the ranks that it will run; empty: not known.
+
+    Raises:
+        Unfit: a node lacks a file of its own ranks.
+    """
+    parts = {node: one["part"]["ranks"] for node, one in seen.items() if one.get("part")}
+    if not parts or all(held == next(iter(parts.values())) for held in parts.values()):
+        return []
+    if not ranks:
+        return ["each node holds the files of some ranks; whether they are its own is not known"]
+    for node, wanted in ranks.items():
+        lacking = sorted(set(wanted) - set(parts.get(node, ())))
+        if lacking:
+            where = [other for other, held in parts.items() if lacking[0] in held]
+            raise Unfit(
+                f"model_state_rank{lacking[0]}.pt is on {', '.join(where) or 'no node'},"
+                f" and {node} will run rank {lacking[0]}"
+            )
+    return []
+
+
+def path_for_job(seen: NodeCheckpoint, cluster: Cluster) -> str:
+    """Return the path by which the job finds it on every node: absolute if all have the same.
+
+    Raises:
+        Unfit: there is no such path.
+    """
+    paths = {node: str(one["path"]) for node, one in seen.items()}
+    if len(set(paths.values())) == 1:
+        return next(iter(paths.values()))
+    workdirs = {node.name: node.workdir or "" for node in cluster.nodes}
+    inside = {
+        str(PurePosixPath(path).relative_to(workdirs[node]))
+        if workdirs.get(node) and PurePosixPath(path).is_relative_to(workdirs[node])
+        else ""
+        for node, path in paths.items()
+    }
+    if len(inside) == 1 and (path := inside.pop()):
+        return path
+    where = ", ".join(f"{node}: {path}" for node, path in paths.items())
+    raise Unfit(f"no one path leads to it on all nodes ({where})")
+
+
+def parts_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
+    """Yield what each node says of the one checkpoint that was asked for."""
+    for node, candidates in found.items():
+        yield node, candidates[0]

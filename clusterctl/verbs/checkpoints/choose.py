@@ -1,0 +1,264 @@
+"""Choose the checkpoint to resume from: of this history, complete, and the same on every node.
+
+First every node says what it sees, quickly; then the one chosen is read to its last byte, by one
+node if it lies on shared storage, by every node if not.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.checkpoints.candidates import (
+    NodeCheckpoint,
+    Unfit,
+    parts_of,
+    path_for_job,
+    require_fit,
+    split,
+)
+from clusterctl.verbs.checkpoints.query import LATEST, CheckpointQuery, ChosenCheckpoint
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.rpc import Nodes
+from clusterctl.verbs.runs.history import History
+
+__all__ = ["LATEST", "ChosenCheckpoint", "choose_checkpoint", "listed", "newest", "require_word"]
+
+_NAMED = 3
+"""Checkpoints of other histories that are named."""
+_HINT_SILENCE = 3.0
+"""Seconds for a second look that only serves a hint."""
+
+
+def choose_checkpoint(
+    nodes: Nodes,
+    cluster: Cluster,
+    which: str,
+    *,
+    history: History,
+    ranks: Mapping[str, Sequence[int]] | None = None,
+) -> Generator[Event, None, ChosenCheckpoint]:
+    """Choose `latest` or a path.
+
+    Args:
+        nodes: where it must be.
+        cluster: the nodes of the run to come, and the job that says where checkpoints lie.
+        which: `latest`, or a path: absolute, or relative to workdir or the checkpoints' folder.
+        history: the run to resume, and those that it resumes: `latest` is one of theirs.
+        ranks: node → the ranks that it will run, if that is known.
+
+    Yields:
+        `Progress`, `Said`.
+
+    Raises:
+        LaunchRefused: there is none, the path asked for is unfit, or a node did not answer.
+        UsageError: `which` is empty.
+    """
+    require_word(which)
+    asking = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
+    for _ in nodes.open():
+        pass  # before the nodes get the time here
+    if which == LATEST:
+        if not cluster.job.checkpoints:
+            raise LaunchRefused(
+                "latest: expected the job's checkpoint folder, found none in the inventory",
+                hint="set `checkpoints:` under `job:`, or name a path: --checkpoint PATH",
+                by="checkpoint",
+            )
+        return (yield from _latest(asking, cluster.job.checkpoints))
+    try:
+        found = yield from asking.ask(which=which)
+        return (yield from asking.prove(dict(parts_of(found))))
+    except Unfit as unfit:
+        hint = yield from _hint(asking, which)
+        raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
+
+
+def require_word(which: str) -> None:
+    """Refuse an empty word, which a variable that is not set leaves.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if not which.strip():
+        raise UsageError(
+            "--checkpoint: expected `latest` or a path, found an empty word",
+            hint="is the variable in it set? --checkpoint latest takes the newest of the run",
+        )
+
+
+def _latest(asking: CheckpointQuery, folder: str) -> Generator[Event, None, ChosenCheckpoint]:
+    found = yield from asking.ask(path=folder)
+    if problem := "; ".join(_errors(found)):
+        raise LaunchRefused(f"no complete checkpoint in {folder}: {problem}", by="checkpoint")
+    ours, others = split(found, asking.knows, asking.cluster, asking.history)
+    passed_over: list[str] = []
+    for name, seen in ours:
+        try:
+            _require_one_save(seen, _taking(asking, folder, name))
+            chosen = yield from asking.prove(seen)
+        except Unfit as unfit:
+            passed_over.append(f"{name}: {unfit}")
+            continue
+        named = _named(asking, folder, _newer(found, others, name))
+        return replace(chosen, passed_over=tuple(passed_over), others=named)
+    raise _none(asking, folder, passed_over, others)
+
+
+def _require_one_save(seen: NodeCheckpoint, taking: str) -> None:
+    """Leave what may be of two saves to somebody who names it.
+
+    Raises:
+        Unfit: it may be.
+    """
+    for one in seen.values():
+        if one.get("mixed"):
+            raise Unfit(f"{one['mixed']}; {taking} takes it")
+
+
+def _none(
+    asking: CheckpointQuery, folder: str, passed_over: list[str], others: list[tuple[str, str]]
+) -> LaunchRefused:
+    """Say that there is none of this history, and how one of another is taken."""
+    run = asking.history.run
+    if passed_over or not others:
+        why = "\n".join((*passed_over, *_named(asking, folder, others))) or "it holds none"
+        return LaunchRefused(f"no complete checkpoint of {run} in {folder}: {why}", by="checkpoint")
+    whys = [f"{name}: {why}" for name, why in others[:_NAMED]]
+    if len(others) > _NAMED:
+        whys.append(f"and {len(others) - _NAMED} more")
+    return LaunchRefused(
+        f"no checkpoint of {run} in {folder}; " + "; ".join(whys),
+        hint=_taking(asking, folder, others[0][0]),
+        by="checkpoint",
+    )
+
+
+def _newer(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], others: list[tuple[str, str]], taken: str
+) -> list[tuple[str, str]]:
+    """Return those of other histories that somebody might have expected to be taken."""
+    steps = {
+        one["name"]: one.get("step")
+        for candidates in found.values()
+        for one in candidates
+        if one.get("complete") or one.get("part")
+    }
+    limit = steps.get(taken)
+    return [
+        (name, why)
+        for name, why in others
+        if name in steps and (limit is None or (steps[name] or 0) > limit)
+    ]
+
+
+def _named(
+    asking: CheckpointQuery, folder: str, others: Sequence[tuple[str, str]]
+) -> tuple[str, ...]:
+    return tuple(
+        f"{name}: {why}; {_taking(asking, folder, name)} takes it" for name, why in others[:_NAMED]
+    )
+
+
+def _taking(asking: CheckpointQuery, folder: str, name: str) -> str:
+    path = str(PurePosixPath(folder) / name)
+    return f"clusterctl resume {asking.history.run} --checkpoint {shlex.quote(path)}"
+
+
+def _hint(asking: CheckpointQuery, which: str) -> Generator[Event, None, str]:
+    """Name the newest complete one beside a path that was refused."""
+    folder = str(PurePosixPath(which).parent)
+    quick = replace(asking, silence=_HINT_SILENCE)
+    for place in dict.fromkeys((asking.cluster.job.checkpoints or folder, folder)):
+        try:
+            chosen = yield from _latest(quick, place)
+        except LaunchRefused:
+            continue
+        return f"the newest complete one: --checkpoint {shlex.quote(chosen.path)}"
+    return "no complete checkpoint of this run was found beside it"
+
+
+def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return what nodes say that could not even list the folder."""
+    return [
+        f"{node}: {one['why']}"
+        for node, candidates in found.items()
+        for one in candidates
+        if "name" not in one
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCheckpoint:
+    """A checkpoint of a run, by a quick look at its files on every node."""
+
+    name: str
+    path: str
+    """As the job is given it; on the first node that has it, if no one path leads to it on all."""
+    step: int | None
+    time: float
+    """When it was written: seconds since 1970, by its node's clock."""
+    format: str
+    why: str = ""
+    """Why it cannot be resumed from; empty: it looks complete, and the same on every node."""
+
+    @property
+    def complete(self) -> bool:
+        """It looks complete, and the same on every node."""
+        return not self.why
+
+
+def listed(
+    nodes: Nodes, cluster: Cluster, history: History
+) -> Generator[Event, None, tuple[ListedCheckpoint, ...]]:
+    """List the checkpoints of a history, the newest first; nothing is read to its end.
+
+    Yields:
+        `Progress`.
+
+    Raises:
+        LaunchRefused: a node did not answer.
+    """
+    if not cluster.job.checkpoints:
+        return ()
+    asking = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
+    found = yield from asking.ask()
+    ours, _ = split(found, asking.knows, cluster, history)
+    return tuple(_listed(name, seen, cluster) for name, seen in ours)
+
+
+def _listed(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoint:
+    first = next(iter(seen.values()))
+    path, why = str(first["path"]), ""
+    try:
+        require_fit(seen, cluster)
+        path = path_for_job(seen, cluster)
+    except Unfit as unfit:
+        why = str(unfit)
+    return ListedCheckpoint(
+        name=name,
+        path=path,
+        step=first.get("step"),
+        time=float(first.get("time") or 0.0),
+        format=str(first.get("format", "")),
+        why=why,
+    )
+
+
+def newest(
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    knows: Mapping[str, bool],
+    cluster: Cluster,
+    history: History,
+) -> Mapping[str, Any] | None:
+    """Return what `latest` would take, by a quick look at some of the nodes; None: nothing."""
+    for _, seen in split(found, knows, cluster, history)[0]:
+        one = next(iter(seen.values()))
+        if not one.get("mixed") and (one["complete"] or one.get("part")):
+            return one
+    return None

@@ -1,0 +1,179 @@
+"""Ask the nodes about checkpoints, and have the one that is chosen read to its last byte."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from clusterctl.errors import LaunchRefused
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.checkpoints.candidates import (
+    NodeCheckpoint,
+    is_shared,
+    parts_of,
+    path_for_job,
+    require_complete,
+    require_fit,
+    require_own_ranks,
+)
+from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.response_schema import (
+    CHECKPOINTS,
+    NOT_OURS,
+    ONE_CHECKPOINT,
+    READ,
+    schema_error,
+)
+from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, validated_answer
+from clusterctl.verbs.runs.history import History
+from clusterctl.wire import Message
+
+LATEST = "latest"
+_MIB, _GIB = 1 << 20, 1 << 30
+_TICK = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCheckpoint:
+    """A checkpoint that is proven complete and the same on every node."""
+
+    path: str
+    """As the job is given it."""
+    step: int | None
+    format: str
+    verified_on: tuple[str, ...]
+    """The nodes that read it to its last byte."""
+    passed_over: tuple[str, ...] = ()
+    """Newer ones, each with why it was not taken."""
+    doubts: tuple[str, ...] = ()
+    """What speaks against it, though it proves nothing."""
+    others: tuple[str, ...] = ()
+    """Some of other histories, each with why it was not taken and the command that takes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointQuery:
+    """Asks the nodes about checkpoints."""
+
+    nodes: Nodes
+    cluster: Cluster
+    history: History
+    ranks: Mapping[str, Sequence[int]]
+    silence: float | None = None
+    knows: dict[str, bool] = field(default_factory=dict)
+    """Node → whether the run was on it."""
+
+    def ask(
+        self,
+        *,
+        path: str | None = None,
+        which: str = LATEST,
+        among: Sequence[Node] | None = None,
+        total: int = 0,
+    ) -> Generator[Event, None, dict[str, Sequence[Mapping[str, Any]]]]:
+        """Return each node's candidates, the master first.
+
+        With `among` read to the last byte, by these nodes.
+        """
+        requests = {
+            node.name: Request(
+                op="checkpoints",
+                args={
+                    "workdir": node.workdir,
+                    "path": path or self.cluster.job.checkpoints,
+                    "which": which,
+                    "verify": among is not None,
+                    "compare": among is not None and len(among) > 1,
+                    "world_size": self.history.runs[0].world_size,
+                    "silence": self.silence,
+                    **self.history.args(self.cluster, node),
+                },
+            )
+            for node in among or self.cluster.nodes
+        }
+        found: dict[str, Sequence[Mapping[str, Any]]] = {}
+        for reply in (yield from self._replies(requests, which, total)):
+            told = validated_answer(reply, CHECKPOINTS if which == LATEST else ONE_CHECKPOINT)
+            if not isinstance(told, NodeError):
+                found[reply.node] = told["candidates"]
+                self.knows[reply.node] = bool(told.get("knows"))
+            elif told.answered and told.kind == "missing":
+                found[reply.node] = ({"complete": False, "why": told.message, "part": None},)
+            else:
+                message = f"{told.node}: {told.message}: cannot prove the checkpoint there"
+                raise LaunchRefused(message, hint=told.hint or None, by="checkpoint")
+        # Replies come in any order; the first node, where the run began, is to be the judge.
+        return {node: found[node] for node in requests}
+
+    def _replies(
+        self, requests: Mapping[str, Request], which: str, total: int
+    ) -> Generator[Event, None, list[Reply]]:
+        """Follow the nodes to their answers; say how much the slowest has read."""
+        read = dict.fromkeys(requests, 0)
+        last: dict[str, Message] = {}
+        replies: list[Reply] = []
+        strange: dict[str, Reply] = {}
+        with self.nodes.following(requests, tick=_TICK, patience=ANSWER_SECONDS) as items:
+            for item in items:
+                if item is None:
+                    continue
+                node, told = item
+                if isinstance(told, Reply):
+                    told = strange.get(node, told)
+                    messages = (last[node],) if node in last else told.messages
+                    replies.append(replace(told, messages=messages))
+                    read.pop(node, None)
+                else:
+                    last[node] = told
+                    if "end" in told.head:
+                        continue
+                    if words := schema_error(told.head, READ):
+                        words = f"{NOT_OURS}: {words}"
+                        strange[node] = Reply(node=node, state="bad-output", words=words)
+                        items.drop(node)
+                    else:
+                        read[node] = told.head["read"]
+                        done = min(read.values()) // _MIB
+                        phase = f"reading {PurePosixPath(which).name}, MiB"
+                        limit = max(total // _MIB, done)
+                        yield Progress(phase=phase, done=done, total=limit, waiting_for=tuple(read))
+        return replies
+
+    def prove(self, seen: NodeCheckpoint) -> Generator[Event, None, ChosenCheckpoint]:
+        """Return the checkpoint when it is complete, the same, and right to its last byte.
+
+        Raises:
+            Unfit: it is not.
+        """
+        doubts = require_fit(seen, self.cluster)
+        first = next(iter(seen.values()))
+        path = path_for_job(seen, self.cluster)
+        shared = is_shared(seen, self.cluster)
+        if not shared:
+            doubts += require_own_ranks(seen, self.ranks)
+        readers = self.cluster.nodes[:1] if shared else self.cluster.nodes
+        size = max(int(one.get("bytes") or 0) for one in seen.values())
+        # Without a manifest what several nodes have is also summed up, to be compared.
+        total = size if shared or first.get("format") == "clusterctl" else 2 * size
+        names = ", ".join(node.name for node in readers)
+        if size >= _GIB:
+            yield Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}")
+        read = dict(parts_of((yield from self.ask(which=path, among=readers, total=total))))
+        if shared:
+            require_complete(read)
+        else:
+            require_fit(read, self.cluster)
+        first = next(iter(read.values()))
+        told = [*seen.values(), *read.values()]
+        doubts += [str(doubt) for one in told for doubt in one.get("doubts") or ()]
+        doubts += [str(one["mixed"]) for one in told if one.get("mixed")]
+        return ChosenCheckpoint(
+            path=path,
+            step=first.get("step"),
+            format=str(first.get("format", "")),
+            verified_on=tuple(node.name for node in readers),
+            doubts=tuple(dict.fromkeys(doubts)),
+        )

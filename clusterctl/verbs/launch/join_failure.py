@@ -1,0 +1,109 @@
+"""Why a run ended before its ranks ran: who did not reach the master, and what they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.verbs.launch.join_monitor import StartTimeout
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+
+LOST_REMEDY = "clusterctl check says which node does not answer; --exclude HOST goes on without it"
+MORE_TIME = "more time: --start-timeout S"
+LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
+
+
+def join_failure(view: RunStatus, cluster: Cluster, late: StartTimeout) -> FirstCause:
+    """Return why the run was ended by the controller: ranks had not joined in time."""
+    shared = _not_reached(view.nodes)
+    if shared is not None:
+        return shared
+    # Missing is a node or a rank of one, and a node may be called by its IPv6 address.
+    node, rank = late.missing[0], ""
+    if all(each.name != node for each in cluster.nodes):
+        node, _, rank = node.rpartition(":")
+    message = f"not joined within {late.seconds:g} s: {', '.join(late.missing)}"
+    return _cause(node, "start-timeout", message, LATE_REMEDY, rank=int(rank) if rank else None)
+
+
+def cause_of_ends(view: RunStatus) -> FirstCause | None:
+    """Return the cause that the nodes' ends tell, if no event does; None: they tell none."""
+    for answer in view.nodes:
+        by, when = answer.end.get("by"), float(answer.end.get("time") or 0.0)
+        reason = str(answer.end.get("reason") or by)
+        if by == "start-timeout":
+            return _not_reached(view.nodes, when=when) or _cause(
+                answer.node.name, by, reason, LATE_REMEDY, when=when
+            )
+        if by == "lost":
+            return _cause(answer.node.name, "node-lost", reason, LOST_REMEDY, when=when)
+    return None
+
+
+def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) -> FirstCause | None:
+    """Return the cause that all nodes share which did not reach the master; None: there is none.
+
+    That no other node reaches the master is the master's doing: what comes in there is dropped.
+    """
+    first, *others = answers
+    master = (first.part or {}).get("master")
+    if not isinstance(master, dict) or not _has_joined(first):
+        return None
+    late = [answer for answer in others if answer.part and not _has_joined(answer)]
+    tried = any(map(_has_tried, late))
+    if not late or not (tried or len(late) == len(others)):
+        return None
+    names = [answer.node.name for answer in late]
+    verb = ("does" if len(late) == 1 else "do") if tried else ("has" if len(late) == 1 else "have")
+    how = "not reach" if tried else "not reached"
+    message = f"{_listed(names)} {verb} {how} {master.get('address')}:{master.get('port')}"
+    other_port = f"try another port: --master-port P; {MORE_TIME}"
+    if len(late) == len(others):
+        name = first.node.name
+        remedy = f"look at {name}'s firewall: it must accept port {master.get('port')}"
+    else:
+        name = names[0]
+        remedy = f"look at the firewall and the routes of {_listed(names)}"
+    return _cause(name, "start-timeout", message, f"{remedy}; or {other_port}", when=when)
+
+
+def _has_joined(answer: NodeAnswer) -> bool:
+    """Tell whether a node's launcher, or a rank if there is no launcher, reached the master."""
+    launcher = (answer.part or {}).get("launcher_joined")
+    ranks: Sequence[Mapping[str, Any]] = answer.ranks
+    return bool(launcher) or any(rank.get("joined") for rank in ranks)
+
+
+def _has_tried(answer: NodeAnswer) -> bool:
+    """Tell whether a node is known to have tried; a rank that sleeps does not reach it either."""
+    launcher = (answer.part or {}).get("launcher_joined")
+    return launcher is False or "does not reach" in str(answer.end.get("reason"))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return `a`, `a and b`, or `a, b and c`."""
+    *some, last = names
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def _cause(
+    node: str,
+    kind: CauseKind,
+    message: str,
+    remedy: str,
+    *,
+    rank: int | None = None,
+    when: float | None = None,
+) -> FirstCause:
+    return FirstCause(
+        node=node,
+        rank=rank,
+        time=time.time() if when is None else when,
+        kind=kind,
+        exit_code=None,
+        message=message,
+        remedy=remedy,
+    )

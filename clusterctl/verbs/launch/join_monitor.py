@@ -1,0 +1,130 @@
+"""Who has joined while the ranks of a new run gather, and an end to waiting for who has not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from clusterctl.plan.plan import Plan
+from clusterctl.verbs.events import Event, NodeEvent, map_events
+
+QUIET_SECONDS = 5.0
+"""Seconds without anybody joining until the missing are named, and again after as many."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinProgress(Event):
+    """So many ranks have joined."""
+
+    joined: int
+    total: int
+    missing: tuple[str, ...]
+    """`host:rank`, in rank order; or hosts, where their launchers keep all ranks waiting."""
+    quiet: bool
+    """Nobody has joined for a while."""
+    seconds: float
+    """Since the launch began to wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTimeout(Event):
+    """Ranks wait for others that did not come in time."""
+
+    seconds: float
+    missing: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class JoinMonitor:
+    """Watches a run's events until all ranks have joined."""
+
+    plan: Plan
+    began: float = field(default_factory=time.monotonic)
+    _joined: set[int] = field(default_factory=set)
+    _started: set[int] = field(default_factory=set)
+    _launchers: set[str] = field(default_factory=set)
+    """Nodes whose launcher has reached the master."""
+    _ended: bool = False
+    _timed_out: bool = False
+    _said: float = field(default_factory=time.monotonic)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Name the ranks that have not joined, or the nodes whose launcher keeps all waiting."""
+        absent = tuple(n.node for n in self.plan.nodes if n.node not in self._launchers)
+        if self._launchers and absent and not self._joined:
+            return absent
+        return tuple(
+            f"{node.node}:{rank}"
+            for node in self.plan.nodes
+            for rank in node.ranks
+            if rank not in self._joined
+        )
+
+    def watch(self, events: Generator[Event, None, Result]) -> Generator[Event, None, Result]:
+        """Pass the events of `follow` on, with `JoinProgress` and `StartTimeout` among them."""
+        return map_events(events, self._judge)
+
+    def _judge(self, event: Event) -> Generator[Event, None, None]:
+        """Yield the event with what it says about who has joined."""
+        if isinstance(event, NodeEvent) and self._note(event.node, event.event):
+            yield self._gathering(quiet=False)
+        if self._is_slow():
+            yield self._gathering(quiet=True)
+        yield event
+        if self._is_late():
+            self._timed_out = True
+            yield StartTimeout(seconds=self.plan.start_timeout, missing=self.missing)
+
+    def _note(self, node: str, event: Mapping[str, Any]) -> bool:
+        """Take what happened on a node; tell whether a rank joined."""
+        # Any rank of the run: with c10d rendezvous, torchrun assigns ranks itself.
+        rank = event["rank"] if event.get("rank") in range(self.plan.world_size) else None
+        match event.get("kind"):
+            case "launcher-joined":
+                self._launchers.add(node)
+            case "rank-started" if rank is not None:
+                self._started.add(rank)
+            case "rank-joined" if rank is not None and rank not in self._joined:
+                self._joined.add(rank)
+                self._said = time.monotonic()
+                return True
+            case "rank-ended" | "launcher-ended" | "stop-ordered" | "end":
+                self._ended = True
+        return False
+
+    def _gathering(self, *, quiet: bool) -> JoinProgress:
+        return JoinProgress(
+            joined=len(self._joined),
+            total=self.plan.world_size,
+            missing=self.missing,
+            quiet=quiet,
+            seconds=round(time.monotonic() - self.began, 1),
+        )
+
+    @property
+    def _waiting(self) -> bool:
+        """Somebody waits: some have joined, or some were not even started."""
+        everybody = self.plan.world_size
+        if (
+            not self.plan.gathers
+            or self._ended
+            or self._timed_out
+            or len(self._joined) == everybody
+        ):
+            return False
+        return bool(self._joined) or len(self._started) < everybody
+
+    def _is_slow(self) -> bool:
+        now = time.monotonic()
+        if not self._waiting or now - self._said < QUIET_SECONDS:
+            return False
+        self._said = now
+        return True
+
+    def _is_late(self) -> bool:
+        return self._waiting and time.monotonic() - self.began > self.plan.start_timeout

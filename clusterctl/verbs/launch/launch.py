@@ -1,0 +1,320 @@
+"""Launch a job: check, sync, plan, start the master, then the workers, and follow the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.registry import SSH
+from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.effective import effective
+from clusterctl.plan.make import make_plan
+from clusterctl.plan.options import Options
+from clusterctl.plan.plan import Plan
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.launch.start_run import start_run
+from clusterctl.verbs.launch.validate_job import (
+    notice_launcher,
+    require_job,
+    require_script,
+    require_secrets,
+)
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
+from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
+from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.sync.sync import SyncOptions, SyncResult, sync
+from clusterctl.wire import plain
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+REACHED_ONLY = ("ssh",)
+"""What is judged with --no-check: nothing can start on a node that is not reached."""
+SYNC_ONLY = ("node.rsync",)
+"""What is not judged with --no-sync: only a sync needs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How a job is launched."""
+
+    plan: Options = field(default_factory=Options)
+    source: Path = field(default_factory=Path.cwd)
+    """The folder that is synced."""
+    name: str = ""
+    """A name of the person's own for the run."""
+    checks: bool = True
+    syncs: bool = True
+    deletes: bool = False
+    """The sync may delete also what the command names, or most of what was placed."""
+    forces: bool = False
+    """Go on in spite of checks that failed."""
+    excludes_unhealthy: bool = False
+    """Leave out the nodes on which a check failed."""
+    resumed: Mapping[str, Any] | None = None
+    """`run` and `checkpoint` that it goes on from, and that run's `tree` and `commit`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no file could have.
+
+        Raises:
+            UsageError: it is one.
+        """
+        if self.name and not _NAME.fullmatch(self.name):
+            expected = "letters, digits, '.', '_', '-'"
+            raise UsageError(f"--name: wanted {expected}, found {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Event):
+    """The nodes were judged."""
+
+    verdict: CheckResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChecked(Event):
+    """The job's own check was run on what was synced."""
+
+    verdict: CheckResult
+    """All of it, the first look's too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced(Event):
+    """The code is on every node."""
+
+    synced: SyncResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Event):
+    """What is about to be started."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A run that is up on every node."""
+
+    plan: Plan
+    cluster: Cluster
+    """The nodes that take part, and the job."""
+    record: RunRecord
+
+
+def prepare(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
+    """Judge the nodes and make the plan; nothing is changed anywhere.
+
+    Args:
+        cluster: the inventory's nodes and job, over which the options are laid here.
+        pool: the ways to the nodes.
+        options: how it is to be launched.
+
+    Returns:
+        The cluster as it is to be launched, what would be started on it, and the verdict.
+
+    Raises:
+        LaunchRefused: too little is known of a node.
+        UsageError: the job or the options cannot be launched.
+    """
+    return (yield from _prepare(effective(cluster, options.plan), pool, options))
+
+
+def _prepare(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
+    require_job(cluster)
+    if options.syncs and not options.forces:
+        require_script(cluster, options.source)
+    yield from notice_launcher(cluster, options.source)
+    cluster, verdict = yield from _judge(cluster, pool, options)
+    stop_if_unreachable(verdict)
+    plan = make_plan(
+        cluster,
+        verdict.facts,
+        verdict.network,
+        run=run_id.make_run_id(cluster.name),
+        name=options.name,
+        controller=socket.gethostname(),
+    )
+    return cluster, plan, verdict
+
+
+def launch(
+    cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
+) -> Generator[Event, None, Launched]:
+    """Bring a run up on every node; following it is the next step.
+
+    Args:
+        cluster: the inventory's nodes and job, over which the options are laid here.
+        pool: the ways to the nodes.
+        records: where the run is remembered.
+        options: how it is launched.
+
+    Yields:
+        `Checked`, `Synced`, `CodeChecked`, `Planned`, `Started`, `Notice`, `Progress`.
+
+    Raises:
+        LaunchRefused: it was not started, or was ended again, and why.
+        Interrupted: the person ended it before it was up.
+        UsageError: the job or the options cannot be launched.
+    """
+    try:
+        cluster, plan, record = yield from _make_ready(cluster, pool, records, options)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; nothing was started") from None
+    try:
+        yield from start_run(pool, cluster, plan, os.environ, record.resumed, forces=options.forces)
+    except (LaunchRefused, Interrupted) as error:
+        state = "stopped" if isinstance(error, Interrupted) else "failed"
+        end = {"state": state, "exit_code": error.exit_code, "ended_by": error.by}
+        records.write_end(record, {**end, "run": plan.run, "message": str(error)})
+        raise
+    return Launched(plan=plan, cluster=cluster, record=record)
+
+
+def _make_ready(
+    cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, Plan, RunRecord]]:
+    """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
+    cluster = effective(cluster, options.plan)
+    require_secrets(cluster)
+    cluster, plan, verdict = yield from _prepare(cluster, pool, options)
+    _stop_if_blocked(verdict.blocking, options)
+    synced = None
+    if options.syncs:
+        synced = yield from _sync(cluster, pool, options)
+        if options.checks:
+            verdict = yield from check_needs(cluster, pool, verdict)
+            _stop_if_blocked(verdict.blocking, options)
+        if options.checks and cluster.job.check:
+            verdict = yield from check_code(cluster, pool, verdict)
+            yield CodeChecked(verdict=verdict)
+            _stop_if_blocked(verdict.blocking, options)
+    yield Planned(plan=plan)
+    record = _record(cluster, plan, verdict, synced, options)
+    records.write(record, diff=synced.diff if synced else "")
+    return cluster, plan, record
+
+
+def _judge(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, tuple[Cluster, CheckResult]]:
+    """Check; leave unhealthy nodes out where that is wanted, and check what is left again."""
+    looks = CheckOptions(
+        only=() if options.checks else REACHED_ONLY,
+        skip=() if options.syncs else SYNC_ONLY,
+        code=not options.syncs,
+    )
+    judged = before_sync if options.syncs else replace
+    verdict = yield from check(judged(cluster), pool, looks)
+    unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
+    if options.excludes_unhealthy and unhealthy:
+        left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
+        for finding in verdict.blocking:
+            text = f"left out: {', '.join(finding.nodes)}: {finding.message}"
+            yield Notice(text=text, level="warning")
+        if not left:
+            hint = "clusterctl check says more"
+            raise LaunchRefused("no healthy node is left", hint=hint, by="check")
+        cluster = cluster.with_nodes(left)
+        verdict = yield from check(judged(cluster), pool, looks)
+    yield Checked(verdict=verdict)
+    return cluster, verdict
+
+
+def stop_if_unreachable(verdict: CheckResult) -> None:
+    """Stop where a node is not reached: nothing can be planned for it.
+
+    Raises:
+        LaunchRefused: one is not.
+    """
+    _refuse(tuple(finding for finding in verdict.blocking if finding.check == SSH))
+
+
+def _stop_if_blocked(blocking: tuple[Finding, ...], options: LaunchOptions) -> None:
+    """Stop where a check that the run depends on failed, or could not look.
+
+    Raises:
+        LaunchRefused: one did, and the person does not insist.
+    """
+    if not options.forces:
+        _refuse(blocking)
+
+
+def _refuse(blocking: tuple[Finding, ...]) -> None:
+    if not blocking:
+        return
+    remedy = next((one.remedy for one in blocking if one.remedy), "")
+    hint = remedy or "clusterctl check says more; --force goes on in spite of it"
+    message = "checks that the run depends on did not pass:\n" + "\n".join(map(_sentence, blocking))
+    raise LaunchRefused(message, hint=hint, by="check")
+
+
+def _sentence(finding: Finding) -> str:
+    found = f" ({finding.found})" if finding.found else ""
+    return f"{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
+
+
+def _sync(
+    cluster: Cluster, pool: Pool, options: LaunchOptions
+) -> Generator[Event, None, SyncResult | None]:
+    """Mirror the code, and say where it is not what the resumed run had."""
+    if not any(node.workdir for node in cluster.nodes):
+        text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
+        yield Notice(text=text, level="warning")
+        return None
+    asked = SyncOptions(deletes=options.deletes, command=cluster.job.command, launching=True)
+    try:
+        synced = yield from sync(cluster, pool, options.source, asked)
+    except SyncRefused as error:
+        raise LaunchRefused(str(error), hint=error.hint, by="sync") from error
+    yield Synced(synced=synced)
+    if not synced.ok:
+        failed = [f"{node.node}: {node.words}" for node in synced.nodes if not node.ok]
+        hint = next((node.hint for node in synced.nodes if node.hint), None)
+        message = "the code is not on every node:\n" + "\n".join(failed)
+        raise LaunchRefused(message, hint=hint, by="sync")
+    before = (options.resumed or {}).get("tree")
+    if before and before != synced.tree:
+        then = (options.resumed or {}).get("commit")
+        now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
+        commits = f"{then or 'no commit'} then, {now}"
+        known = commits if then or synced.commit else "some file differs, hosts.yaml counts too"
+        text = f"the code is not the one that the run was launched with: {known}"
+        yield Notice(text=text, level="warning")
+    return synced
+
+
+def _record(
+    cluster: Cluster,
+    plan: Plan,
+    verdict: CheckResult,
+    synced: SyncResult | None,
+    options: LaunchOptions,
+) -> RunRecord:
+    return RunRecord(
+        run=plan.run,
+        began=time.time(),
+        cluster=cluster,
+        source=str(options.source),
+        tree=synced.tree if synced else "",
+        commit=(synced.commit or "") if synced else "",
+        dirty=synced.dirty if synced else False,
+        plan=plain(plan),
+        findings=tuple(plain(finding) for finding in verdict.findings if finding.status != "pass"),
+        options={"name": options.name, **plain(replace(options.plan, origins={}))},
+        resumed=options.resumed,
+    )

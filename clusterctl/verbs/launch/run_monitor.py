@@ -1,0 +1,58 @@
+"""Follow a run until it is over, and judge how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import InitVar, dataclass, field
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.plan import Plan
+from clusterctl.verbs.events import Event, map_events
+from clusterctl.verbs.follow import MergedLines, follow
+from clusterctl.verbs.launch.join_monitor import JoinMonitor, StartTimeout
+from clusterctl.verbs.launch.run_result import RunResult, run_result
+from clusterctl.verbs.rpc import Nodes
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.stop import Stopped, stop
+
+
+@dataclass(slots=True, kw_only=True)
+class RunMonitor:
+    """What is known of a run while it is followed; following can be interrupted and go on."""
+
+    nodes: Nodes
+    run: str
+    cluster: Cluster
+    lines: MergedLines
+    plan: InitVar[Plan | None] = None
+    """Of a run that was just launched: its ranks have to join."""
+    log: RunLog = field(init=False)
+    _join_monitor: JoinMonitor | None = field(init=False)
+    _late: StartTimeout | None = None
+
+    def __post_init__(self, plan: Plan | None) -> None:
+        """Begin at the beginning."""
+        self.log = RunLog(self.run, self.cluster)
+        self._join_monitor = JoinMonitor(plan) if plan is not None else None
+
+    def monitor(self) -> Generator[Event, None, RunResult]:
+        """Follow until the run is over; end it when ranks wait in vain for others.
+
+        Yields:
+            What `follow` yields, `Gathering`, `StartTimeout`, `Stopping`, `Stopped`.
+        """
+        events = follow(self.nodes, self.log, self.lines)
+        if self._join_monitor is not None:
+            events = self._join_monitor.watch(events)
+        followed = yield from map_events(events, self._judge)
+        return run_result(self.log, followed.troubles, self._late)
+
+    def _judge(self, event: Event) -> Generator[Event, None, None]:
+        """Yield the event; when ranks are late, end the run."""
+        yield event
+        if isinstance(event, StartTimeout):
+            self._late = event
+            reason = f"not joined in time: {', '.join(event.missing)}"
+            steps = stop(self.nodes, self.run, self.cluster, grace=0.0, reason=reason)
+            result = yield from steps
+            yield Stopped(result=result)

@@ -1,0 +1,78 @@
+"""How a followed run ended: its state, who ended it, and what launch exits with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.errors import LaunchRefused
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.launch.join_failure import cause_of_ends, join_failure
+from clusterctl.verbs.launch.join_monitor import StartTimeout
+from clusterctl.verbs.rpc import NodeError
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus
+from clusterctl.verbs.runs.status import view_of
+from clusterctl.wire import SCHEMA, plain
+
+EXIT_ENDED_BY_US = LaunchRefused.exit_code
+EXIT_FAILED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Event):
+    """The run is over, as far as its nodes could say."""
+
+    view: RunStatus
+    exit_code: int
+    ended_by: str
+    """`job`, `stop`, `lost`, `start-timeout`, `supervisor`; `unknown`: a node did not answer."""
+
+    @property
+    def known(self) -> bool:
+        """Some node told how it ended."""
+        return self.ended_by != "unknown" or self.view.known
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "schema": SCHEMA,
+            "run": self.view.run,
+            "state": self.view.state,
+            "exit_code": self.exit_code,
+            "ended_by": self.ended_by,
+            "first_cause": plain(self.view.first_cause),
+        }
+
+
+def run_result(
+    log: RunLog, troubles: Mapping[str, NodeError], late: StartTimeout | None
+) -> RunResult:
+    """Judge what was followed to its end.
+
+    Args:
+        log: all that was read of the run.
+        troubles: nodes that could not be followed to the end.
+        late: that it was ended because ranks did not join.
+    """
+    failures = {name: trouble.message for name, trouble in troubles.items()}
+    view = view_of(log.run, log.cluster, log.parts, failures)
+    if late is not None:
+        view = replace(view, first_cause=join_failure(view, log.cluster, late))
+        return RunResult(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")
+    if view.state in BAD_ENDS:
+        view = replace(view, first_cause=log.first_cause() or cause_of_ends(view))
+    code, by = _exit(view)
+    return RunResult(view=view, exit_code=code, ended_by=by)
+
+
+def _exit(view: RunStatus) -> tuple[int, str]:
+    by = view.ended_by or "unknown"
+    if view.state == "finished":
+        return 0, by
+    if by != "job":
+        return EXIT_ENDED_BY_US, by
+    if view.first_cause is not None:
+        return view.first_cause.exit_status, by
+    return (EXIT_ENDED_BY_US, "unknown") if view.silent else (EXIT_FAILED, by)

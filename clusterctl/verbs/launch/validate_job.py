@@ -1,0 +1,85 @@
+"""Refuses a job that could not be launched in the end, before any node is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan import launchers, nested
+from clusterctl.plan.make import require_command
+from clusterctl.verbs.events import Event, Notice
+
+_SCRIPT_LIMIT = 1 << 20
+"""Bytes of a script that are searched for a launcher."""
+
+
+def require_job(cluster: Cluster) -> None:
+    """Refuse a job that no plan can be made of.
+
+    Raises:
+        UsageError: there is no command or no such launcher, or the command is one itself.
+    """
+    launchers.find_launcher(cluster.job.launcher)
+    require_command(cluster)
+    nested.require_no_launcher(cluster)
+
+
+def require_script(cluster: Cluster, source: Path) -> None:
+    """Refuse to mirror a folder without the job's script, or a script without a place for it.
+
+    Raises:
+        UsageError: the command is a script that is not in the folder that is synced, or that no
+            `workdir` takes to the nodes.
+    """
+    script = next(iter(cluster.job.command), "")
+    looked_for = script.endswith(".py") and not Path(script).is_absolute()
+    syncs = any(node.workdir for node in cluster.nodes)
+    if looked_for and not syncs and (source / script).exists():
+        raise UsageError(
+            "workdir: expected the folder on the nodes that the code is mirrored to, found none",
+            hint="add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR;"
+            " --no-sync if the code is on the nodes",
+        )
+    if syncs and looked_for and not (source / script).exists():
+        raise UsageError(
+            f"command: wanted the script {script} in {source}, found no such file",
+            hint="cd to the folder of the code; --no-sync if only the nodes have it",
+        )
+
+
+def require_secrets(cluster: Cluster) -> None:
+    """Refuse to begin without the secrets that the job is given.
+
+    Raises:
+        UsageError: a variable that `env_from` names is not set here.
+    """
+    missing = [name for name in cluster.job.env_from if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"env_from: wanted {', '.join(missing)} in this shell's environment, found it not set",
+            hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
+        )
+
+
+def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, None]:
+    """Warn of a shell script in a folder that would start a launcher in every rank."""
+    job, name = cluster.job, nested.script_of(cluster.job.command)
+    if not name or (job.launcher == "direct" and job.procs_per_node == 1):
+        return
+    try:
+        with (source / name).open("rb") as file:
+            text = file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return  # on the nodes only
+    found = nested.launcher_in(text)
+    if found is None:
+        return
+    line, launcher = found
+    yield Notice(
+        text=f"{name}:{line}: every rank runs this script, and so starts {launcher} of its own;"
+        f" to run it once a node: {nested.once_a_node(job.command)}",
+        level="warning",
+    )

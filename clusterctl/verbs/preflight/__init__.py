@@ -1,0 +1,1 @@
+"""Before anything starts: collect the facts, let the nodes reach each other, judge."""

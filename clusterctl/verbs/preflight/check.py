@@ -1,0 +1,265 @@
+"""The use-case `check`: learn the facts, choose the network, let the nodes try it, judge."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.checks.all import every_check
+from clusterctl.checks.finding import Finding
+from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
+from clusterctl.checks.software import JOB_CHECK
+from clusterctl.checks.storage import SHARED
+from clusterctl.errors import UsageError
+from clusterctl.facts.nodefacts import NodeFacts, SshStatus
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.network.choice import Network, choose_network
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts
+from clusterctl.verbs.preflight.collective import run_collective
+from clusterctl.verbs.preflight.connectivity import probe_connectivity
+from clusterctl.verbs.preflight.job_check import run_job_check
+from clusterctl.verbs.rpc import Nodes
+from clusterctl.wire import SCHEMA
+
+_ABSENT = SshStatus(state="unreachable", words="the saved facts do not have it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What to look at, and how strictly."""
+
+    only: tuple[str, ...] = ()
+    """Ids of checks, or areas of them as `network`; empty: all."""
+    skip: tuple[str, ...] = ()
+    strict: bool = False
+    """A warning counts as a failure."""
+    code: bool = True
+    """Judge what `sync` brings too; a launch that syncs does that afterwards, by `check_code`."""
+    deep: bool = False
+    """Let the job's own torch sum across the nodes: takes as long as torch takes to load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """What one node will be in the run, and how it is."""
+
+    name: str
+    host: str
+    rank: int
+    address: str
+    interface: str
+    gpus: int | None
+    gpu_name: str
+    state: str
+    """`ok`, or the worst status of a finding that names it; `unreachable` if it is silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The verdict."""
+
+    cluster: str
+    nodes: tuple[NodeRow, ...]
+    findings: tuple[Finding, ...]
+    """All that was said, worst first, passes too."""
+    facts: Mapping[str, NodeFacts]
+    network: Network
+    seconds: float
+    strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing failed, 1 something did, 3 nothing did but something is unknown."""
+        return exit_code([f.status for f in self.findings], strict=self.strict)
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """What a run cannot start with: failed or unknown, of a check that it depends on."""
+        blocks = {rule.id for rule in every_check() if rule.blocks}
+        return tuple(
+            f for f in self.findings if f.status in {"fail", "unknown"} and f.check in blocks
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `check --json` prints."""
+        host = {row.name: row.host for row in self.nodes}
+        return {
+            "schema": SCHEMA,
+            "cluster": self.cluster,
+            "nodes": [
+                {
+                    "host": row.host,
+                    "name": row.name,
+                    "rank": row.rank,
+                    "address": row.address or None,
+                    "interface": row.interface or None,
+                    "gpus": row.gpus,
+                    "state": row.state,
+                }
+                for row in self.nodes
+            ],
+            "findings": [
+                {
+                    "check": finding.check,
+                    "status": finding.status,
+                    "nodes": [host.get(node, node) for node in finding.nodes],
+                    "message": finding.message,
+                    "wanted": finding.wanted,
+                    "found": finding.found,
+                    "remedy": finding.remedy,
+                }
+                for finding in self.findings
+            ],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def check(
+    cluster: Cluster, pool: Nodes, options: CheckOptions
+) -> Generator[Event, None, CheckResult]:
+    """Look at every node and judge.
+
+    Args:
+        cluster: the inventory's nodes and what the run needs.
+        pool: the ways to the nodes.
+        options: what to look at.
+
+    Returns:
+        The verdict; a node that does not answer is part of it.
+
+    Raises:
+        UsageError: `only` or `skip` name no check.
+    """
+    began = time.monotonic()
+    chosen = select_checks(options)
+    survey = FactsSession(cluster=cluster)
+    facts = yield from collect_facts(survey, pool)
+    network = choose_network(cluster, facts)
+    if any(rule.between or rule.id == SHARED for rule in chosen):
+        facts = yield from probe_connectivity(survey, facts, network)
+    else:
+        survey.finish()
+    if options.code and any(rule.id == JOB_CHECK for rule in chosen):
+        facts = yield from run_job_check(cluster, pool, facts)
+    if options.deep and not judge(cluster, facts, options, network).blocking:
+        # What is known to be broken would only cost the collective's whole timeout.
+        facts = yield from run_collective(cluster, pool, facts, network)
+    result = judge(cluster, facts, options, network)
+    return replace(result, seconds=time.monotonic() - began)
+
+
+def check_code(
+    cluster: Cluster, pool: Nodes, before: CheckResult
+) -> Generator[Event, None, CheckResult]:
+    """Judge what `sync` brought, on top of a verdict that left it out."""
+    began = time.monotonic()
+    facts = yield from run_job_check(cluster, pool, before.facts, synced=True)
+    result = judge(cluster, facts, CheckOptions(strict=before.strict), before.network)
+    return replace(result, seconds=before.seconds + time.monotonic() - began)
+
+
+def judge(
+    cluster: Cluster,
+    facts: Mapping[str, NodeFacts],
+    options: CheckOptions,
+    network: Network | None = None,
+) -> CheckResult:
+    """Judge facts, just collected or saved; no machine is needed.
+
+    Args:
+        cluster: the nodes, and what the run needs.
+        facts: of each node.
+        options: which checks to judge.
+        network: what the nodes probed; None: chosen from the facts.
+    """
+    known = {
+        node.name: facts.get(node.name) or NodeFacts(node=node.name, reach=_ABSENT)
+        for node in cluster.nodes
+    }
+    network = network or choose_network(cluster, known)
+    chosen = {rule.id for rule in select_checks(options)} | {SSH}
+    rules = [rule for rule in every_check() if options.code or not rule.code]
+    # All are judged, since one may explain another; what was not asked for is not said.
+    findings = tuple(f for f in judge_all(rules, known, network, cluster) if f.check in chosen)
+    return CheckResult(
+        cluster=cluster.name,
+        nodes=tuple(_row(cluster, index, known, network, findings) for index in range(len(known))),
+        findings=findings,
+        facts=known,
+        network=network,
+        seconds=0.0,
+        strict=options.strict,
+    )
+
+
+def select_checks(options: CheckOptions) -> tuple[Check, ...]:
+    """Return the checks that the options ask for.
+
+    Raises:
+        UsageError: they name one that does not exist.
+    """
+    rules = every_check()
+    only = _named(options.only, rules) if options.only else {rule.id for rule in rules}
+    wanted = only - _named(options.skip, rules)
+    return tuple(rule for rule in rules if rule.id in wanted)
+
+
+def find_check(identity: str) -> Check:
+    """Return the check of this id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    rules = every_check()
+    (name,) = _named((identity,), rules, areas=False)
+    return next(rule for rule in rules if rule.id == name)
+
+
+def _named(asked: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = True) -> set[str]:
+    found: set[str] = set()
+    for name in asked:
+        matching = {r.id for r in rules if r.id == name or (areas and r.id.startswith(name + "."))}
+        if not matching:
+            ids = [rule.id for rule in rules]
+            near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"the checks are {', '.join(ids)}"
+            raise UsageError(f"there is no check {name!r}", hint=hint)
+        found |= matching
+    return found
+
+
+def _gpus(node: Node, known: NodeFacts) -> int | None:
+    """Return how many accelerators a node has; None where nobody could look."""
+    if not known.answered:
+        return None
+    if node.gpus_wanted == 0:
+        return 0
+    return len(known.gpus.devices) if known.gpus else None
+
+
+def _row(
+    cluster: Cluster,
+    index: int,
+    facts: Mapping[str, NodeFacts],
+    network: Network,
+    findings: tuple[Finding, ...],
+) -> NodeRow:
+    node = cluster.nodes[index]
+    known, own = facts[node.name], network.nodes.get(node.name)
+    devices = known.gpus.devices if known.gpus else ()
+    state = next((f.status for f in findings if node.name in f.nodes), "pass")
+    state = "ok" if state in {"pass", "skip"} else state
+    return NodeRow(
+        name=node.name,
+        host=node.host,
+        rank=index,
+        address=own.address if own else "",
+        interface=own.interface if own else "",
+        gpus=_gpus(node, known),
+        gpu_name=devices[0].name if devices else "",
+        state=state if known.answered else "unreachable",
+    )

@@ -1,0 +1,244 @@
+"""The facts of every node: one connection and one round trip each, all at once."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from clusterctl.checks.places import places
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.nodefacts import Clock, NodeFacts, SshStatus
+from clusterctl.facts.parse_facts import parse_facts
+from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest, PathQuestion, read_arguments
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.lock import lock_name
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.preflight.ping import Pings
+from clusterctl.verbs.response_schema import NOT_OURS, TIME, schema_error
+from clusterctl.verbs.rpc import Nodes
+from clusterctl.wire import Message
+
+FACTS_SECONDS = 180.0
+"""Longest a node may take for its facts; each question has its own limit there."""
+STEP_SECONDS = 60.0
+"""Longest a node may take for a step of the meeting."""
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """The clock of one node, by the shortest of several round trips."""
+
+    began: float
+    asked: float = 0.0
+    rounds: int = 0
+    heard: int = 0
+    best: Clock | None = None
+
+    def ask(self, call: Call) -> None:
+        """Send the next question."""
+        self.asked = time.time()
+        call.send(Message({}))
+
+    def strange(self, head: Mapping[str, object]) -> str:
+        """Say why a message is none of this conversation's; empty: it is one."""
+        self.heard += 1
+        if self.heard > CLOCK_ROUNDS + 1:
+            return "it sent more messages than expected"
+        return "" if head == {"clock": "ready"} else schema_error(head, TIME)
+
+    def hear(self, theirs: float) -> None:
+        """Keep the answer if its round trip was the shortest."""
+        now = time.time()
+        error = (now - self.asked) / 2
+        self.rounds += 1
+        if error >= 0 and (self.best is None or error < self.best.error_s):
+            self.best = Clock(offset_s=theirs - (self.asked + now) / 2, error_s=error)
+
+
+@dataclass(slots=True)
+class FactsSession:
+    """One conversation with each node, for its facts and then for the meeting."""
+
+    cluster: Cluster
+    word: str = field(default_factory=lambda: secrets.token_hex(16))
+    """What the nodes of this survey know each other by."""
+    calls: dict[str, Call] = field(default_factory=dict)
+    ended: dict[str, Reply] = field(default_factory=dict)
+    stream: Iterator[tuple[str, Message | Reply]] = field(default_factory=lambda: iter(()))
+    """What the nodes say, in both phases."""
+    watches: dict[str, _Stopwatch] = field(default_factory=dict)
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+
+    def send(self, heads: Mapping[str, Mapping[str, object]]) -> None:
+        """Send a message to each of these nodes that is still there."""
+        for name, head in heads.items():
+            if name not in self.ended:
+                self.calls[name].set_deadline(STEP_SECONDS)
+                self.calls[name].send(Message(dict(head)))
+
+    def give_up(self, name: str, strange: str) -> None:
+        """Hear no more of a node that says what it was not asked for."""
+        words = f"{NOT_OURS}: {strange}"
+        self.ended[name] = Reply(node=name, state="bad-output", phase="answer", words=words)
+        self.calls[name].close()
+
+    def finish(self) -> None:
+        """End every conversation."""
+        self.send({name: {"step": "end"} for name in self.calls})
+        for name, item in self.stream:
+            if isinstance(item, Reply):
+                self.ended.setdefault(name, item)
+            elif name not in self.ended and "end" not in item.head:
+                self.give_up(name, "it sent more messages than expected")
+
+    def progress(self, phase: str, done: Collection[str]) -> Progress:
+        """Return how far a phase is."""
+        names = [node.name for node in self.cluster.nodes]
+        waiting = tuple(name for name in names if name not in done)
+        return Progress(
+            phase=phase, done=len(names) - len(waiting), total=len(names), waiting_for=waiting
+        )
+
+
+def collect_facts(
+    survey: FactsSession, pool: Nodes
+) -> Generator[Event, None, dict[str, NodeFacts]]:
+    """Learn all facts that need one node only; the conversations stay open.
+
+    Args:
+        survey: of the cluster, not begun yet.
+        pool: the ways to its nodes.
+
+    Returns:
+        The facts of every node, in the inventory's order; a node that did not answer has only
+        `reach`.
+    """
+    pings = Pings(survey.cluster)
+    try:
+        yield from _connect(survey, pool)
+        survey.stream = pool.follow(survey.calls)
+        yield from _listen(survey)
+        answers = pings.answers()
+        return {
+            node.name: _seen_from_here(survey.facts[node.name], answers.get(node.name, ""), node)
+            for node in survey.cluster.nodes
+        }
+    finally:
+        pings.close()
+
+
+def fact_request(cluster: Cluster, node: Node) -> FactRequest:
+    """Return what is to be known of a node."""
+    found: dict[str, PathQuestion] = {}
+    for place in places(cluster, node):
+        before = found.get(place.path, PathQuestion(path=place.path))
+        found[place.path] = replace(
+            before,
+            write=before.write or place.role in {"workdir", "checkpoints"},
+            digest=before.digest or place.role == "needs",
+        )
+    return FactRequest(
+        python=node.python,
+        gpus=node.gpus_wanted,
+        places=tuple(found.values()),
+        lock=lock_name(cluster, node),
+        env_init=cluster.job.env_init,
+        listeners=node.name == cluster.master.name,
+    )
+
+
+def _connect(survey: FactsSession, pool: Nodes) -> Iterator[Event]:
+    """Open all connections, and let each node read as soon as its own is there."""
+    meant = {node.name for node in survey.cluster.nodes}
+    done: set[str] = set()
+    for reply in pool.open():
+        if reply.node not in meant:
+            continue  # it was left out after the pool was made
+        done.add(reply.node)
+        if reply.ok:
+            wanted = fact_request(survey.cluster, survey.cluster.node(reply.node))
+            args = {**read_arguments(wanted), "word": survey.word}
+            call = pool.start(reply.node, Request(op="survey", args=args))
+            call.set_deadline(FACTS_SECONDS)
+            survey.calls[reply.node] = call
+            survey.watches[reply.node] = _Stopwatch(began=time.monotonic())
+        else:
+            survey.facts[reply.node] = _silent(reply)
+        yield survey.progress("connecting", done)
+
+
+def _listen(survey: FactsSession) -> Iterator[Event]:
+    """Hear the nodes until each has given its answers, or is gone."""
+    while len(survey.facts) < len(survey.cluster.nodes):
+        name, item = next(survey.stream)
+        watch = survey.watches[name]
+        if isinstance(item, Reply):
+            survey.ended.setdefault(name, item)
+            survey.facts.setdefault(name, _silent(item))
+        elif name in survey.ended:
+            continue
+        elif "answers" in item.head and name not in survey.facts:
+            survey.facts[name] = _learned(survey, name, item)
+            survey.calls[name].set_deadline(
+                math.inf
+            )  # it waits for the slower ones, and owes nothing
+        elif strange := watch.strange(item.head):
+            survey.give_up(name, strange)
+            survey.facts.setdefault(name, _silent(survey.ended[name]))
+        else:
+            if "time" in item.head:
+                watch.hear(item.head["time"])
+            if watch.rounds < CLOCK_ROUNDS:
+                watch.ask(survey.calls[name])
+            if name not in survey.facts:
+                survey.calls[name].set_deadline(FACTS_SECONDS)
+            continue
+        yield survey.progress("reading facts", survey.facts)
+
+
+def _learned(survey: FactsSession, name: str, message: Message) -> NodeFacts:
+    wanted = fact_request(survey.cluster, survey.cluster.node(name))
+    watch = survey.watches[name]
+    seconds = time.monotonic() - watch.began
+    try:
+        answers = Answers.of(message)
+    except ValueError as error:
+        bad = Reply(node=name, state="bad-output", phase="answer", words=str(error))
+        return _silent(bad)
+    facts = parse_facts(name, answers, wanted, clock=watch.best)
+    return replace(facts, reach=SshStatus(seconds=seconds))
+
+
+def _silent(reply: Reply) -> NodeFacts:
+    reach = SshStatus(
+        state=reply.state,
+        phase=reply.phase,
+        words=reply.words,
+        hint=reply.hint,
+        seconds=reply.seconds,
+    )
+    return NodeFacts(node=reply.node, reach=reach)
+
+
+def _seen_from_here(facts: NodeFacts, ping: str, node: Node) -> NodeFacts:
+    return replace(facts, reach=replace(facts.reach, ping=ping, key=_key_problem(node)))
+
+
+def _key_problem(node: Node) -> str | None:
+    """Say why the inventory's key cannot be read; its public half will do for one in the agent."""
+    if not node.ssh.identity:
+        return None
+    if node.local:
+        return ""
+    path = Path(node.ssh.identity).expanduser()
+    try:
+        with path.open("rb"):
+            return ""
+    except OSError as error:
+        in_agent = path.with_name(path.name + ".pub").exists()
+        return "" if in_agent else f"{path}: {error.strerror}"

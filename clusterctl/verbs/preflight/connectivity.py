@@ -1,0 +1,278 @@
+"""The second round trip: what only a try between nodes shows, once addresses are chosen.
+
+Every node first listens and writes its tokens. When all have, every node connects to the others
+and looks for their tokens; only then does any stop listening.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterctl.checks.places import places, share_of
+from clusterctl.facts.nodefacts import (
+    ConnectResult,
+    ListenResult,
+    NodeFacts,
+    PairwiseFacts,
+    TokenSeen,
+)
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.network.choice import Network
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession
+from clusterctl.verbs.response_schema import LEFT, MET, PREPARED, schema_error
+
+ALL_PAIRS = 16
+"""Up to so many nodes each one tries every other; beyond, those at distances 1, 2, 4, 8 …"""
+CONNECT_SECONDS = 3.0
+"""The kernel repeats a lost first packet after one second."""
+TOKEN_SECONDS = 4.0
+"""How long a token may take to show; broken shares cost the check this long."""
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """What has been heard so far."""
+
+    survey: FactsSession
+    network: Network
+    facts: Mapping[str, NodeFacts]
+    prepared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    met: dict[str, dict[str, Any]] = field(default_factory=dict)
+    foreign: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.survey.cluster
+
+    def take(self, name: str, head: dict[str, Any]) -> str:
+        """Keep what a node says, once; return what is wrong with it."""
+        step = head.get("step")
+        if step == "prepare" and name not in self.prepared:
+            strange = schema_error(head, PREPARED)
+            self.prepared.update({} if strange else {name: head})
+        elif step == "meet" and name not in self.met:
+            strange = schema_error(head, MET)
+            self.met.update({} if strange else {name: head})
+        elif "end" in head:
+            strange = schema_error(head, LEFT)
+            self.foreign.update({} if strange else {name: tuple(head["foreign"])})
+        else:
+            strange = self.survey.watches[name].strange(head)
+        return strange
+
+    def owes(self, name: str, sent: Collection[str]) -> bool:
+        """Tell whether a node has not answered the last of the steps that were sent."""
+        answers = self.met if "meet" in sent else self.prepared
+        return "end" in sent or name not in answers
+
+    def all_have(self, answers: Mapping[str, object]) -> bool:
+        return all(n in answers or n in self.survey.ended for n in self.survey.calls)
+
+
+def probe_connectivity(
+    survey: FactsSession, facts: Mapping[str, NodeFacts], network: Network
+) -> Generator[Event, None, dict[str, NodeFacts]]:
+    """Let the nodes that answered try each other, and end their conversations.
+
+    Returns:
+        The facts, with `between` for those nodes.
+    """
+    meeting = _Meeting(survey=survey, network=network, facts=facts)
+    survey.send({name: _prepare(meeting, survey.cluster.node(name)) for name in survey.calls})
+    yield from _converse(meeting)
+    return {
+        name: replace(known, between=_between(meeting, name)) if known.answered else known
+        for name, known in facts.items()
+    }
+
+
+def _converse(meeting: _Meeting) -> Iterator[Event]:
+    survey = meeting.survey
+    sent: set[str] = set()
+    while not meeting.all_have({}):
+        if "meet" not in sent and meeting.all_have(meeting.prepared):
+            sent.add("meet")
+            survey.send({name: _targets(meeting, name) for name in meeting.prepared})
+        if "meet" in sent and "end" not in sent and meeting.all_have(meeting.met):
+            sent.add("end")
+            survey.send({name: {"step": "end"} for name in survey.calls})
+        name, item = next(survey.stream)
+        if isinstance(item, Reply):
+            survey.ended.setdefault(name, item)
+        elif name in survey.ended:
+            continue
+        elif strange := meeting.take(name, item.head):
+            survey.give_up(name, strange)
+        elif item.head.get("step") == "meet":
+            silent = {node.name for node in survey.cluster.nodes} - set(survey.calls)
+            yield survey.progress("trying connections", {*meeting.met, *silent})
+        elif "end" not in item.head and meeting.owes(name, sent):
+            survey.calls[name].set_deadline(
+                STEP_SECONDS
+            )  # a late word about clocks is not what it owes
+
+
+def _prepare(meeting: _Meeting, node: Node) -> dict[str, Any]:
+    """Say where to listen and which shares to write to."""
+    own = meeting.network.nodes.get(node.name)
+    sockets = []
+    if own is not None:
+        sockets.append({"key": "pair", "address": own.address, "port": 0})
+        if node.name == meeting.cluster.master.name:
+            port = meeting.network.master_port
+            sockets.append({"key": "master", "address": own.address, "port": port})
+    rank = meeting.cluster.nodes.index(node)
+    tokens = [
+        {"path": share, "folders": _folders(meeting.cluster, node, share), "name": str(rank)}
+        for share in _answering(meeting, node.name)
+    ]
+    return {"step": "prepare", "sockets": sockets, "tokens": [_named(t, meeting) for t in tokens]}
+
+
+def _answering(meeting: _Meeting, name: str) -> tuple[str, ...]:
+    """Return the shares that are folders there: a hung one would only cost its limit again."""
+    known = meeting.facts[name]
+    return tuple(s for s in meeting.cluster.shared if (p := known.path(s)) is not None and p.folder)
+
+
+def _named(token: dict[str, Any], meeting: _Meeting) -> dict[str, Any]:
+    return {**token, "name": f"{meeting.survey.word[:8]}-{token['name']}"}
+
+
+def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
+    """Return the share and the run's own folders on it: not every user may write to its top."""
+    inner = [
+        place.path
+        for place in places(cluster, node)
+        if place.role in {"workdir", "checkpoints"} and share_of(cluster, place.path) == share
+    ]
+    return list(dict.fromkeys([share, *map(posixpath.normpath, inner)]))
+
+
+def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
+    """Say whom to connect to, and whose tokens to look for."""
+    own = meeting.network.nodes.get(name)
+    targets, tokens = [], []
+    order = tuple(node.name for node in meeting.cluster.nodes if node.name in meeting.prepared)
+    for peer in peers(order, name):
+        for bound in meeting.prepared[peer]["bound"]:
+            if own is not None and _is_own(meeting, peer, bound):
+                # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
+                # from the very address that the master will be told of.
+                source = own.address if bound["key"] == "master" else None
+                target = {"target": peer, "key": bound["key"], "source": source}
+                targets.append({**target, "address": bound["address"], "port": bound["port"]})
+        folders = _folders_of(meeting, peer)
+        for written in meeting.prepared[peer]["written"]:
+            known = written.get("folder") in folders.get(written["path"], ())
+            if known and written["path"] in _answering(meeting, name):
+                rank = [n.name for n in meeting.cluster.nodes].index(peer)
+                token = {"path": written["path"], "folder": written["folder"], "writer": peer}
+                tokens.append(_named({**token, "name": str(rank)}, meeting))
+    return {
+        "step": "meet",
+        "targets": targets,
+        "limit_s": CONNECT_SECONDS,
+        "tokens": tokens,
+        "token_limit_s": TOKEN_SECONDS,
+    }
+
+
+def _is_own(meeting: _Meeting, peer: str, bound: Mapping[str, Any]) -> bool:
+    """Tell whether a node listens where it was told to: others are not sent anywhere else."""
+    network = meeting.network
+    place = network.nodes.get(peer)
+    if place is None or bound["address"] != place.address or not bound.get("port"):
+        return False
+    is_master = peer == meeting.cluster.master.name and bound["port"] == network.master_port
+    return bound["key"] == "pair" or (bound["key"] == "master" and is_master)
+
+
+def _folders_of(meeting: _Meeting, peer: str) -> dict[str, list[str]]:
+    """Return the folders of each share that a node was told to write to."""
+    node = meeting.cluster.node(peer)
+    return {share: _folders(meeting.cluster, node, share) for share in meeting.cluster.shared}
+
+
+def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Return whom a node tries: all others, or of many the first and those at doubling distances.
+
+    The first is the master. The distances reach everybody over a few steps, so a node that nobody
+    reaches shows as such.
+    """
+    if len(names) <= ALL_PAIRS:
+        return tuple(other for other in names if other != name)
+    own, count = names.index(name), len(names)
+    chosen = {names[0]}
+    distance = 1
+    while distance < count:
+        chosen.add(names[(own + distance) % count])
+        distance *= 2
+    return tuple(other for other in names if other in chosen - {name})
+
+
+def _between(meeting: _Meeting, name: str) -> PairwiseFacts:
+    prepared, met = meeting.prepared.get(name), meeting.met.get(name)
+    reply = meeting.survey.ended.get(name)
+    problem = ""
+    if prepared is None or met is None:
+        problem = (reply.words or reply.state) if reply is not None else "no answer"
+    foreign = meeting.foreign.get(name, ())
+    return PairwiseFacts(
+        bound=tuple(_bound(b, foreign) for b in (prepared or {}).get("bound", ())),
+        connected=tuple(_connected(c) for c in (met or {}).get("connected", ())),
+        tokens=(
+            *(_token(t) for t in (met or {}).get("seen", ())),
+            *(
+                _unwritten(name, w)
+                for w in (prepared or {}).get("written", ())
+                if not w.get("folder")
+            ),
+        ),
+        problem=problem,
+    )
+
+
+def _bound(told: Mapping[str, Any], foreign: tuple[str, ...]) -> ListenResult:
+    return ListenResult(
+        key=told["key"],
+        address=told["address"],
+        port=told.get("port"),
+        error=told.get("error") or "",
+        holder=told.get("holder") or "",
+        foreign=foreign,
+    )
+
+
+def _connected(told: Mapping[str, Any]) -> ConnectResult:
+    return ConnectResult(
+        target=told["target"],
+        key=told["key"],
+        address=told["address"],
+        port=told.get("port") or 0,
+        state=told["state"],
+        words=told.get("words") or "",
+        seconds=told.get("seconds"),
+        source=told.get("source") or "",
+        seen_as=told.get("seen_as") or "",
+    )
+
+
+def _token(told: Mapping[str, Any]) -> TokenSeen:
+    return TokenSeen(
+        path=told["path"],
+        writer=told["writer"],
+        seen=told.get("seen"),
+        delay_s=told.get("delay_s"),
+        words=told.get("words") or "",
+    )
+
+
+def _unwritten(name: str, told: Mapping[str, Any]) -> TokenSeen:
+    """Keep why this node could not write: its own token, that nobody can have seen."""
+    return TokenSeen(path=told["path"], writer=name, seen=None, words=told.get("words") or "")

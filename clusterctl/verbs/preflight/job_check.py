@@ -1,0 +1,88 @@
+"""The job's own check, run on every node in the job's folder and environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from clusterctl.checks.planned import words_of
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.nodefacts import CommandResult, NodeFacts
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.rpc import Nodes, call_all
+
+LIMIT_S = 300.0
+"""It may import torch from a cold network filesystem, and read a model's index."""
+LAST_LINES = 20
+
+
+def run_job_check(
+    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], *, synced: bool = False
+) -> Generator[Event, None, dict[str, NodeFacts]]:
+    """Run it where there is one and its folder is; nothing is there before the first `sync`.
+
+    Args:
+        cluster: the nodes, and the job.
+        pool: the ways to them.
+        facts: of each node.
+        synced: the folder was made since, if it was not there.
+
+    Returns:
+        The facts, with `job_check` where it was run.
+    """
+    requests = {
+        node.name: _request(cluster, node, facts[node.name])
+        for node in cluster.nodes
+        if cluster.job.check and _is_ready(node, facts[node.name], synced=synced)
+    }
+    phase = "the job's own check"
+    replies = yield from call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    tried = {name: replace(facts[name], job_check=_result(replies[name])) for name in replies}
+    return {**facts, **tried}
+
+
+def _is_ready(node: Node, facts: NodeFacts, *, synced: bool) -> bool:
+    workdir = facts.path(node.workdir) if node.workdir else None
+    there = synced or workdir is None or workdir.folder is True
+    started = facts.python is not None and not facts.python.problem
+    return facts.answered and started and there
+
+
+def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
+    job = cluster.job
+    python = facts.python.executable if facts.python else node.python or "python3"
+    composed: dict[str, Any] = {
+        "env": [[name, value, "asked"] for name, value in job.env],
+        "env_init": job.env_init,
+        "workdir": node.workdir or "/",
+        "path_first": posixpath.dirname(python),
+    }
+    command = {
+        "key": "job.check",
+        "argv": list(words_of(job.check, python)),
+        "limit_s": LIMIT_S,
+        "cwd": node.workdir,
+        "job": composed,
+    }
+    secrets = {name: os.environ[name] for name in job.env_from if name in os.environ}
+    body = json.dumps(secrets).encode()
+    return Request(op="read", args={"commands": [command]}, body=body)
+
+
+def _result(reply: Reply) -> CommandResult:
+    if not reply.ok:
+        return CommandResult(exit_code=None, words=f"{reply.state}: {reply.words}")
+    try:
+        answer = Answers.of(reply.last).command("job.check")
+    except ValueError as error:
+        return CommandResult(exit_code=None, words=str(error))
+    lines = (answer.text + "\n" + answer.words).strip().splitlines()[-LAST_LINES:]
+    if answer.state != "ok":
+        return CommandResult(exit_code=None, words=answer.why(), output="")
+    return CommandResult(exit_code=answer.exit_code, output="\n".join(lines))

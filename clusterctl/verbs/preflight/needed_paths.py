@@ -1,0 +1,58 @@
+"""What a job needs below workdir: the sync may bring it, so it is judged after that."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Generator
+from dataclasses import replace
+
+from clusterctl.checks.places import inside
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, judge
+
+CHECK = "storage.needs"
+
+
+def before_sync(cluster: Cluster) -> Cluster:
+    """Return the cluster without the needs that a sync may bring."""
+    brought = _brought(cluster)
+    return _needing(cluster, tuple(need for need in cluster.job.needs if need not in brought))
+
+
+def check_needs(
+    cluster: Cluster, pool: Pool, before: CheckResult
+) -> Generator[Event, None, CheckResult]:
+    """Judge what was left out before the sync, on top of that verdict."""
+    brought = _brought(cluster)
+    if not brought:
+        return before
+    now = yield from check(_needing(cluster, brought), pool, CheckOptions(only=(CHECK,)))
+    facts = {name: _joined(known, now.facts[name]) for name, known in before.facts.items()}
+    options = CheckOptions(code=False, strict=before.strict)
+    verdict = judge(cluster, facts, options, before.network)
+    return replace(verdict, seconds=before.seconds + now.seconds)
+
+
+def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
+    """Add what is known of further paths; of a node that is silent now nothing is known."""
+    if not now.answered:
+        return now
+    new = tuple(path for path in now.paths if before.path(path.path) is None)
+    return replace(before, paths=(*before.paths, *new))
+
+
+def _brought(cluster: Cluster) -> tuple[str, ...]:
+    nodes = [node for node in cluster.nodes if node.workdir]
+    return tuple(need for need in cluster.job.needs if any(_is_below(n, need) for n in nodes))
+
+
+def _is_below(node: Node, need: str) -> bool:
+    folder = posixpath.normpath(str(node.workdir)).rstrip("/") + "/"
+    return inside(node, need).startswith(folder)
+
+
+def _needing(cluster: Cluster, needs: tuple[str, ...]) -> Cluster:
+    return replace(cluster, job=replace(cluster.job, needs=needs))

@@ -1,0 +1,157 @@
+"""Ask the nodes' agents: the pool that is needed, the arguments, and what a reply means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.fanout import MultiStream
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.verbs.events import Progress
+from clusterctl.verbs.response_schema import ERROR, NOT_OURS, Schema, schema_error
+from clusterctl.wire import Message
+
+
+class Nodes(Protocol):
+    """The nodes of a cluster, reachable or not."""
+
+    cluster: Cluster
+
+    def open(self) -> Iterator[Reply]:
+        """Connect to all of them; yield each one's reply."""
+
+    def start(self, node: str, request: Request) -> Call:
+        """Start an operation on one of them."""
+
+    def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:
+        """Merge the messages of calls as they come."""
+
+    def call(
+        self, requests: Mapping[str, Request], *, timeout: float | None = None
+    ) -> Iterator[Reply]:
+        """Run one operation on each of the nodes; yield each one's reply as it ends."""
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> MultiStream:
+        """Run one operation on each of the nodes and merge their messages as they come."""
+
+
+def node_args(cluster: Cluster, node: Node) -> dict[str, object]:
+    """Return the arguments that name where a node keeps its parts of all runs."""
+    args: dict[str, object] = {"cluster": cluster.name, "node": node.name}
+    return args | ({"state": node.state} if node.state else {})
+
+
+def run_args(run: str, cluster: Cluster, node: Node) -> dict[str, object]:
+    """Return the arguments that name a node's part of a run."""
+    return {**node_args(cluster, node), "run": run}
+
+
+WORDS_LIMIT = 16 * 1024
+"""Characters of a node's own words that are passed on."""
+ANSWER_SECONDS = 60.0
+"""Longest a node may take to look through its runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeError:
+    """Why an operation did not do what it was asked for on one node."""
+
+    node: str
+    kind: str
+    """The operation's error kind, or the reply's state where the node did not answer."""
+    message: str
+    hint: str = ""
+    answered: bool
+    """The node answered: it is the operation that refused."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """The message, and what to do about it."""
+        return f"{self.message}; hint: {self.hint}" if self.hint else self.message
+
+
+def node_error(reply: Reply) -> NodeError | None:
+    """Return what went wrong; None: the operation came to its end."""
+    if not reply.ok:
+        where = f" ({reply.phase})" if reply.phase not in {"", reply.state} else ""
+        words = f": {reply.words}" if reply.words else ""
+        return NodeError(
+            node=reply.node,
+            kind=reply.state,
+            message=f"{reply.state}{where}{words}",
+            hint=reply.hint,
+            answered=False,
+        )
+    error = reply.last.head.get("error") if reply.messages else None
+    if not error:
+        return None
+    strange = schema_error(error, ERROR, "its error")
+    if strange:
+        return bad_output(reply.node, strange)
+    return NodeError(
+        node=reply.node,
+        kind=error["kind"],
+        message=error["message"][:WORDS_LIMIT],
+        hint=_harmless(error.get("hint") or ""),
+        answered=True,
+        details=error,
+    )
+
+
+def validated_answer(reply: Reply, shape: Schema) -> Mapping[str, Any] | NodeError:
+    """Return what a node's operation found, or why there is nothing of that shape."""
+    problem = node_error(reply)
+    if problem is not None:
+        return problem
+    head: Mapping[str, Any] = reply.last.head if reply.messages else {}
+    strange = schema_error(head, shape)
+    return bad_output(reply.node, strange) if strange else head
+
+
+def bad_output(node: str, strange: str) -> NodeError:
+    """Return the trouble with a node whose answer is none that its operation gives."""
+    message = f"{NOT_OURS}: {strange}"
+    return NodeError(node=node, kind="bad-output", message=message, answered=True)
+
+
+def _harmless(hint: str) -> str:
+    """Return a node's hint; nothing if a shell it is typed into would run more than one command."""
+    safe = re.sub(r"('[^']*')|;", lambda found: found[1] or ",", hint)
+    unquoted = re.sub(r"'[^']*'|`[a-z_]+:`", "", safe)
+    return "" if len(hint) > WORDS_LIMIT or re.search(r"[&|<>$`\"\\\n\r]", unquoted) else safe
+
+
+def call_all(
+    nodes: Nodes,
+    requests: Mapping[str, Request],
+    *,
+    phase: str,
+    timeout: float = ANSWER_SECONDS,
+) -> Generator[Progress, None, dict[str, Reply]]:
+    """Run one operation on each of some nodes, and say how far it is.
+
+    Args:
+        nodes: among which they are.
+        requests: by node.
+        phase: what is done, as the person reads it.
+        timeout: seconds for each of them.
+
+    Returns:
+        Each one's reply.
+    """
+    replies: dict[str, Reply] = {}
+    for reply in nodes.call(requests, timeout=timeout) if requests else ():
+        replies[reply.node] = reply
+        yield Progress(
+            phase=phase,
+            done=len(replies),
+            total=len(requests),
+            waiting_for=tuple(name for name in requests if name not in replies),
+        )
+    return replies

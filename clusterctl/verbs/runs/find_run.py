@@ -1,0 +1,153 @@
+"""Which run is meant: the one named, else the only live one, else the newest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.response_schema import RUNS
+from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, node_args, validated_answer
+from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, name_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    """What the nodes' folders know of a cluster's runs."""
+
+    runs: tuple[RunStatus, ...]
+    """The newest first."""
+    troubles: tuple[NodeError, ...]
+    """Nodes that could not be asked."""
+
+
+def discover(nodes: Nodes) -> Discovered:
+    """Ask every node for the parts of runs that it keeps."""
+    cluster = nodes.cluster
+    requests = {
+        node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
+    }
+    parts: dict[str, dict[str, Mapping[str, Any]]] = {}
+    troubles = []
+    for reply in nodes.call(requests, timeout=ANSWER_SECONDS):
+        told = validated_answer(reply, RUNS)
+        if isinstance(told, NodeError):
+            troubles.append(told)
+            continue
+        for part in told["runs"]:
+            # A run's name becomes a folder's here: what is none of ours is left out.
+            if run_id.cluster_of(part["run"]) == cluster.name:
+                parts.setdefault(part["run"], {})[reply.node] = part
+    views = [_view(cluster, run, found, troubles) for run, found in parts.items()]
+    views.sort(key=_age, reverse=True)
+    return Discovered(runs=tuple(views), troubles=tuple(troubles))
+
+
+class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)
+    """No run was named, and several are live."""
+
+    def __init__(self, views: Sequence[RunStatus]) -> None:
+        """Name them, and how to name one."""
+        titles = ", ".join(view.title for view in views)
+        hint = f"clusterctl status {views[0].run}"
+        super().__init__(f"several runs are live: {titles}", hint=hint)
+        self.runs = tuple(view.run for view in views)
+
+
+def find_named(found: Discovered, name: str) -> str:
+    """Return the id of a run by its id or by the user's name for it, the newest; else the word."""
+    by_id = (view.run for view in found.runs if view.run == name)
+    by_name = (view.run for view in found.runs if view.name == name)
+    return next(itertools.chain(by_id, by_name), name)
+
+
+def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
+    """Return the only live run, else the newest that anybody knows.
+
+    Args:
+        found: what the nodes know.
+        records: what this machine remembers.
+
+    Raises:
+        SeveralLive: several runs are live.
+        CouldNotTell: no run is known, and not every node answered.
+        ClusterError: no run is known.
+    """
+    live = [view for view in found.runs if view.live]
+    if len(live) > 1:
+        raise SeveralLive(live)
+    if live:
+        return live[0].run
+    # What a node has a part of comes before what was only ever refused.
+    ages = {view.run: _age(view) for view in found.runs}
+    ages = ages or {record.run: record.began for record in records}
+    if ages:
+        return max(ages, key=lambda run: (ages[run], run))
+    if found.troubles:
+        silent = "; ".join(f"{one.node}: {one.message}" for one in found.troubles)
+        raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
+    raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
+
+
+def to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
+    """Return the cluster with the nodes that have a part of a run or may get one, and its job."""
+    parts = {answer.node.name for answer in view.nodes if answer.part}
+    silent = {answer.node.name for answer in view.nodes if answer.failure}
+    planned = {node.name for node in record.cluster.nodes} if record else set()
+    wanted = parts | (planned - silent)
+    nodes = tuple(node for node in cluster.nodes if node.name in wanted)
+    job = record.cluster.job if record else cluster.job
+    return replace(cluster.with_nodes(nodes), job=job)
+
+
+def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
+    """Return the cluster with the nodes that have a part of a run, or may, and its command.
+
+    Raises:
+        CouldNotTell: no node knows the run, and not every node answered.
+        ClusterError: no node knows the run.
+    """
+    view = next((view for view in found.runs if view.run == run), None)
+    if view is not None:
+        job = replace(cluster.job, command=view.command or cluster.job.command)
+        nodes = tuple(answer.node for answer in view.nodes)
+        return replace(cluster.with_nodes(nodes), job=job)
+    message = f"run {run} is known neither here nor on the nodes of {cluster.name}"
+    if found.troubles:
+        silent = ", ".join(one.node for one in found.troubles)
+        raise CouldNotTell(f"{message}; {silent} did not answer")
+    raise ClusterError(message, hint="clusterctl runs lists those that are")
+
+
+def _view(
+    cluster: Cluster,
+    run: str,
+    parts: Mapping[str, Mapping[str, Any]],
+    troubles: Iterable[NodeError],
+) -> RunStatus:
+    silent = {one.node: one.message for one in troubles}
+    # A run may use some of the nodes only: one that answers and has no part did not take part.
+    answers = tuple(
+        NodeAnswer(node=node, part=parts.get(node.name), failure=silent.get(node.name, ""))
+        for node in cluster.nodes
+        if node.name in parts or node.name in silent
+    )
+    first = next(iter(parts.values()))
+    return RunStatus(
+        run=run,
+        cluster=cluster.name,
+        nodes=answers,
+        command=tuple(map(str, first.get("command") or ())),
+        name=name_of(parts.values()),
+        began=min((part["began"] for part in parts.values() if part.get("began")), default=None),
+    )
+
+
+def _age(view: RunStatus) -> float:
+    return view.began or 0.0

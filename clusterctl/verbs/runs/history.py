@@ -1,0 +1,105 @@
+"""The history that a run is part of: the run, those that it resumes, and what it took from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.verbs.rpc import run_args
+from clusterctl.verbs.runs.records import RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """A run of the history."""
+
+    run: str
+    began: float | None = None
+    """By the controller's clock; None: this machine has no record of it."""
+    world_size: int | None = None
+    taken: str = ""
+    """The checkpoint of an earlier run that this run was resumed from; empty: it began anew."""
+    taken_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A run and the runs it resumes, the newest first; never empty."""
+
+    runs: tuple[Ancestor, ...]
+
+    @property
+    def run(self) -> str:
+        """The run that is asked about."""
+        return self.runs[0].run
+
+    def args(self, cluster: Cluster, node: Node) -> dict[str, Any]:
+        """Return what a node needs to know to tell which run wrote a checkpoint."""
+        runs = [
+            {"run": run.run, "began": run.began, "world_size": run.world_size} for run in self.runs
+        ]
+        return {**run_args(self.run, cluster, node), "ancestors": runs, "now": time.time()}
+
+    def objection(self, one: Mapping[str, Any]) -> str:
+        """Say why a checkpoint is of another history; empty: it is of this one."""
+        if any(_same(run.taken, str(one["path"])) for run in self.runs):
+            return ""
+        names = [run.run for run in self.runs]
+        writer = str(one.get("run", ""))
+        if writer not in names:
+            by = f" ({writer} wrote it)" if writer else ""
+            if one.get("older"):
+                return f"it is older than {self.run}{by}"
+            return f"{self.run} did not write it{by}"
+        later = self.runs[: names.index(writer)]
+        steps = [run.taken_step for run in later if run.taken_step is not None]
+        step = one.get("step")
+        if steps and step is not None and step > min(steps):
+            return f"it is of {writer}, which was resumed from step {min(steps)}"
+        return ""
+
+
+def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> History:
+    """Follow the records from a run to the first that it resumes.
+
+    Args:
+        record: of the run.
+        find: returns the record of a run by its id; None: there is none.
+    """
+    runs: list[Ancestor] = []
+    known: RunRecord | None = record
+    name = record.run
+    while name and name not in {run.run for run in runs}:
+        resumed = (known.resumed if known else None) or {}
+        began = known.began if known and not known.discovered else None
+        size = dict(known.plan).get("world_size") if known else None
+        runs.append(
+            Ancestor(
+                run=name,
+                began=began,
+                world_size=size,
+                taken=str(resumed.get("checkpoint") or ""),
+                taken_step=resumed.get("step"),
+            )
+        )
+        name = str(resumed.get("run") or "")
+        known = find(name) if name else None
+    return History(runs=tuple(runs))
+
+
+def only(run: str) -> History:
+    """Return the history of a run of which nothing more is known."""
+    return History(runs=(Ancestor(run=run),))
+
+
+def _same(taken: str, path: str) -> bool:
+    """Tell whether a path as the job was given it is this absolute one."""
+    if not taken:
+        return False
+    return path == taken or (
+        not taken.startswith("/") and PurePosixPath(path).match(taken.removeprefix("./"))
+    )

@@ -1,0 +1,148 @@
+"""The runs of a cluster: what this machine remembers and what the nodes know, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.verbs.rpc import NodeError, Nodes
+from clusterctl.verbs.runs.find_run import Discovered, discover
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.status import find_cause
+from clusterctl.wire import SCHEMA, plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """A line of `clusterctl runs`."""
+
+    run: str
+    cluster: str
+    state: str
+    """A run's state, or `unknown` if nobody knows."""
+    began: float | None
+    nodes: tuple[str, ...]
+    command: tuple[str, ...]
+    name: str = ""
+    """The name that the person gave it."""
+    ended_by: str = ""
+    """Who ended it; of a launch that was refused, what refused it: `busy`, `start`, ..."""
+    checkpoint: str = ""
+    """The checkpoint that it went on from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunList:
+    """All runs, the newest first."""
+
+    runs: tuple[ListedRun, ...]
+    troubles: tuple[NodeError, ...]
+    """Nodes that could not be asked."""
+    rebuilt: tuple[str, ...] = ()
+    """Runs of which a record was made from what the nodes know."""
+
+    def __iter__(self) -> Iterator[ListedRun]:
+        """Iterate over the runs, the newest first."""
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        """Return how many runs there are."""
+        return len(self.runs)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `runs --json` prints."""
+        return {"schema": SCHEMA, **plain(self)}
+
+
+def runs(nodes: Nodes, records: Records) -> RunList:
+    """List what is known, by the records and by the nodes."""
+    return _listed(discover(nodes), nodes, records)
+
+
+def rebuild(nodes: Nodes, records: Records) -> RunList:
+    """Make a record of every run that the nodes know and this machine does not."""
+    found = discover(nodes)
+    known = {record.run for record in records.all(nodes.cluster.name)}
+    made = []
+    for view in found.runs:
+        if view.run not in known:
+            records.write(_record(nodes.cluster, view))
+            made.append(view.run)
+    return replace(_listed(found, nodes, records), rebuilt=tuple(made))
+
+
+def _listed(found: Discovered, nodes: Nodes, records: Records) -> RunList:
+    known = {record.run: record for record in records.all(nodes.cluster.name)}
+    seen = {view.run: view for view in found.runs}
+    listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
+    listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
+    return RunList(runs=tuple(listed), troubles=found.troubles)
+
+
+def _record(cluster: Cluster, view: RunStatus) -> RunRecord:
+    """Rebuild a run's record from what its nodes keep; its code and options are not known."""
+    parts = {answer.node.name: answer.part for answer in view.nodes if answer.part}
+    took_part = sorted(
+        (node for node in cluster.nodes if node.name in parts),
+        key=lambda node: int(parts[node.name].get("rank0") or 0),
+    )
+    job = replace(cluster.job, command=view.command)
+    first = parts[took_part[0].name]
+    return RunRecord(
+        run=view.run,
+        began=view.began or 0.0,
+        cluster=replace(cluster, nodes=tuple(took_part), job=job),
+        plan={"world_size": first.get("world_size")},
+        options={"name": view.name},
+        resumed=first.get("resumed"),
+        discovered=True,
+    )
+
+
+def _line(
+    nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus | None
+) -> ListedRun:
+    if record is None:
+        assert view is not None
+        view = _judged(nodes, view)
+        return ListedRun(
+            run=view.run,
+            cluster=view.cluster,
+            state=view.state,
+            began=view.began,
+            nodes=_names(answer.node for answer in view.nodes if answer.part),
+            command=view.command,
+            name=view.name,
+        )
+    end = records.end(record) or {}
+    if view is not None:
+        # A node that took no part may stay silent.
+        took_part = frozenset(node.name for node in record.cluster.nodes)
+        answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
+        view = _judged(nodes, replace(view, nodes=answers, remembered=end))
+    return ListedRun(
+        run=record.run,
+        cluster=record.cluster.name,
+        state=view.state if view else str(end.get("state", "unknown")),
+        ended_by=view.ended_by if view else str(end.get("ended_by", "")),
+        began=record.began,
+        nodes=_names(record.cluster.nodes),
+        command=record.cluster.job.command,
+        name=str(record.options.get("name") or (view.name if view else "")),
+        checkpoint=str((record.resumed or {}).get("checkpoint", "")),
+    )
+
+
+def _judged(nodes: Nodes, view: RunStatus) -> RunStatus:
+    """Ask the nodes for the first cause where it decides the state, as `status` does."""
+    if not view.contested:
+        return view
+    took_part = nodes.cluster.with_nodes(tuple(answer.node for answer in view.nodes))
+    return replace(view, first_cause=find_cause(nodes, took_part, view))
+
+
+def _names(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(node.name for node in nodes)

@@ -1,0 +1,110 @@
+"""Delete what nodes and this machine keep of old runs: never of one that lives, or may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.response_schema import PRUNED
+from clusterctl.verbs.rpc import NodeError, Nodes, node_args, validated_answer
+from clusterctl.verbs.runs.find_run import discover
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_status import RunStatus
+
+KEPT = 10
+"""Ended runs that are kept where nobody says how many."""
+PRUNE_SECONDS = 600.0
+"""Longest a node may take to delete."""
+SETTLED = 24 * 3600.0
+"""Seconds after which a run that no node knows is not one that is just about to start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A run that could not be deleted, or may not have ended."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What pruning came to."""
+
+    removed: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    """Besides the newest: runs that are not known to have ended everywhere."""
+    troubles: tuple[NodeError, ...]
+    """Nodes that could not be asked; then nothing is deleted."""
+
+
+def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
+    """Delete all but the newest ended runs of the cluster, on its nodes and on this machine.
+
+    Args:
+        nodes: of the cluster.
+        records: of this machine.
+        keep: how many of the ended runs stay.
+    """
+    found = discover(nodes)
+    if found.troubles:
+        return Pruned(removed=(), kept=(), troubles=found.troubles)
+    known = {record.run: record for record in records.all(nodes.cluster.name)}
+    seen = {view.run: view for view in found.runs}
+    ages: dict[str, float] = {}
+    kept = []
+    for run in {**known, **seen}:
+        view, record = seen.get(run), known.get(run)
+        why = _why_kept(nodes, records, view, record)
+        if why:
+            kept.append(Kept(run=run, why=why))
+        else:
+            ages[run] = (record.began if record else view.began if view else None) or 0.0
+    newest_first = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
+    failed, troubles = _remove(nodes, newest_first[keep:])
+    removed = []
+    for run in newest_first[keep:]:
+        if run in failed:
+            kept.append(Kept(run=run, why=failed[run]))
+        elif not troubles:
+            records.remove(nodes.cluster.name, run)
+            removed.append(run)
+    return Pruned(removed=tuple(removed), kept=tuple(kept), troubles=troubles)
+
+
+def _why_kept(
+    nodes: Nodes, records: Records, view: RunStatus | None, record: RunRecord | None
+) -> str:
+    """Say why a run is not known to have ended; empty: it has."""
+    going = [answer.node.name for answer in view.nodes if not answer.end] if view else []
+    if going:
+        return f"it has not ended on {', '.join(going)}; `stop` settles that"
+    if record is None or records.end(record) is not None:
+        return ""
+    asked = {node.name for node in nodes.cluster.nodes}
+    others = [node.name for node in record.cluster.nodes if node.name not in asked]
+    if others:
+        return f"{', '.join(others)} is not in the inventory, and may know it"
+    young = time.time() - record.began < SETTLED
+    return "no node knows how it ended" if view is None and young else ""
+
+
+def _remove(nodes: Nodes, runs: Sequence[str]) -> tuple[Mapping[str, str], tuple[NodeError, ...]]:
+    """Delete runs on all nodes; return why some were not, and the nodes that did not answer."""
+    failed: dict[str, str] = {}
+    troubles = []
+    requests = {
+        node.name: Request(op="prune", args={**node_args(nodes.cluster, node), "runs": list(runs)})
+        for node in nodes.cluster.nodes
+        if runs
+    }
+    for reply in nodes.call(requests, timeout=PRUNE_SECONDS):
+        told = validated_answer(reply, PRUNED)
+        if isinstance(told, NodeError):
+            troubles.append(told)
+            continue
+        for run, why in told["kept"].items():
+            failed[run] = f"{reply.node}: {why}"
+    return failed, tuple(troubles)

@@ -1,0 +1,219 @@
+"""What this machine remembers of runs: a cache; the truth is in the folders on the nodes.
+
+    <state>/<cluster>/<run>/
+        record.json   what was launched, on what, from which code, after which findings
+        dirty.diff    what the code had beyond its commit
+        end.json      how it ended, once somebody has seen that
+
+`<state>` is `$CLUSTERCTL_STATE`, else the user's state folder. Folders are 0700 and files 0600;
+values of `env_from` are never here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from clusterctl.errors import ClusterError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.options import Options
+from clusterctl.state_folder import VARIABLE, state_folder
+from clusterctl.verbs.response_schema import (
+    RECORDED_END,
+    RECORDED_PLAN,
+    RECORDED_RESUME,
+    schema_error,
+)
+from clusterctl.verbs.runs import cluster_record, run_id
+from clusterctl.verbs.runs.type_check import fits, hints
+from clusterctl.wire import SCHEMA, plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What was launched."""
+
+    run: str
+    began: float
+    """Seconds since 1970, UTC, of the controller."""
+    cluster: Cluster
+    """The nodes that ran, the master first, and the job as it ran."""
+    source: str = ""
+    """The folder that was synced."""
+    tree: str = ""
+    """Hash of what was synced."""
+    commit: str = ""
+    dirty: bool = False
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Mapping[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The launch's own options, which a resume takes over."""
+    resumed: Mapping[str, Any] | None = None
+    """`run` and `checkpoint` that it went on from."""
+    discovered: bool = False
+    """Rebuilt from the nodes: what they do not know is missing."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "schema": SCHEMA,
+            **{name: plain(getattr(self, name)) for name in self.__slots__ if name != "cluster"},
+            "cluster": cluster_record.cluster_document(self.cluster),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `document` gave, keys of other versions left out.
+
+        Raises:
+            Exception: it is damaged.
+        """
+        known = {name: document[name] for name in cls.__slots__ if name in document}
+        known["cluster"] = cluster_record.cluster_from_document(document["cluster"])
+        known["findings"] = tuple(document.get("findings", ()))
+        record = cls(**known)
+        if not (record.cluster.nodes and fits(record, cls) and _fits_within(record)):
+            raise ValueError("expected a run's record, found other values in it")
+        return record
+
+
+class Records:
+    """The records under one folder."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        """Take the folder; it is made when something is written."""
+        self.root = root or state_folder()
+
+    def folder(self, cluster: str, run: str) -> Path:
+        """Return the folder of a run's record."""
+        return self.root / cluster / run
+
+    def write(self, record: RunRecord, *, diff: str = "") -> Path:
+        """Keep a record; return its folder.
+
+        Raises:
+            ClusterError: it cannot be written.
+        """
+        folder = self.folder(record.cluster.name, record.run)
+        try:
+            for made in (self.root, folder.parent, folder):
+                made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if diff:
+                _write(folder / "dirty.diff", diff)
+            _write(folder / "record.json", json.dumps(record.document(), indent=1) + "\n")
+        except OSError as error:
+            raise ClusterError(
+                f"cannot keep the run's record in {folder}: {error.strerror}",
+                hint=f"make it writable, or set {VARIABLE} to another folder",
+            ) from error
+        return folder
+
+    def read(self, cluster: str, run: str) -> RunRecord | None:
+        """Return a run's record; None: there is none that can be read."""
+        document = _read(self.folder(cluster, run) / "record.json")
+        try:
+            record = RunRecord.from_document(document) if document else None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+        # Its name is part of commands to type: nothing but its folder's, and one without quotes.
+        if record is None or (record.cluster.name, record.run) != (cluster, run):
+            return None
+        return record if run_id.is_word(run) else None
+
+    def find(self, run: str) -> RunRecord | None:
+        """Return the record of a run, by its id or by the name it was given (the newest)."""
+        records = self.all()
+        by_id = (record for record in records if record.run == run)
+        by_name = (record for record in records if record.options.get("name") == run)
+        return next(itertools.chain(by_id, by_name), None)
+
+    def to_resume(self, run: str | None, cluster: str) -> RunRecord:
+        """Return the record of the run to resume: the one named, else the cluster's newest.
+
+        Raises:
+            ClusterError: there is none on this machine.
+        """
+        if run:
+            record = self.find(run)
+            missing = f"run {run} has no record on this machine"
+        else:
+            record = next(iter(self.all(cluster)), None)
+            missing = f"no run of cluster {cluster} has a record on this machine"
+        if record is None:
+            hint = "clusterctl runs --discover rebuilds records from what the nodes know"
+            raise ClusterError(missing, hint=hint)
+        return record
+
+    def all(self, cluster: str | None = None) -> list[RunRecord]:
+        """Return all records, or those of one cluster, the newest first."""
+        names = [(path.parent.name, path.name) for path in self._folders()]
+        read = (self.read(*name) for name in names if cluster in {None, name[0]})
+        return sorted(filter(None, read), key=lambda record: record.began, reverse=True)
+
+    def write_end(self, record: RunRecord, end: Mapping[str, Any]) -> None:
+        """Remember how a run ended; a folder that has gone meanwhile is no trouble."""
+        try:
+            text = json.dumps({"schema": SCHEMA, **end}, indent=1) + "\n"
+            _write(self.folder(record.cluster.name, record.run) / "end.json", text)
+        except OSError:
+            return
+
+    def end(self, record: RunRecord) -> Mapping[str, Any] | None:
+        """Return how a run ended, where somebody has seen that."""
+        end = _read(self.folder(record.cluster.name, record.run) / "end.json")
+        return None if end is None or schema_error(end, RECORDED_END) else end
+
+    def remove(self, cluster: str, run: str) -> None:
+        """Forget a run; one that is not remembered is no trouble.
+
+        Raises:
+            ClusterError: its folder cannot be deleted.
+        """
+        folder = self.folder(cluster, run)
+        if folder not in self._folders():
+            return  # nor does a name lead elsewhere
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise ClusterError(f"cannot delete {error.filename}: {error.strerror}") from error
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self.root.glob("*/*") if (path / "record.json").is_file()]
+
+
+def _fits_within(record: RunRecord) -> bool:
+    """Tell whether what verbs read in a record's tables is as they expect it."""
+    options = {name: value for name, value in record.options.items() if value is not None}
+    return (
+        not schema_error(record.plan, RECORDED_PLAN)
+        and (record.resumed is None or not schema_error(record.resumed, RECORDED_RESUME))
+        and fits(options.get("name", ""), str)
+        and all(
+            fits(options[name], kind) for name, kind in hints(Options).items() if name in options
+        )
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, for this user only."""
+    new = path.with_name(path.name + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,330 @@
+"""What the nodes' `tail` operations send, put together: lines, events, how each part ended.
+
+Every file is read by byte offset: after a broken connection reading goes on where the last whole
+line ended, so no line is lost and none comes twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.logs.entry import Piece, Source
+from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
+from clusterctl.logs.lines import Chunk, LineSplitter
+from clusterctl.logs.sanitize import uncoloured
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.events import Event, NodeEvent, Notice
+from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
+from clusterctl.verbs.rpc import NodeError, bad_output, node_error, run_args
+from clusterctl.wire import Message
+
+EVENTS = "events.jsonl"
+KEPT_LINES = 100
+"""The last lines of each rank that are kept, to tell why it ended."""
+KEPT_BYTES = 12 * 1024
+"""Of all of them together: there may be thousands of ranks."""
+LINE_BYTES = 2000
+"""Of each of them: a line may be a megabyte long, and is to be read by a person."""
+END_BYTES = 16 * 1024
+"""Of each log that are read to say why a run ended."""
+ENDS = frozenset({"peer-bad-end", "peer-lost", "supervisor-died", "rank-ended", "launcher-ended"})
+"""Events that may tell why a run ended."""
+EVENTS_LIMIT, LOGS_LIMIT = 4096, 1024
+"""Of one node that are kept."""
+UNFINISHED_BYTES = 16 * 1024 * 1024
+"""Of all lines of one node that have no end yet; beyond, they are passed on in pieces."""
+SMALL_BYTES = UNFINISHED_BYTES // LOGS_LIMIT
+"""Of a line that is left out of account: all logs together have as many twice."""
+MESSAGE_LIMIT = 1024 * 1024
+"""Bytes of a message's JSON, and of a log that it brings; a node sends a quarter of it at most."""
+STRANGE_LIMIT = 100
+"""Messages that are none of a run's, after which no more of a node is read."""
+_TEXTS = ("kind", "by", "peer", "node", "lost", "message")
+_NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
+
+
+class RunLog:
+    """A run's logs and events, as far as they were read."""
+
+    def __init__(self, run: str, cluster: Cluster, *, judged: bool = True) -> None:
+        """Know nothing yet; `judged`: the first cause will be asked for."""
+        self.run = run
+        self.cluster = cluster
+        self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
+        self.parts: dict[str, Mapping[str, Any]] = {}
+        """The NodeRun of each node whose part has been read to its end."""
+        self._strange: dict[str, str] = {}
+        """What is wrong with what a node said of its part at the end."""
+        self._strangers: dict[str, int] = {}
+        """How many messages of a node were none of a run's."""
+        self._clock_events: dict[str, Mapping[str, Any]] = {}
+        self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
+        """By node and file."""
+        self._events_read: dict[str, int] = {}
+        self.goes_on = False
+        """Reading on comes next: a line without its end is kept until then."""
+        self._kept = KEPT_LINES if judged else 0
+        self._cut = False
+        """Logs are read from somewhere within."""
+        self._nested = False
+        """It was told that ranks start a launcher each."""
+        self._clocks: dict[str, float] = {}
+        """Seconds that each node's clock is ahead of the master's."""
+
+    def follow_request(self, node: str) -> Request:
+        """Return the request that reads on from here until the node's part is over."""
+        return self._request(node, follow=True)
+
+    def read_request(self, node: str, *, lines: int = 0) -> Request:
+        """Return the request that reads what there is; with `lines` at least the last so many."""
+        request = self._request(node, follow=False)
+        self._cut = bool(lines)
+        return replace(request, args={**request.args, "lines": lines}) if lines else request
+
+    def copy_request(self, node: str) -> Request:
+        """Return the request for what there is, in an order that suits copying files."""
+        request = self._request(node, follow=False)
+        return replace(request, args={**request.args, "by_file": True})
+
+    def go_on(self) -> None:
+        """Forget that what there is was read to its end: reading on comes next."""
+        self.parts.clear()
+        self.goes_on = self._cut = False
+
+    def end_request(self, node: str, part: Mapping[str, Any]) -> Request:
+        """Return the request for the events and the end of each log of a node's part."""
+        args = run_args(self.run, self.cluster, self.cluster.node(node))
+        logs = ["launcher.log", *(f"ranks/{rank['rank']}.log" for rank in part.get("ranks", ()))]
+        begin = {EVENTS: 0, **dict.fromkeys(logs, -END_BYTES)}
+        return _tail({**args, "from": begin, "follow": False})
+
+    def take(self, node: str, message: Message, *, now: float) -> Iterator[Event | Piece]:
+        """Take one message of a node's `tail`; `now` is the time of day.
+
+        Yields:
+            The lines that are whole now, what happened on the node, and gaps.
+        """
+        head = message.head
+        strange = tail_schema_error(head) or _wrong_length(message)
+        if strange:
+            yield from self._note(node, strange, is_last="node" in head)
+        elif "event" in head:
+            yield from self._happened(node, head)
+        elif "data" in head or "pieces" in head:
+            for block in _blocks(message, now):
+                yield from self._data(node, block, now)
+        elif "node" in head:
+            self.parts[node] = head["node"]
+            yield from self._finish(node, now)
+
+    def trouble(self, reply: Reply) -> NodeError | None:
+        """Return why a node's part was not read to its end; None: it was."""
+        strange = self._strange.get(reply.node) or "it says nothing of its part"
+        if self.is_hopeless(reply.node):
+            return bad_output(reply.node, strange)
+        wrong = node_error(reply)
+        return wrong if wrong or reply.node in self.parts else bad_output(reply.node, strange)
+
+    def is_hopeless(self, node: str) -> bool:
+        """Say whether a node has sent so much that is none of a run's that no more is read."""
+        return self._strangers.get(node, 0) > STRANGE_LIMIT
+
+    @property
+    def finished(self) -> bool:
+        """Every node's part was read to its end and has ended well."""
+        return all(self.parts.get(name, {}).get("state") == "finished" for name in self.events)
+
+    def reports(self) -> list[NodeReport]:
+        """Return what is known of each node, for the search of the first cause."""
+        return [
+            NodeReport(
+                node=name,
+                events=(*events, *filter(None, [self._clock_events.get(name)])),
+                last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
+            )
+            for name, events in self.events.items()
+        ]
+
+    def first_cause(self) -> FirstCause | None:
+        """Return why the run ended badly, as far as it was read."""
+        return first_cause(self.reports())
+
+    def _request(self, node: str, *, follow: bool) -> Request:
+        begin = {EVENTS: self._events_read.get(node, 0)}
+        for file, log in self._logs[node].items():
+            # What was a part of a line is read again, from the line's beginning.
+            begin[file] = log.splitter.offset
+            log.splitter = LineSplitter(log.splitter.offset)
+        args = run_args(self.run, self.cluster, self.cluster.node(node))
+        return _tail({**args, "from": begin, "follow": follow, "packed": True})
+
+    def _happened(self, node: str, head: Mapping[str, Any]) -> Iterator[Event]:
+        begin, behind = head.get("offset"), head.get("next")
+        if isinstance(begin, int) and begin < self._events_read.get(node, 0):
+            return
+        if isinstance(behind, int):
+            self._events_read[node] = behind
+        self._keep(node, head["event"])
+        if head["event"]["kind"] == "clock":
+            self._clocks[node] = NodeReport(node=node, events=(head["event"],)).clock[0]
+        yield NodeEvent(node=node, event=head["event"])
+        if head["event"]["kind"] == "nested-launcher" and not self._nested:
+            self._nested = True
+            yield self._warn_of_nested(node, head["event"])
+
+    def _keep(self, node: str, event: Mapping[str, Any]) -> None:
+        """Keep of an event what the search of the first cause reads."""
+        if event["kind"] == "clock":
+            self._clock_events[node] = event
+        elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
+            texts = {key: str(event[key])[:LINE_BYTES] for key in _TEXTS if event.get(key)}
+            numbers = {key: event[key] for key in _NUMBERS if key in event}
+            ordered = bool(event.get("ordered"))
+            self.events[node].append({**texts, **numbers, "ordered": ordered})
+
+    def _note(self, node: str, strange: str, *, is_last: bool) -> Iterator[Event]:
+        """Note what is none of a run's; of the last answer `node_error` tells."""
+        if not is_last and node not in self._strange:
+            yield Notice(node=node, level="warning", text=f"{NOT_OURS}: {strange}")
+        self._strange[node] = strange
+        self._strangers[node] = self._strangers.get(node, 0) + 1
+
+    def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Notice:
+        """Say that ranks start a launcher each, and what to type instead."""
+        from clusterctl.plan.nested import once_a_node  # noqa: PLC0415  (few runs have one)
+
+        what = f"rank {event.get('rank')} started {event.get('launcher')} of its own"[:100]
+        once = once_a_node(self.cluster.job.command)
+        text = f"{what}, and so may every rank; to run the script once a node: {once}"
+        return Notice(node=node, level="warning", text=text)
+
+    def _data(self, node: str, block: _Block, now: float) -> Iterator[Event | Piece]:
+        file, offset, body = block.file, block.offset, block.body
+        log = self._logs[node].get(file)
+        if log is None:
+            if len(self._logs[node]) >= LOGS_LIMIT:
+                yield from self._note(node, f"it has more than {LOGS_LIMIT} logs", is_last=False)
+                return
+            source = Source(node=node, rank=block.rank)
+            log = self._logs[node][file] = _LogFile(source, offset, self._kept)
+            log.begins_within = self._cut and offset > 0
+        received = log.splitter.received
+        if block.dropped > 0:
+            text = f"{block.dropped} bytes of {file} were dropped: its disk was nearly full"
+            yield Notice(node=node, level="warning", text=text)
+        if offset > received:
+            text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
+            if block.dropped <= 0:
+                yield Notice(node=node, level="warning", text=text)
+            yield from log.pieces(log.splitter.finish(), now)
+            log.splitter = LineSplitter(offset)
+        elif offset < received:
+            body = body[received - offset :]
+        time = block.time - self._clocks.get(node, 0.0)
+        yield from log.pieces(log.splitter.feed(body), time)
+        if log.unfinished > SMALL_BYTES and self._unfinished(node) > UNFINISHED_BYTES:
+            yield from log.pieces(log.splitter.finish(), time)
+
+    def _unfinished(self, node: str) -> int:
+        return sum(log.unfinished for log in self._logs[node].values())
+
+    def _finish(self, node: str, now: float) -> Iterator[Piece]:
+        if self.goes_on and not self.parts[node].get("end"):
+            return
+        for log in self._logs[node].values():
+            yield from log.pieces(log.splitter.finish(), now)
+
+
+class _Block(NamedTuple):
+    """Bytes of one log that came together."""
+
+    file: str
+    rank: int | None
+    offset: int
+    time: float
+    """When they were written, by the node's clock."""
+    dropped: int
+    """Bytes before them that are lost."""
+    body: bytes
+
+
+def _wrong_length(message: Message) -> str:
+    """Say that a message has not the bytes that its pieces tell of; empty if it has."""
+    pieces = message.head.get("pieces") if "data" not in message.head else None
+    told = sum(end - begin for _, _, begin, end, _, _ in pieces or ())
+    return f"its pieces are {told} bytes" if pieces and told != len(message.body) else ""
+
+
+def _blocks(message: Message, now: float) -> Iterator[_Block]:
+    """Yield what a message brings of logs: bytes of one, or pieces of several."""
+    head, body = message.head, message.body
+    if "data" in head:
+        time, dropped = float(head.get("time") or now), head.get("dropped") or 0
+        yield _Block(str(head["data"]), head.get("rank"), int(head["offset"]), time, dropped, body)
+        return
+    start = 0
+    for file, rank, begin, end, time, dropped in head["pieces"]:
+        behind = start + end - begin
+        yield _Block(file, rank, begin, time or now, dropped, body[start:behind])
+        start = behind
+
+
+class _LogFile:
+    """One log of a node, as far as it was read."""
+
+    __slots__ = ("_kept", "_last", "_size", "begins_within", "source", "splitter")
+
+    def __init__(self, source: Source, offset: int, kept: int) -> None:
+        self.source = source
+        self._kept = kept
+        self.splitter = LineSplitter(offset)
+        self._last: deque[bytes] = deque()
+        self._size = 0
+        self.begins_within = False
+        """The first bytes are of a line that began before, and are left out."""
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines, those of progress bars left out."""
+        return tuple(uncoloured(data.decode("utf-8", "backslashreplace")) for data in self._last)
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a line whose end is still to come."""
+        return self.splitter.received - self.splitter.offset
+
+    def pieces(self, chunks: list[Chunk], time: float) -> Iterator[Piece]:
+        """Yield these lines as pieces, and keep the last of them."""
+        for chunk in chunks:
+            whole = chunk
+            if self.begins_within:
+                whole, self.begins_within = chunk.without_first(), False
+            if whole.data:
+                if self._kept:
+                    self._keep(whole)
+                yield Piece(self.source, whole, time)
+
+    def _keep(self, chunk: Chunk) -> None:
+        last = self._last
+        for line in chunk.last(self._kept).lines():
+            if line.ending == "\r" or not line.data.strip():
+                continue
+            data = _cut(line.data)
+            self._size += len(data)
+            last.append(data)
+        while self._size > KEPT_BYTES or len(last) > self._kept:
+            self._size -= len(last.popleft())
+
+
+def _tail(args: Mapping[str, object]) -> Request:
+    limit = MESSAGE_LIMIT
+    return Request(op="tail", args=args, head_limit=limit, body_limit=limit)
+
+
+def _cut(data: bytes) -> bytes:
+    """Return a line without what nobody reads of it."""
+    return data if len(data) <= LINE_BYTES else data[:LINE_BYTES] + b" ..."

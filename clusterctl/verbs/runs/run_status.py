@@ -1,0 +1,262 @@
+"""What all nodes' answers about a run amount to: its state, its nodes, its ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.wire import SCHEMA, plain
+
+RunState = Literal[
+    "queued", "starting", "running", "hung", "stopping", "restarting",
+    "finished", "failed", "stopped", "lost", "unreachable",
+]  # fmt: skip
+
+LIVE = frozenset({"starting", "running", "stopping"})
+BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
+"""States that have a cause, which is looked for in the nodes' events."""
+_CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
+    "exit": ("failed", "job"),
+    "signal": ("failed", "job"),
+    "launcher": ("failed", "job"),
+    "supervisor": ("failed", "supervisor"),
+    "start-timeout": ("failed", "start-timeout"),
+    "node-lost": ("lost", "lost"),
+}
+"""Kind of the first cause → the run's state, and who ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What one node said about a run."""
+
+    node: Node
+    part: Mapping[str, Any] | None = None
+    """Its NodeRun; None: it knows nothing of the run, or did not answer."""
+    failure: str = ""
+    """Why it did not answer; empty: it did."""
+
+    @property
+    def state(self) -> str:
+        """The state of its part: NodeRun's, or `unreachable`, or `absent`."""
+        if self.failure:
+            return "unreachable"
+        return str(self.part["state"]) if self.part else "absent"
+
+    @property
+    def ranks(self) -> Sequence[Mapping[str, Any]]:
+        """Its ranks."""
+        return self.part.get("ranks", ()) if self.part else ()
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """How its part ended; empty: it has not, as far as we know."""
+        return (self.part.get("end") if self.part else None) or {}
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `status --json` shows a node."""
+        part = self.part or {}
+        return {
+            "node": self.node.name,
+            "host": self.node.host,
+            "state": self.state,
+            "rank0": part.get("rank0"),
+            "ranks": len(self.ranks),
+            "joined": sum(1 for rank in self.ranks if rank.get("joined")),
+            "supervisor": part.get("supervisor"),
+            "end": part.get("end"),
+            "message": self.failure,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The newest checkpoint that looks complete."""
+
+    path: str
+    step: int | None
+    time: float
+    format: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """A run as `status` shows it."""
+
+    run: str
+    cluster: str
+    nodes: tuple[NodeAnswer, ...]
+    """In launch order."""
+    checkpoint: Checkpoint | None = None
+    first_cause: FirstCause | None = None
+    command: tuple[str, ...] = ()
+    name: str = ""
+    """The user's own name for it."""
+    began: float | None = None
+    remembered: Mapping[str, Any] | None = None
+    """How it ended, as this machine saw it; counts if no node knows, or not every node answers."""
+
+    @property
+    def title(self) -> str:
+        """Its id, with the user's own name for it."""
+        return f"{self.run} ({self.name})" if self.name else self.run
+
+    @property
+    def known(self) -> bool:
+        """Some node has a part of it."""
+        return any(node.part for node in self.nodes)
+
+    @property
+    def state(self) -> RunState:
+        """The run's state; the first cause decides if several nodes ended it, each its own way."""
+        remembered: RunState | None = (self._memory or {}).get("state")
+        if remembered:
+            return remembered
+        state = state_of(self.nodes)
+        if self.first_cause is not None and state in BAD_ENDS:
+            return _CAUSED[self.first_cause.kind][0]
+        return state
+
+    @property
+    def _memory(self) -> Mapping[str, Any] | None:
+        """How it ended as remembered, if the nodes do not tell."""
+        end = self.remembered
+        if not end or end.get("state") == "unreachable":
+            return None
+        unsure = not self.known or state_of(self.nodes) == "unreachable"
+        return {"state": "lost", **end} if unsure else None
+
+    @property
+    def contested(self) -> bool:
+        """It ended badly, and only the nodes' events can tell which of several ends came first."""
+        ends = [answer.end.get("by", "") for answer in self.nodes]
+        own = [by for by in ends if by != "peer"]
+        bad = any(answer.part and answer.state != "finished" for answer in self.nodes)
+        return bad and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
+
+    @property
+    def live(self) -> bool:
+        """Something of it is still there, as far as we know."""
+        return any(node.state in LIVE for node in self.nodes)
+
+    @property
+    def ended(self) -> float | None:
+        """When its last part was over; None while it lives, or if that is not known."""
+        ends = [node.end for node in self.nodes]
+        # A node's earlier version kept only when the end began.
+        times = [float(end.get("over") or end.get("time") or 0.0) for end in ends]
+        over = not self.live and self.state not in {"unreachable", "lost"}
+        return max(times, default=0.0) or None if over else None
+
+    @property
+    def last_line(self) -> Mapping[str, Any] | None:
+        """What was printed last, on any node: `node`, `rank`, `line`, `age_s`."""
+        lines = [
+            {"node": node.node.name, "rank": None, **node.part["last"]}
+            for node in self.nodes
+            if node.part and node.part.get("last")
+        ]
+        return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
+
+    @property
+    def silent(self) -> tuple[NodeAnswer, ...]:
+        """The nodes that did not answer."""
+        return tuple(node for node in self.nodes if node.failure)
+
+    @property
+    def ended_by(self) -> str:
+        """Who ended it: as `status --json` has it; empty while it runs, or if nobody knows."""
+        if self._memory:
+            return str(self._memory.get("ended_by", ""))
+        if self.live or not self.known or self.state == "unreachable":
+            return ""
+        if self.first_cause is not None and self.state in BAD_ENDS:
+            return _CAUSED[self.first_cause.kind][1]
+        return ended_by(self.nodes)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        ranks = [
+            {**rank, "node": answer.node.name} for answer in self.nodes for rank in answer.ranks
+        ]
+        cause = plain(self.first_cause)
+        if cause:
+            cause["exit_status"] = self.first_cause.exit_status if self.first_cause else None
+        return {
+            "schema": SCHEMA,
+            "run": self.run,
+            "cluster": self.cluster,
+            "name": self.name or None,
+            "state": self.state,
+            "ended_by": self.ended_by or None,
+            "began": self.began,
+            "ended": self.ended,
+            "command": list(self.command),
+            "nodes": [answer.document() for answer in self.nodes],
+            "ranks": sorted(ranks, key=lambda rank: rank.get("rank", -1)),
+            "last_line": plain(self.last_line),
+            "checkpoint": plain(self.checkpoint),
+            "first_cause": cause,
+        }
+
+
+def name_of(parts: Iterable[Mapping[str, Any]]) -> str:
+    """Return the user's own name for a run, of which these are the parts."""
+    return next((str(part["name"]) for part in parts if part.get("name")), "")
+
+
+def state_of(nodes: Iterable[NodeAnswer]) -> RunState:
+    """Sum the nodes up: live while any part lives, else by what ended it.
+
+    A bad end of one node is the run's; a good one takes all nodes: what a node that does not
+    answer would say is not known.
+    """
+    answers = tuple(nodes)
+    states = {answer.state for answer in answers}
+    unknown = "unreachable" in states and not _all_ranks_known(answers)
+    if states & LIVE:
+        return _live_state(states)
+    if not any(answer.part for answer in answers):
+        return "unreachable" if unknown else "lost"
+    by = ended_by(answers)
+    if by == "lost":
+        return "lost"
+    if by != "stop" and states & {"failed", "stopped", "lost"}:
+        return "failed"
+    if unknown:
+        return "unreachable"
+    return "stopped" if by == "stop" else "finished"
+
+
+def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:
+    """Tell whether the nodes that answer have all ranks: then the others took no part."""
+    total = max(((answer.part or {}).get("world_size") or 0 for answer in answers), default=0)
+    return 0 < total <= sum(len(answer.ranks) for answer in answers)
+
+
+def _live_state(states: set[str]) -> RunState:
+    if "stopping" in states or states & {"failed", "stopped"}:
+        return "stopping"
+    # Not whether ranks have joined: a job may have no rendezvous, and `joined` says it anyway.
+    return "starting" if "starting" in states else "running"
+
+
+def ended_by(nodes: Iterable[NodeAnswer]) -> str:
+    """Name what ended a run: a rank of its own wins over what followed from that.
+
+    Else what came first: a part that was lost may be stopped later, to clear up.
+    """
+    answers = tuple(nodes)
+    ends = [answer.end for answer in answers if answer.end]
+    failed = any(end.get("state") == "failed" for end in ends)
+    if failed and any(end.get("by") in {"rank", "launcher"} for end in ends):
+        return "job"
+    order = ("start-timeout", "stop", "lost", "supervisor")
+    told = [end for end in ends if end.get("by") in order]
+    if told:
+        first = min(told, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))
+        return str(first["by"])
+    return "lost" if any(answer.state == "lost" for answer in answers) else "job"

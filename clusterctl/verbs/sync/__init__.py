@@ -1,0 +1,1 @@
+"""Mirror the current folder to the nodes: who shares a folder, what may be deleted."""

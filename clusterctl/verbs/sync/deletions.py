@@ -1,0 +1,137 @@
+"""Which deletions a sync may make unasked: not the command's files, nor most of what was placed."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterctl.checks.wording import counted
+from clusterctl.errors import SyncRefused
+from clusterctl.sync.mirror import planned_deletions
+from clusterctl.wire import Message
+
+FEW = 5
+"""So many deletions from the folder that placed the files are the person's own doing."""
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOrigin:
+    """Where files are placed from."""
+
+    host: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletions:
+    """What a sync would delete on one node."""
+
+    node: str
+    paths: tuple[str, ...]
+    """Files that an earlier sync placed and the folder here lacks."""
+    moved: int
+    """How many of them are here under another name."""
+    placed: int
+    """Files that the earlier sync placed."""
+    origin: SyncOrigin | None
+    """Where that one placed them from; None: it did not record that."""
+
+
+def deletions_of(node: str, plan: Message) -> Deletions:
+    """Read a node's plan; what makes no sense in it is taken as nothing known."""
+    head = plan.head
+    numbers = {name: _whole(head.get(name)) for name in ("moved", "placed")}
+    return Deletions(
+        node=node,
+        paths=planned_deletions(plan),
+        moved=numbers["moved"],
+        placed=numbers["placed"],
+        origin=_origin(head.get("from")),
+    )
+
+
+def refusal(
+    found: Sequence[Deletions],
+    *,
+    here: SyncOrigin,
+    command: Sequence[str],
+    workdirs: Mapping[str, str],
+    launching: bool,
+) -> SyncRefused | None:
+    """Return why a sync is not to delete what it would; None: it may.
+
+    Args:
+        found: what it would delete, by node.
+        here: the folder that is synced.
+        command: the words of the job's command: files that they name are wanted there.
+        workdirs: of each node.
+        launching: a launch or a resume wants the sync, and could do without.
+    """
+    for one in found:
+        paths = set(one.paths)
+        named = [p for p in _named(command, workdirs[one.node]) if p in paths]
+        if named or _most(one, here):
+            alike = [other for other in found if other.paths == one.paths]
+            return _refused(one, named, [other.node for other in alike], here, launching=launching)
+    return None
+
+
+def _most(one: Deletions, here: SyncOrigin) -> bool:
+    """Say whether most of what was placed would go, with all copies of its content."""
+    lost = len(one.paths) - one.moved
+    if one.origin == here:
+        return lost > FEW and 2 * lost > one.placed
+    return lost > 0 and 2 * lost >= one.placed
+
+
+def _refused(
+    one: Deletions, named: list[str], nodes: list[str], here: SyncOrigin, *, launching: bool
+) -> SyncRefused:
+    placed = "that were synced"
+    if one.origin is not None:
+        placed += f" from {one.origin.host}:{one.origin.folder}"
+    count = f"{len(one.paths)} of {counted(one.placed, 'file')}"
+    first = named or list(one.paths)
+    names = ", ".join(first[:SHOWN]) + (", …" if len(one.paths) > SHOWN else "")
+    why = " that the command needs" if named else ""
+    message = f"this folder lacks {count} {placed} ({', '.join(nodes)}): {names}{why}"
+    ways = []
+    if one.origin is not None and one.origin != here:
+        there = "" if one.origin.host == here.host else f" on {shlex.quote(one.origin.host)}"
+        ways.append(f"cd {shlex.quote(one.origin.folder)}{there}")
+    elif one.origin is None:
+        ways.append("cd to the folder of the code")
+    if launching:
+        ways.append("--no-sync to run what is there")
+    ways.append("--delete to delete them on the nodes")
+    return SyncRefused(message, hint=", or ".join(ways))
+
+
+def _named(command: Iterable[str], workdir: str) -> Iterator[str]:
+    """Yield the paths in workdir that the words of a command may name."""
+    words = list(command)
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "-m":
+            module = word.replace(".", "/")
+            yield from (f"{module}.py", f"{module}/__main__.py")
+        for name in (word, word.partition("=")[2]):
+            if name:
+                path = posixpath.normpath(posixpath.join(workdir, name))
+                yield posixpath.relpath(path, posixpath.normpath(workdir))
+
+
+def _origin(known: object) -> SyncOrigin | None:
+    """Read where files came from; a host may say anything, and this becomes a command to type."""
+    if not isinstance(known, dict):
+        return None
+    host, folder = str(known.get("host")), str(known.get("folder"))
+    plain = re.fullmatch(r"[\w.-]+", host) and folder.startswith("/") and folder.isprintable()
+    return SyncOrigin(host=host, folder=folder) if plain else None
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

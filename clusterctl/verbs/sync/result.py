@@ -1,0 +1,88 @@
+"""What a sync did on each node, and what the nodes have by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clusterctl.wire import plain
+
+SyncState = Literal["unchanged", "updated", "shared", "source", "failed", "unreachable"]
+
+EXIT_NOT_DONE = 1
+EXIT_COULD_NOT_TELL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSync:
+    """What the sync did on one node."""
+
+    node: str
+    state: SyncState
+    """shared: another node on the same filesystem was given the files; source: its workdir is
+    the folder that is synced."""
+    workdir: str
+    sent: int = 0
+    """Files that differed."""
+    deleted: int = 0
+    deleted_paths: tuple[str, ...] = ()
+    """The first of them."""
+    set_aside: tuple[str, ...] = ()
+    """The user's files that had to make way, now in .clusterctl/replaced/ there."""
+    words: str = ""
+    hint: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """The node has the tree."""
+        return self.state not in {"failed", "unreachable"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    """How a folder is mirrored."""
+
+    deletes: bool = False
+    """Delete also what the command names, or most of what was placed."""
+    command: tuple[str, ...] = ()
+    """The words of the command that is launched then."""
+    launching: bool = False
+    """A launch or a resume wants it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    """What the nodes have now."""
+
+    schema: int = 1
+    cluster: str
+    source: str
+    tree: str
+    """The hash that was proven on every node that is ok."""
+    files: int
+    bytes: int
+    commit: str | None
+    dirty: bool
+    diff: str
+    """The uncommitted changes, as a patch."""
+    nodes: tuple[NodeSync, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Every node has the tree."""
+        return all(node.ok for node in self.nodes)
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 where a node could not be brought to it, 3 where only answers are missing."""
+        if self.ok:
+            return 0
+        failed = any(node.state == "failed" for node in self.nodes)
+        return EXIT_NOT_DONE if failed else EXIT_COULD_NOT_TELL
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON; the patch is left to the run's record, it can be megabytes."""
+        document: dict[str, Any] = plain(self)
+        del document["diff"]
+        return document

@@ -1,0 +1,81 @@
+"""Which nodes see the same folder, and whose live run keeps it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What one node sees in its workdir."""
+
+    node: str
+    tokens: tuple[str, ...]
+    """Those of the nodes' tokens that lie there, in one order for all nodes."""
+    run: Mapping[str, Any] | None
+    """Who runs in that folder on this node; None: nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFolder:
+    """One folder, and the nodes that share it."""
+
+    token: str
+    """The first that all its nodes see."""
+    nodes: tuple[str, ...]
+    user: NodeView | None
+    """A node where a run works in it, asked for or not; None: nobody uses it."""
+
+
+def mutually_seen(sights: Iterable[NodeView], tokens: Mapping[str, str]) -> list[NodeView]:
+    """Believe no node that it shares a folder with another which does not see it there.
+
+    Args:
+        sights: what each node claims to see.
+        tokens: by node, the one that it left in its folder; nodes without one are only readers.
+    """
+    sights = list(sights)
+    seen = {sight.node: sight.tokens for sight in sights}
+    owners = {token: node for node, token in tokens.items()}
+
+    def believed(sight: NodeView, token: str) -> bool:
+        own, owner = tokens.get(sight.node), owners.get(token)
+        return None in {own, owner} or own == token or own in seen.get(str(owner), ())
+
+    found = []
+    for sight in sights:
+        kept = tuple(token for token in sight.tokens if believed(sight, token))
+        # Whoever left a token has that folder, even where it is seen no more.
+        own_only = (tokens[sight.node],) if sight.node in tokens else ()
+        found.append(replace(sight, tokens=kept or own_only))
+    return found
+
+
+def shared_folders(sights: Iterable[NodeView]) -> list[SharedFolder]:
+    """Return the folders that nodes see, each with the nodes that see it."""
+    nodes: dict[str, list[str]] = {}
+    users: dict[str, NodeView] = {}
+    for sight in sights:
+        if not sight.tokens:
+            continue  # a folder of its own, that none of the nodes asked for shares
+        nodes.setdefault(sight.tokens[0], []).append(sight.node)
+        if sight.run is not None:
+            users.setdefault(sight.tokens[0], sight)
+    return [
+        SharedFolder(token=token, nodes=tuple(names), user=users.get(token))
+        for token, names in nodes.items()
+    ]
+
+
+def describe_user(node: str, user: NodeView) -> str:
+    """Say which run keeps a node's folder from being changed."""
+    run = user.run or {}
+    who = f"{run.get('run')} of {run.get('user', 'someone')}"
+    if not run.get("run"):
+        who = f"an unknown run (pid {run.get('pid', '?')} of uid {run.get('uid', '?')})"
+    words = f"{who} is running"
+    if user.node == node:
+        return f"{words} here with other files"
+    return f"{words} on {user.node}, which shares this folder, with other files"

@@ -1,0 +1,354 @@
+"""Mirror the current folder into each node's workdir, and prove that it is there."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.lock import lock_name
+from clusterctl.sync.mirror import Placement
+from clusterctl.sync.source import SourceTree, read_source, token_in
+from clusterctl.sync.two_phase import TwoPhaseCommit
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.response_schema import ABORTED, PLACED, SEEN, TREE, Schema
+from clusterctl.verbs.rpc import NodeError, node_error, validated_answer
+from clusterctl.verbs.sync.placements import Placements, why_different
+from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
+from clusterctl.verbs.sync.shared_folders import (
+    NodeView,
+    describe_user,
+    mutually_seen,
+    shared_folders,
+)
+
+__all__ = ["NodeSync", "SyncOptions", "SyncResult", "sync"]
+
+SYNC_SECONDS = 600.0
+"""Longest a node may take to compare its folder."""
+SEEN_SECONDS = 20.0
+"""Longest a node may take to look for tokens; a node that was left out may be a broken one."""
+CLEAR_SECONDS = 5.0
+"""Longest that taking tokens away may hold up the end; a later sync removes what stays."""
+LARGE = 1 << 30
+"""From so many bytes on it is said that this is more than code."""
+
+
+class SyncPool(Protocol):
+    """What a sync needs of `transport.pool.Pool`."""
+
+    def begin(self) -> None:
+        """Begin to connect to all nodes."""
+
+    def call(
+        self, requests: Mapping[str, Request], *, timeout: float | None = None
+    ) -> Iterable[Reply]:
+        """Run one operation on each node."""
+
+    def mirror(self, placements: Mapping[str, Placement]) -> Iterable[Reply]:
+        """Bring a folder of each node to a tree."""
+
+
+def sync(
+    cluster: Cluster, pool: SyncPool, source: Path, options: SyncOptions | None = None
+) -> Generator[Event, None, SyncResult]:
+    """Mirror `source` into every node's workdir.
+
+    Raises:
+        UsageError: a node has no workdir, or the folder is not one to mirror.
+        SyncRefused: it would delete too much; nothing was changed.
+    """
+    began = time.monotonic()
+    homeless = [node.name for node in cluster.nodes if not node.workdir]
+    if homeless:
+        message = f"{', '.join(homeless)}: no workdir in the inventory: where shall the code go?"
+        raise UsageError(message, hint=f"add `workdir: /a/path` to {cluster.file or 'hosts.yaml'}")
+    pool.begin()  # while the folder is read here
+    found = read_source(source, leave_out=_checkpoints(cluster, source))
+    if found.size > LARGE:
+        text = f"{len(found.listing)} files with {found.size >> 20} MiB are to be mirrored"
+        yield Notice(text=f"{text}; name what is not code in .clusterctlignore", level="warning")
+    work = _Sync(cluster, pool, found, options or SyncOptions())
+    yield from work.run()
+    nodes = tuple(work.done[node.name] for node in cluster.nodes)
+    for node in nodes:
+        if node.set_aside:
+            names = ", ".join(node.set_aside[:5]) + (", …" if len(node.set_aside) > 5 else "")  # noqa: PLR2004
+            text = f"changed there, kept in {node.workdir}/.clusterctl/replaced: {names}"
+            yield Notice(text=text, level="warning", node=node.node)
+    return SyncResult(
+        cluster=cluster.name,
+        source=str(source),
+        tree=found.tree,
+        files=len(found.listing),
+        bytes=found.size,
+        commit=found.commit,
+        dirty=found.dirty,
+        diff=found.diff,
+        nodes=nodes,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _checkpoints(cluster: Cluster, source: Path) -> list[str]:
+    """Return where the job writes, relative to the folder: never part of the code."""
+    path = cluster.job.checkpoints
+    if not path:
+        return []
+    for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
+        if Path(path).is_relative_to(base):
+            return [str(Path(path).relative_to(base))]
+    return [] if Path(path).is_absolute() else [str(Path(path))]
+
+
+@dataclass(slots=True)
+class _Sync:
+    """One sync under way: each step asks only the nodes that the step before left open."""
+
+    cluster: Cluster
+    pool: SyncPool
+    source: SourceTree
+    options: SyncOptions
+    done: dict[str, NodeSync] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    """Nodes that may have left a token which is still there."""
+
+    def run(self) -> Generator[Event, None, None]:
+        """Compare; find who shares a filesystem; give each filesystem the files; prove."""
+        self.tokens = {node.name: secrets.token_hex(8) for node in self.cluster.nodes}
+        own = secrets.token_hex(8)
+        try:
+            different = yield from self._compare()
+            if not different:
+                return
+            with token_in(self.source.folder, own):
+                groups = yield from self._groups(different, own)
+            if own in groups:
+                self._prove([n for n in groups.pop(own) if n.name in different], "source")
+            yield from self._place([nodes[0] for nodes in groups.values()])
+            for first, *rest in groups.values():
+                others = [node for node in rest if node.name in different]
+                if not self.done[first.name].ok:
+                    self._like_first(first, others)
+                    continue
+                cleared = {first.name, *(node.name for node in rest)}
+                self.asked = [name for name in self.asked if name not in cleared]
+                if others:
+                    self._prove(others, "shared")
+            yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+        finally:
+            self._clear()
+
+    def _compare(self) -> Generator[Event, None, list[str]]:
+        """Ask all nodes; return the names of those that do not have the tree."""
+        requests = {
+            node.name: Request(
+                op="tree",
+                args={
+                    "workdir": node.workdir,
+                    "tree": self.source.tree,
+                    "token": self.tokens[node.name],
+                },
+            )
+            for node in self.cluster.nodes
+        }
+        different = []
+        for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
+            head = self._head(reply, TREE)
+            if head is None:
+                continue
+            if head["equal"]:
+                self._note(reply.node, "unchanged")
+            else:
+                self.asked.append(reply.node)
+                different.append(reply.node)
+            total = len(self.cluster.nodes)
+            yield Progress(phase="compare", done=len(self.done) + len(different), total=total)
+        return different
+
+    def _groups(
+        self, different: list[str], own: str
+    ) -> Generator[Event, None, dict[str, list[Node]]]:
+        """Return the nodes by folder; `own` is the key of those that see our own folder.
+
+        Nodes that have the tree already are among them: they are to keep it until all have it.
+        Nodes that were left out are asked too: a run of theirs may work in a folder that one of
+        ours shares.
+        """
+        nodes = [n for n in self.cluster.nodes if n.name in different or self._is_ok(n.name)]
+        sights = []
+        for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
+            ours = reply.node in self.tokens
+            told = validated_answer(reply, SEEN)
+            if isinstance(told, NodeError) and not ours:
+                text = "not known whether a run there works in a folder that is to be changed"
+                yield Notice(text=f"{text}: {told.message}", level="warning", node=reply.node)
+                continue
+            head = self._head(reply, SEEN)
+            if head is not None:
+                seen = tuple(head["seen"])
+                sights.append(NodeView(node=reply.node, tokens=seen, run=head.get("busy")))
+        groups: dict[str, list[Node]] = {}
+        for found in shared_folders(mutually_seen(sights, self.tokens)):
+            shared = [node for node in nodes if node.name in found.nodes]
+            if found.user is None or found.token == own:
+                groups[found.token] = shared
+                continue
+            open_nodes = [node for node in shared if node.name in different]
+            if not open_nodes:
+                groups[found.token] = shared
+            for node in open_nodes:
+                self._fail(node.name, describe_user(node.name, found.user), _HINTS["running"])
+        # Those that lack something first: one of them is given the files.
+        return {
+            token: sorted(shared, key=lambda node: node.name not in different)
+            for token, shared in groups.items()
+            if shared
+        }
+
+    def _seen(self, nodes: list[Node], own: str) -> dict[str, Request]:
+        """Ask these nodes and those left out which tokens they see."""
+        tokens = [own, *(self.tokens[node.name] for node in nodes)]
+        others = [node for node in self.cluster.left_out if node.workdir]
+        return {
+            node.name: Request(
+                op="seen",
+                args={
+                    "workdir": node.workdir,
+                    "tokens": tokens,
+                    "lock": lock_name(self.cluster, node),
+                },
+            )
+            for node in (*nodes, *others)
+        }
+
+    def _place(self, firsts: list[Node]) -> Generator[Event, None, None]:
+        """Give the files to one node of each filesystem, all at once, once all may be changed.
+
+        Raises:
+            SyncRefused: too much would be deleted.
+        """
+        if not firsts:
+            return
+        tokens = tuple(self.tokens.values())
+        placing = Placements(self.cluster, self.source, self.options, tokens)
+        together = TwoPhaseCommit(sorted(node.name for node in firsts), placing.agree)
+        try:
+            for reply in self.pool.mirror(placing.placements(firsts, together)):
+                aborted = reply.ok and "aborted" in reply.last.head
+                head = self._head(reply, ABORTED if aborted else PLACED)
+                if head is not None:
+                    self._judge(reply.node, head)
+                elif _kind(reply) == "locked":
+                    together.abort()
+                together.withdraw(reply.node)
+                yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+        finally:
+            together.abort()
+        if placing.refused is not None:
+            raise placing.refused
+
+    def _judge(self, name: str, head: Mapping[str, Any]) -> None:
+        if "aborted" in head:
+            self._fail(name, "left as it is, as not all nodes could be changed", "")
+            return
+        changed = head["need"] or head["deleted"] or head["set_aside"]
+        if changed or not self._is_ok(name):
+            self._note(name, "updated")
+        self.done[name] = replace(
+            self.done[name],
+            sent=head["need"],
+            deleted=head["deleted"],
+            deleted_paths=tuple(head.get("deleted_paths") or ()),
+            set_aside=tuple(head["set_aside"]),
+        )
+        if not head["equal"]:
+            workdir = self.done[name].workdir
+            words, hint = why_different(self.source, workdir, head["sent"], head["different"])
+            self._fail(name, words, hint)
+
+    def _prove(self, nodes: list[Node], state: SyncState) -> None:
+        """Have nodes that were given nothing themselves read every file."""
+        body = self.source.encoded
+        requests = {
+            node.name: Request(
+                op="tree",
+                args={"workdir": node.workdir, "tree": self.source.tree, "fresh": True},
+                body=body,
+            )
+            for node in nodes
+        }
+        for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
+            head = self._head(reply, TREE)
+            if head is None:
+                continue
+            if head["equal"]:
+                self._note(reply.node, state)
+            else:
+                different = ", ".join(head.get("different") or ())
+                words = f"sees other contents in its workdir: {different}"
+                self._fail(reply.node, words, "is the shared filesystem healthy? sync again")
+
+    def _like_first(self, first: Node, others: list[Node]) -> None:
+        for node in others:
+            self._fail(
+                node.name, f"shares its workdir with {first.name}, where the sync failed", ""
+            )
+
+    def _clear(self) -> None:
+        """Take the tokens away; whatever of it fails is not worth a word."""
+        args = {"tokens": list(self.tokens.values())}
+        requests = {
+            name: Request(op="clear", args={"workdir": self.cluster.node(name).workdir, **args})
+            for name in self.asked
+        }
+        for _ in self.pool.call(requests, timeout=CLEAR_SECONDS):
+            pass
+
+    def _is_ok(self, name: str) -> bool:
+        return name in self.done and self.done[name].ok
+
+    def _head(self, reply: Reply, shape: Schema) -> Mapping[str, Any] | None:
+        """Return what a node answered; None: it is noted why there is nothing."""
+        wrong = validated_answer(reply, shape)
+        if not isinstance(wrong, NodeError):
+            return wrong
+        if not wrong.answered:
+            self._note(reply.node, "unreachable", wrong.message, wrong.hint)
+            return None
+        words, holder = wrong.message, wrong.details.get("holder")
+        if wrong.kind == "busy" and holder:
+            words = describe_user(reply.node, NodeView(node=reply.node, tokens=(), run=holder))
+        self._fail(reply.node, words, wrong.hint or _HINTS.get(wrong.kind, ""))
+        return None
+
+    def _fail(self, name: str, words: str, hint: str) -> None:
+        self._note(name, "failed", words, hint)
+
+    def _note(self, name: str, state: SyncState, words: str = "", hint: str = "") -> None:
+        workdir = str(self.cluster.node(name).workdir)
+        before = self.done.get(name) or NodeSync(node=name, state=state, workdir=workdir)
+        self.done[name] = replace(before, state=state, words=words, hint=hint)
+
+
+def _kind(reply: Reply) -> str:
+    wrong = node_error(reply)
+    return wrong.kind if wrong is not None else ""
+
+
+_HINTS = {
+    "busy": "wait for that run to end, or stop it",
+    "silent": "its file server hangs, or its mount: try `ls` there",
+    "running": "stop that run, or wait for its end",
+    "in-the-way": "move it away on that node, or choose another workdir",
+    "squatted": "remove it on that node, or choose another workdir",
+    "workdir": "make the folder there, or correct `workdir` in the inventory",
+}
+"""What to do about an error of `node.mirror.mirror` or `node.mirror.sync_diff`, by its kind."""

@@ -1,0 +1,222 @@
+"""The agent as a process: what it answers, what its children inherit, how it ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clusterctl.node.agent import loader, main
+from clusterctl.node.agent.call_channel import BEAT_SECONDS, CallChannel, OperationError
+from clusterctl.transport import agent
+from clusterctl.wire import Message, read_message
+
+MARKER = b"the-marker\n"
+DONE = 30
+"""Seconds that an agent may take to end on a busy machine."""
+
+
+class Agent:
+    """An agent that runs as a child, as over SSH."""
+
+    def __init__(self, request: Message, *, python: str = "", marker: bytes = MARKER) -> None:
+        self.process = subprocess.Popen(
+            ["/bin/sh", "-c", agent.COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.stdin.write(agent.opening(marker, python) + request.encode())
+        assert self.stdout.read(len(marker)) == marker
+
+    def receive(self) -> Message | None:
+        return read_message(io.BufferedReader(self.stdout))  # type: ignore[type-var]
+
+    def send(self, message: Message) -> None:
+        self.stdin.write(message.encode())
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        try:
+            self.process.wait(DONE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def echo() -> Iterator[Agent]:
+    started = Agent(Message({"op": "echo", "args": {"a": 1}}, b"body"))
+    reader = io.BufferedReader(started.stdout)  # type: ignore[type-var]
+    started.receive = lambda: read_message(reader)  # type: ignore[method-assign]
+    yield started
+    started.close()
+
+
+def test_a_dialogue(echo: Agent) -> None:
+    assert echo.receive() == Message({"args": {"a": 1}}, b"body")
+    for number in range(3):
+        echo.send(Message({"n": number}, b"x" * number))
+        assert echo.receive() == Message({"n": number}, b"x" * number)
+    echo.send(Message({"last": True}))
+    assert echo.receive() == Message({"last": True})
+    assert echo.receive() == Message({"count": 4, "end": True})
+    assert echo.receive() is None
+    assert echo.process.wait(DONE) == 0
+
+
+def test_a_heartbeat_while_nothing_else_is_said(echo: Agent) -> None:
+    echo.receive()
+    began = time.monotonic()
+    assert echo.receive() == Message({"beat": True})
+    assert time.monotonic() - began < 2 * BEAT_SECONDS
+
+
+def test_it_ends_when_the_controller_has_gone(echo: Agent) -> None:
+    echo.receive()
+    echo.stdin.close()
+    echo.stdout.close()
+    assert echo.process.wait(DONE) is not None
+
+
+def test_children_inherit_no_descriptor_of_the_channel(echo: Agent) -> None:
+    echo.receive()
+    folder = Path(f"/proc/{echo.process.pid}")
+    assert {str((folder / "fd" / n).readlink()) for n in "012"} == {"/dev/null"}
+    for path in (folder / "fdinfo").iterdir():
+        flags = int(path.read_text().split("flags:")[1].split()[0], 8)
+        assert int(path.name) <= 2 or flags & os.O_CLOEXEC, (folder / "fd" / path.name).readlink()
+
+
+def test_the_command_leaves_no_shell_behind(echo: Agent) -> None:
+    assert Path(f"/proc/{echo.process.pid}/comm").read_text().startswith("python")
+
+
+def test_the_command_is_plain_for_every_login_shell() -> None:
+    assert not set(agent.COMMAND) & set("\\\n!^~{}`")
+    assert agent.COMMAND.count("'") == 2
+    for python in ("/opt/env/bin/python", "/a b/python", "$(id)", "/x;y", "relative", None):
+        opening = agent.opening(MARKER, python)
+        line = opening.split(b"\n")[1].decode()
+        assert line == (python if python == "/opt/env/bin/python" else "")
+
+
+def pythons() -> dict[str, tuple[int, int]]:
+    """Return every Python 3 that is installed here, with its version."""
+    folders = [Path("/usr/bin"), Path("/usr/local/bin")]
+    folders += sorted(Path("~/.pyenv/versions").expanduser().glob("3.*/bin"))
+    found = {sys.executable: sys.version_info[:2]}
+    for folder in folders:
+        for path in folder.glob("python3.*"):
+            if re.fullmatch(r"python3\.[0-9]+", path.name):
+                found[str(path)] = (3, int(path.name.partition(".")[2]))
+    return found
+
+
+PYTHONS = pythons()
+
+
+@pytest.mark.parametrize("python", [path for path in PYTHONS if PYTHONS[path] >= (3, 9)])
+def test_every_interpreter_here_imports_all_of_the_agent(python: str, tmp_path: Path) -> None:
+    program = tmp_path / "agent.py"
+    # The last lines call a function; here all modules are imported in its place.
+    program.write_bytes(loader.program().partition(b"module, _, function")[0])
+    with program.open("a") as file:
+        file.write("for name in sorted(sources): __import__(name)\nprint(len(sources))\n")
+    done = subprocess.run(
+        [python, "-X", "utf8", "-I", "-S", str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{len(loader.read_sources())}\n", done.stderr
+
+
+def test_the_program_calls_a_function_with_words(tmp_path: Path) -> None:
+    path = tmp_path / "agent.py"
+    path.write_bytes(loader.program())
+    command = [
+        sys.executable,
+        "-X",
+        "utf8",
+        "-I",
+        "-S",
+        str(path),
+        "clusterctl.node.agent.main:find",
+        "hello",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "function hello" in done.stderr  # sys.exit prints what is no number
+
+
+def test_an_operation_error_is_an_answer() -> None:
+    def fails(args: dict[str, object], body: bytes, link: CallChannel) -> Message:
+        raise OperationError("busy", "taken", holder={"run": "r"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "find", lambda _op: fails)
+        found = main.answer(Message({"op": "x"}), channel=None)  # type: ignore[arg-type]
+    assert found.head == {"error": {"kind": "busy", "message": "taken", "holder": {"run": "r"}}}
+
+
+def test_a_crash_is_an_answer_with_its_traceback() -> None:
+    found = main.answer(Message({"op": "no-such"}), channel=None)  # type: ignore[arg-type]
+    assert found.head["crash"] == "KeyError: 'no-such'"
+    assert "Traceback" in found.head["traceback"]
+
+
+@pytest.mark.parametrize("python", [path for path in PYTHONS if PYTHONS[path] < (3, 9)])
+def test_an_interpreter_that_is_too_old_hands_over(python: str, tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to(python)
+    # Without /usr/bin/python3 in the list the old one on PATH comes first.
+    command = agent.COMMAND.replace("set -- /usr/bin/python3 python3", "set -- python3")
+    request = Message({"op": "hello", "args": {}}).encode()
+    for last, status in ((sys.executable, 0), (None, agent.NO_PYTHON)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            input=agent.opening(MARKER, last) + request,
+            capture_output=True,
+            check=False,
+            env={"PATH": f"{tmp_path}:/nowhere"},
+        )
+        assert done.returncode == status, done.stderr
+        assert done.stdout.startswith(MARKER) == (status == 0)
+
+
+def test_a_killed_agent_leaves_no_process_behind(echo: Agent) -> None:
+    echo.receive()
+    group = {process.pid for process in psutil.Process(echo.process.pid).children(recursive=True)}
+    os.kill(echo.process.pid, signal.SIGTERM)
+    assert echo.process.wait(DONE) == -signal.SIGTERM
+    assert not any(map(psutil.pid_exists, group))
+
+
+def test_what_every_check_runs_imports_nothing_slow(tmp_path: Path) -> None:
+    sources = loader.program().decode("latin-1").partition("module, _, function")[0]
+    look = "import sys, clusterctl.node.agent.main, clusterctl.node.probe.probe\n"
+    look += "import clusterctl.node.probe.peer_probe"
+    program = tmp_path / "program.py"
+    code = f"# coding: latin-1\n{sources}\n{look}\nprint(*sys.modules)"
+    program.write_text(code, encoding="latin-1")
+    python = [sys.executable, "-X", "utf8", "-I", "-S", str(program)]
+    imported = subprocess.run(python, capture_output=True, check=True, text=True).stdout.split()
+
+    # Each of them takes as long as a fifth of Python's own start, or several together.
+    slow = {"json", "re", "enum", "typing", "socket", "threading", "glob", "signal", "importlib"}
+    assert slow & set(imported) == set()
+    assert "clusterctl.node.probe.tokens" in imported

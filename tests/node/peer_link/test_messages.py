@@ -1,0 +1,40 @@
+"""An ending that a peer reports is fit to be acted on, or refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from clusterctl.node.peer_link.messages import ending_in
+from clusterctl.node.supervisor.shutdown import signal_number
+from tests.damage import ANY_JSON, damaged_json
+
+ENDING = {
+    "by": "stop", "reason": "why", "node": "w0", "exit_code": 1, "rank": None,
+    "grace": 5.0, "signal": "INT", "file": None, "killed_by": None, "lost": None,
+}  # fmt: skip
+
+
+def test_an_ending_is_passed_on_as_it_is() -> None:
+    assert ending_in({"ending": ENDING}) == ENDING
+
+
+@pytest.mark.parametrize("grace", [float("nan"), float("inf"), -1, 10**400])
+def test_a_grace_that_no_timer_can_wait_is_refused(grace: float) -> None:
+    with pytest.raises(ValueError, match="grace of an ending"):
+        ending_in({"ending": {**ENDING, "grace": grace}})
+
+
+@given(damaged_json(ENDING) | ANY_JSON)
+def test_anything_else_is_refused(value: Any) -> None:
+    try:
+        ending = ending_in({"ending": value})
+    except ValueError:
+        return
+    assert all(isinstance(ending[key], str) for key in ("by", "reason", "node"))
+    assert signal_number(ending.get("signal") or "TERM") > 0
+    assert 0 <= ending.get("grace", 0.0) < 10**9
+    json.dumps(ending)

@@ -1,0 +1,412 @@
+"""The link: only this run's supervisors, what they say, and what their silence says."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.peer_link import master, tls_channel
+from clusterctl.node.peer_link.master import Master
+from clusterctl.node.peer_link.messages import PeerEvents
+from clusterctl.node.peer_link.peer_link import NoPeers, connect
+from clusterctl.node.peer_link.tls_channel import client_context
+from clusterctl.node.peer_link.worker import Clock, Worker
+from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.plan.certificate import Identity, make_identity
+
+IDENTITY = make_identity("lab-1")
+
+
+class Heard:
+    """What a side was told, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, object]] = []
+
+    def said(self) -> PeerEvents:
+        return PeerEvents(
+            ending=lambda message: self.all.append(("ending", message)),
+            lost=lambda node, _words: self.all.append(("lost", node)),
+            joined=lambda node: self.all.append(("joined", node)),
+            clock=lambda offset, error: self.all.append(("clock", (offset, error))),
+        )
+
+    def of(self, kind: str) -> list[object]:
+        return [what for each, what in self.all if each == kind]
+
+
+class Link:
+    """A master and its workers in one reactor."""
+
+    def __init__(
+        self, workers: int = 2, *, lost_after: float = 5.0, address: str = "127.0.0.1"
+    ) -> None:
+        self.reactor = Reactor()
+        self.address = address
+        self.lost_after = lost_after
+        self.names = ["master", *(f"w{n}" for n in range(workers))]
+        self.heard = {name: Heard() for name in self.names}
+        self.sides: list[Master | Worker] = []
+        self.master = self.side("master", 0, IDENTITY)
+        assert isinstance(self.master, Master)
+
+    def side(self, name: str, port: int, identity: Identity, token: str = "") -> Master | Worker:
+        job: dict[str, Any] = {
+            "node": name,
+            "nnodes": len(self.names),
+            "node_rank": self.names.index(name),
+            "address": self.address,
+            "workers": self.names[1:],
+            "master": {"node": "master"},
+            "link": {
+                "address": self.address,
+                "port": port,
+                "certificate": identity.certificate,
+                "lost_after": self.lost_after,
+            },
+        }
+        secrets = {"token": token or identity.token, "key": identity.key}
+        made = connect(self.reactor, job, secrets, self.heard[name].said())
+        assert not isinstance(made, NoPeers)
+        self.sides.append(made)
+        return made
+
+    def worker(self, n: int, identity: Identity = IDENTITY, token: str = "") -> Master | Worker:
+        return self.side(f"w{n}", self.master.port, identity, token)
+
+    def until(self, condition: object, seconds: float = 60.0) -> None:
+        until = time.monotonic() + seconds
+        while not condition():  # type: ignore[operator]
+            assert time.monotonic() < until, {n: h.all for n, h in self.heard.items()}
+            self.turn()
+
+    def live(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.turn()
+
+    def close(self) -> None:
+        """Close the workers, wait until the master has noticed, and close the master."""
+        for side in self.sides[1:]:
+            side.close()
+        self.until(lambda: len(self.reactor._selector.get_map()) <= 1)
+        self.master.close()
+
+    def turn(self) -> None:
+        self.reactor.after(0.02, lambda: None)
+        self.reactor.turn()
+
+
+@contextmanager
+def link(
+    workers: int = 2, *, lost_after: float = 5.0, address: str = "127.0.0.1"
+) -> Iterator[Link]:
+    made = Link(workers, lost_after=lost_after, address=address)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_supervisors_are_linked_over_ipv6_too(ipv6: str) -> None:
+    with link(1, address=ipv6) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing and not worker.missing)
+
+
+def test_an_end_is_told_to_all_at_once() -> None:
+    with link() as net:
+        workers = [net.worker(0), net.worker(1)]
+        net.until(lambda: not net.master.missing)
+        workers[1].send_ending({"by": "rank", "node": "w1", "reason": "why"})
+        net.until(lambda: net.heard["w0"].of("ending"))
+        for name in ("master", "w0"):
+            assert net.heard[name].of("ending")[0] == {"by": "rank", "node": "w1", "reason": "why"}
+        for worker in workers:
+            worker.send_bye("failed")
+        net.until(lambda: net.master.acknowledged and all(w.acknowledged for w in workers))
+        assert net.master.all_done
+        for worker in workers:
+            worker.close()
+
+
+def test_who_comes_late_hears_of_the_end_too() -> None:
+    with link() as net:
+        net.master.send_ending({"by": "stop", "node": "master", "reason": "why"})
+        worker = net.worker(0)
+        net.until(lambda: net.heard["w0"].of("ending"))
+        worker.close()
+
+
+def test_what_was_said_before_the_connection_stood_arrives() -> None:
+    with link(1) as net:
+        worker = net.worker(0)
+        worker.send_ending({"by": "rank", "node": "w0", "reason": "at once"})
+        worker.send_bye("failed")
+        net.until(lambda: worker.acknowledged)
+        assert net.heard["master"].of("ending")
+        assert net.master.all_done
+
+
+def test_the_clock_is_measured_and_a_jump_in_the_middle_is_left_out() -> None:
+    with link(1) as net:
+        worker = net.worker(0)
+        net.until(lambda: net.heard["w0"].of("clock"))
+        ((offset, error),) = net.heard["w0"].of("clock")  # type: ignore[misc]
+        assert 0 <= error < 10  # type: ignore[has-type]
+        assert abs(offset) <= error + 0.001  # type: ignore[has-type]
+        worker.close()
+    clock = Clock()
+    clock.add(100.0, 50.5, 101.0)
+    clock.add(102.0, 50.0, 60.0)  # set back meanwhile
+    clock.add(103.0, 53.1, 103.2)
+    assert clock.best() == pytest.approx([0.1, 50.0])
+
+
+@pytest.mark.parametrize("wrong", ["token", "certificate", "name"])
+def test_nobody_else_is_let_in(wrong: str) -> None:
+    with link(1, lost_after=1.0) as net:
+        if wrong == "token":
+            other = net.worker(0, token="guessed")
+        elif wrong == "certificate":
+            other = net.worker(0, make_identity("lab-1"), IDENTITY.token)
+        else:
+            net.names.append("stranger")
+            net.heard["stranger"] = Heard()
+            other = net.side("stranger", net.master.port, IDENTITY)
+        net.until(lambda: any(h.of("lost") for n, h in net.heard.items() if n != "master"))
+        assert net.master.missing == {"w0"}
+        assert not net.heard["master"].all
+        other.close()
+
+
+def test_plain_bytes_and_a_silent_stranger_do_not_disturb_it() -> None:
+    with link(1) as net, ExitStack() as stack:
+        address = ("127.0.0.1", net.master.port)
+        plain, short, _silent = (
+            stack.enter_context(socket.create_connection(address)) for _ in range(3)
+        )
+        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        short.close()
+        net.worker(0)
+        net.until(lambda: not net.master.missing)
+        plain.setblocking(False)
+        received = b""
+
+        def hung_up() -> bool:
+            nonlocal received
+            try:
+                part = plain.recv(1000)
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+            received += part
+            return not part
+
+        net.until(hung_up)
+        assert b"{" not in received
+
+
+def test_an_old_version_of_tls_is_refused() -> None:
+    with link(1) as net:
+        shake_hands(net, ssl.TLSVersion.TLSv1_2)
+        for old in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+            with pytest.raises(ssl.SSLError):
+                shake_hands(net, old)
+
+
+def shake_hands(net: Link, version: ssl.TLSVersion) -> None:
+    """Connect to the master as one that speaks this version of TLS only."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")  # OpenSSL offers old versions at no other level
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        context.minimum_version = context.maximum_version = version
+    with (
+        socket.create_connection(("127.0.0.1", net.master.port)) as connection,
+        context.wrap_socket(connection, do_handshake_on_connect=False) as tls,
+    ):
+        tls.setblocking(False)
+
+        def done() -> bool:
+            try:
+                tls.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            return True
+
+        net.until(done)
+
+
+STRANGE = [
+    b"[]",
+    b"5",
+    b'{"hello": 5}',
+    b'{"hello": {"token": "\\ud800", "node": "w0"}}',
+    b'{"ending": {"by": "rank", "node": "w0", "reason": "forged"}}',
+    b"[" * 60000,
+    b"x" * 200000,
+]
+
+
+@pytest.mark.parametrize("line", STRANGE, ids=lambda line: repr(line[:24]))
+def test_a_line_of_anything_by_anybody_does_not_disturb_it(line: bytes) -> None:
+    with link(1) as net:
+        stranger = socket.create_connection(("127.0.0.1", net.master.port))
+        tls = client_context(IDENTITY.certificate).wrap_socket(
+            stranger, do_handshake_on_connect=False
+        )
+        tls.setblocking(False)
+        data, sent = line + b"\n", False
+        for _ in range(100):
+            net.turn()
+            try:
+                sent = sent or bool(tls.send(data))
+                if sent and not tls.recv(100):
+                    break
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                continue
+            except OSError:
+                break
+        assert sent
+        tls.close()
+        assert not net.heard["master"].all
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        worker.close()
+
+
+def test_who_sends_on_and_on_without_a_name_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_channel, "STRANGERS_BYTES", 100)
+    monkeypatch.setattr(master, "HELLO_SECONDS", 3600.0)
+    with link(1) as net, socket.create_connection(("127.0.0.1", net.master.port)) as stranger:
+        tls = client_context(IDENTITY.certificate).wrap_bio(ssl.MemoryBIO(), out := ssl.MemoryBIO())
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        stranger.sendall(out.read())  # nothing is wrong with it but its length
+        net.until(lambda: len(net.reactor._selector.get_map()) > 1)
+        net.until(lambda: len(net.reactor._selector.get_map()) == 1)
+        assert not net.heard["master"].all
+
+
+def test_a_broken_connection_is_made_again_and_costs_nothing() -> None:
+    with link(1, lost_after=30.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        assert isinstance(worker, Worker)
+        for _ in range(2):
+            net.until(lambda: worker._welcome)
+            assert worker._channel is not None
+            worker._channel._socket.shutdown(socket.SHUT_RDWR)
+            net.until(lambda: not worker._welcome)
+        worker.send_ending({"by": "rank", "node": "w0", "reason": "later"})
+        net.until(lambda: net.heard["master"].of("ending"))
+        assert not net.heard["master"].of("lost") + net.heard["w0"].of("lost")
+        assert net.heard["master"].of("joined") == ["w0"]
+        worker.close()
+
+
+def test_an_ending_reaches_the_others_when_one_connection_breaks_under_it() -> None:
+    with link(3) as net:
+        workers = [net.worker(n) for n in range(3)]
+        net.until(lambda: not net.master.missing)
+        broken = workers[0]
+        assert isinstance(broken, Worker)
+        assert broken._channel is not None
+        connection = broken._channel._socket
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        broken.close()  # by a reset: the master's next send fails
+        net.master.send_ending({"by": "rank", "node": "master", "reason": "why"})
+        net.until(lambda: all(net.heard[name].of("ending") for name in ("w1", "w2")))
+        net.live(0.2)
+        assert not net.heard["master"].of("ending")
+        for worker in workers[1:]:
+            worker.close()
+
+
+def test_one_ending_is_relayed_however_many_report_it() -> None:
+    with link(3) as net:
+        workers = [net.worker(n) for n in range(3)]
+        net.until(lambda: not net.master.missing)
+        for n, worker in enumerate(workers):
+            worker.send_ending({"by": "rank", "node": f"w{n}", "reason": "why"})
+        net.until(lambda: len(net.heard["master"].of("ending")) == 3)
+        net.live(0.5)
+        first = net.heard["master"].of("ending")[0]
+        for n, worker in enumerate(workers):
+            assert net.heard[f"w{n}"].of("ending") == [first]
+            worker.close()
+
+
+def test_what_fails_on_a_message_closes_its_channel_only(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with link(2) as net:
+        workers = [net.worker(0), net.worker(1)]
+        net.until(lambda: not net.master.missing)
+        failures = iter([KeyError("a bug of ours")])
+
+        def fail_once(message: dict[str, Any]) -> None:
+            for failure in failures:
+                raise failure
+            net.heard["master"].all.append(("ending", message))
+
+        assert isinstance(net.master, Master)
+        net.master._said = net.master._said._replace(ending=fail_once)
+        workers[0].send_ending({"by": "rank", "node": "w0", "reason": "why"})
+        net.until(lambda: net.heard["w1"].of("ending"))
+        net.until(lambda: net.heard["master"].of("ending"))  # said again when it is back
+        assert not net.heard["master"].of("lost")
+        for worker in workers:
+            worker.close()
+    assert "a bug of ours" in capfd.readouterr().err
+
+
+def test_silence_is_loss_on_both_sides() -> None:
+    with link(1, lost_after=1.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        worker.close()
+        net.until(lambda: net.heard["master"].of("lost") == ["w0"])
+        assert net.master.acknowledged
+    with link(1, lost_after=1.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        net.master.close()
+        worker.send_bye("finished")
+        net.until(lambda: net.heard["w0"].of("lost") == ["master"])
+        assert worker.acknowledged
+
+
+def test_a_run_on_one_node_has_nobody_to_hear() -> None:
+    alone = connect(Reactor(), {"nnodes": 1}, {}, Heard().said())
+    assert alone.all_done
+    assert not alone.missing
+
+
+def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("tls_channel", "master", "worker"):
+        monkeypatch.delitem(sys.modules, f"clusterctl.node.peer_link.{name}")
+    monkeypatch.setitem(sys.modules, "ssl", None)  # importing it fails, as without _ssl
+    reactor, said = Reactor(), Heard().said()
+    assert isinstance(connect(reactor, {"nnodes": 1}, {}, said), NoPeers)
+    with pytest.raises(OperationError, match="cannot encrypt the supervisors' link") as refused:
+        connect(reactor, {"nnodes": 2, "node_rank": 0}, {}, said)
+    error = refused.value.head()["error"]
+    assert error["kind"] == "python"
+    assert error["message"].startswith(sys.executable)
+    assert "with the ssl module" in error["hint"]

@@ -1,0 +1,68 @@
+"""What is told of the job's interpreter, against what the interpreter itself says."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.probe.job_interpreter import PACKAGES, describe, installed, torch_build
+
+
+def test_the_versions_are_those_of_importlib_metadata() -> None:
+    expected = {}
+    for name in PACKAGES:
+        try:
+            expected[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+
+    assert installed() == expected
+
+
+def test_the_description_is_in_threes_and_pairs() -> None:
+    executable, version, _, *pairs = describe()
+
+    assert executable == sys.executable
+    assert version == ".".join(map(str, sys.version_info[:3]))
+    assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == installed()
+
+
+def test_the_first_place_wins_and_names_are_compared_as_pip_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, name in (
+        ("a", "flash_attn-2.8.0.dist-info"),
+        ("b", "Flash.Attn-1.0.dist-info"),
+        ("b", "numpy-1.26.4-py3.11.egg-info"),
+        ("b", "torchvision-0.20.dist-info"),
+    ):
+        (tmp_path / place / name).mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / p) for p in ("none", "a", "b")])
+
+    assert installed() == {"flash-attn": "2.8.0", "numpy": "1.26.4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        (
+            "__version__ = '2.13.0+cu128'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None",
+            "12.8",
+        ),
+        ("cuda = None\nhip = '6.4.1'\n", "rocm6.4.1"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu = None\n", "cpu"),
+        (None, ""),
+    ],
+)
+def test_what_torch_was_built_for_without_importing_it(
+    text: str | None, build: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "version.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    assert torch_build() == build

@@ -1,0 +1,402 @@
+"""The operation `meet`, among nodes that are processes: listeners, connections, tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.probe import listen as listen_module
+from clusterctl.node.probe import peer_probe as meet_module
+from clusterctl.node.probe import tokens as tokens_module
+from clusterctl.node.probe.connect import connect_to
+from clusterctl.node.probe.listen import Listeners
+from clusterctl.node.probe.port_owner import port_owner
+from clusterctl.node.probe.tokens import Tokens
+from clusterctl.wire import Message, read_message
+from tests.damage import damaged, damaged_json
+from tests.ports import free_port
+
+WORD = "0123456789abcdef0123456789abcdef"
+HERE = "127.0.0.1"
+
+
+AGENT = """
+import os, sys
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.probe.peer_probe import probe_peers
+link = CallChannel(os.fdopen(0, "rb", buffering=0), os.dup(1))
+link.end(probe_peers(sys.argv[1], link))
+"""
+
+
+class Steps:
+    """A link in this process that brings a list of steps and keeps the answers."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self._steps = iter(steps)
+        self.answers: list[bytes] = []
+
+    def receive(self) -> Message | None:
+        step = next(self._steps, None)
+        return Message(step) if isinstance(step, dict) else None
+
+    def send(self, message: Message) -> None:
+        self.answers.append(message.encode())
+
+
+class Conversation:
+    """A `meet` in a process of its own, as on a node, and the controller's end of its link."""
+
+    def __init__(self) -> None:
+        self._node = subprocess.Popen(
+            [sys.executable, "-c", AGENT, WORD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def _read(self) -> Message:
+        message = read_message(cast("BinaryIO", self._node.stdout))
+        assert message is not None, "the node ended without a word"
+        return message
+
+    def _write(self, message: Message) -> None:
+        assert self._node.stdin is not None
+        self._node.stdin.write(message.encode())
+        self._node.stdin.flush()
+
+    def step(self, **head: Any) -> dict[str, Any]:
+        self._write(Message(head))
+        return self._read().head
+
+    def end(self, message: Message | None) -> Message:
+        assert self._node.stdin is not None
+        assert self._node.stdout is not None
+        if message is not None:
+            self._write(message)
+        self._node.stdin.close()
+        last = self._read()
+        self._node.stdout.close()
+        assert self._node.wait(20) == 0
+        return last
+
+
+@pytest.fixture
+def listeners() -> Iterator[Listeners]:
+    opened = Listeners(WORD)
+    yield opened
+    opened.close()
+
+
+def listen(listeners: Listeners, port: int = 0, address: str = HERE) -> dict[str, Any]:
+    return listeners.listen({"key": "pair", "address": address, "port": port})
+
+
+def connect(port: int, **more: Any) -> dict[str, Any]:
+    target = {"target": "b", "key": "pair", "address": HERE, "port": port, **more}
+    (made,) = connect_to([target], WORD, 1.0)
+    return made
+
+
+def test_a_whole_meeting_leaves_nothing_behind(tmp_path: Path) -> None:
+    node = Conversation()
+    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
+    socket_ = {"key": "pair", "address": HERE, "port": 0}
+    prepared = node.step(step="prepare", sockets=[socket_], tokens=[share])
+    port = prepared["bound"][0]["port"]
+    target = {"target": "self", "key": "pair", "address": HERE, "port": port, "source": HERE}
+    token = {"path": str(tmp_path), "folder": str(tmp_path), "name": "0", "writer": "self"}
+    met = node.step(step="meet", targets=[target], limit_s=2, tokens=[token], token_limit_s=2)
+
+    (made,) = met["connected"]
+    assert (made["state"], made["source"], made["seen_as"]) == ("ok", HERE, HERE)
+    assert met["seen"][0]["seen"] is True
+    assert node.end(Message({"step": "end"})).head == {"foreign": [], "end": True}
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+    assert connect(port)["state"] == "refused"
+
+
+def test_a_connection_that_was_not_bound_tells_where_it_came_from(listeners: Listeners) -> None:
+    made = connect(listen(listeners)["port"], source=None)
+    assert (made["state"], made["source"]) == ("ok", HERE)
+
+
+def test_nodes_meet_over_ipv6_too(listeners: Listeners, ipv6: str) -> None:
+    for port in (0, free_port(ipv6)):
+        bound = listen(listeners, port, ipv6)
+        assert "error" not in bound
+        made = connect(bound["port"], address=ipv6, source=ipv6)
+        assert (made["state"], made["source"], made["seen_as"]) == ("ok", ipv6, ipv6)
+
+
+def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    node = Conversation()
+    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
+    node.step(step="prepare", sockets=[], tokens=[share])
+    assert len(os.listdir(tmp_path)) == 1  # noqa: PTH208
+
+    node.end(None)
+
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+def meeting_steps(folder: str, port: int) -> list[dict[str, Any]]:
+    share = {"path": folder, "folders": [folder], "name": "0"}
+    sockets = [{"key": "pair", "address": HERE, "port": 0}] * 2
+    target = {"target": "self", "key": "pair", "address": HERE, "port": port, "source": HERE}
+    token = {"path": folder, "folder": folder, "name": "0", "writer": "self"}
+    limits = {"limit_s": 0.05, "token_limit_s": 0.05}
+    return [
+        {"step": "prepare", "sockets": sockets, "tokens": [share, share]},
+        {"step": "meet", "targets": [target] * 2, "tokens": [token, token], **limits},
+        {"step": "end"},
+    ]
+
+
+def descriptors() -> list[str]:
+    links = Path("/proc/self/fd").iterdir()
+    return sorted(os.readlink(link) for link in links if link.is_symlink())  # noqa: PTH115
+
+
+@pytest.mark.parametrize("limit", [float("nan"), -1, 2**31, 10**400])
+@pytest.mark.parametrize("key", ["limit_s", "token_limit_s"])
+def test_a_limit_that_nobody_would_wait_for_is_refused(
+    key: str, limit: float, tmp_path: Path
+) -> None:
+    step = meeting_steps(str(tmp_path), 1)[1] | {key: limit}
+    with pytest.raises((ValueError, OverflowError)):
+        meet_module.probe_peers(WORD, cast("CallChannel", Steps([step])))
+    assert psutil.Process().children() == []
+
+
+def test_damaged_steps_end_in_an_answer_or_an_error_and_leave_nothing(
+    listeners: Listeners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a damaged folder may lie
+    monkeypatch.setattr(meet_module, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(tokens_module, "WRITE_SECONDS", 1.0)
+    whole = meeting_steps(str(tmp_path), listen(listeners)["port"])
+    before = descriptors()
+
+    @settings(max_examples=settings().max_examples // 2)
+    @given(st.lists(st.sampled_from(whole), max_size=4).flatmap(damaged_json))
+    def played(steps: Any) -> None:
+        link = Steps(steps if isinstance(steps, list) else [])
+        began = time.monotonic()
+        with contextlib.suppress(Exception):  # an agent tells the controller of it: a crash
+            meet_module.probe_peers(WORD, cast("CallChannel", link))
+        assert time.monotonic() - began < 10
+        while time.monotonic() - began < 15 and descriptors() != before:
+            time.sleep(0.01)  # a listener's thread is just closing its callers
+        assert descriptors() == before
+        assert psutil.Process().children() == []
+        assert [path for path in tmp_path.rglob("*") if "clusterctl-token" in path.name] == []
+
+    played()
+
+
+@pytest.mark.parametrize(("address", "port"), [(HERE, 1 << 40), (HERE, "x"), ("a\0b", 0)])
+def test_what_no_socket_takes_leaves_no_socket(
+    listeners: Listeners, address: str, port: Any
+) -> None:
+    before = descriptors()
+    with pytest.raises((OverflowError, TypeError, ValueError)) as caught:  # it holds the frame
+        listen(listeners, port, address)
+    assert descriptors() == before, caught
+    assert connect(port, address=address)["state"] == "error"
+
+
+def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:
+    with socket.socket() as taken:
+        taken.bind((HERE, 0))
+        taken.listen()
+        bound = listen(listeners, taken.getsockname()[1])
+
+    assert bound["port"] is None
+    assert bound["error"] == "Address already in use"
+    assert f"pid {os.getpid()}" in bound["holder"]
+
+
+def test_a_holder_is_found_though_it_closes_other_descriptors_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = os.readlink
+
+    def readlink(link: str) -> str:
+        if link.endswith("/0"):
+            raise FileNotFoundError(link)
+        return read(link)
+
+    monkeypatch.setattr(os, "readlink", readlink)
+    with socket.socket() as taken:
+        taken.bind((HERE, 0))
+        taken.listen()
+        assert f"pid {os.getpid()}" in port_owner(taken.getsockname()[1])
+
+
+def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
+    with socket.socket() as stranger:
+        stranger.bind((HERE, 0))
+        stranger.listen()
+        made = connect(stranger.getsockname()[1])
+
+    assert (made["state"], made["words"]) == (
+        "foreign",
+        "it accepts the connection and then says nothing",
+    )
+
+
+def test_an_echo_is_not_taken_for_us() -> None:
+    with socket.socket() as echo:
+        echo.bind((HERE, 0))
+        echo.listen()
+
+        def serve() -> None:
+            connection, _ = echo.accept()
+            with connection:
+                connection.sendall(connection.recv(100))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        made = connect(echo.getsockname()[1])
+        thread.join()
+
+    assert (made["state"], made["words"]) == ("foreign", "another program answers there")
+
+
+def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:
+    port = listen(listeners)["port"]
+    with socket.create_connection((HERE, port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0\r\n")
+        assert stranger.recv(100) == b""
+
+    assert listeners.foreign() == [HERE]
+    assert connect(port)["state"] == "ok"
+
+
+def test_a_listener_that_knows_the_word_and_does_not_end_is_not_taken_for_us() -> None:
+    with socket.socket() as endless:
+        endless.bind((HERE, 0))
+        endless.listen()
+
+        def serve() -> None:
+            connection, _ = endless.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(100)
+                connection.sendall(WORD[16:].encode() + b"1" * 1000)
+                connection.recv(100)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        made = connect(endless.getsockname()[1])
+        thread.join()
+
+    assert (made["state"], made["words"]) == ("foreign", "another program answers there")
+
+
+@settings(max_examples=settings().max_examples // 5)
+@given(st.binary(min_size=1, max_size=64) | damaged(WORD[:16].encode()))
+def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said: bytes) -> None:
+    ports = [each.getsockname()[1] for each in listeners._sockets]
+    port = ports[0] if ports else listen(listeners)["port"]
+    answer = b""
+    with socket.create_connection((HERE, port)) as stranger:
+        with contextlib.suppress(OSError):  # it may be closed while bytes are on their way
+            stranger.sendall(said[:4096])
+            stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            answer = stranger.recv(100)
+    assert bool(answer) == said.startswith(WORD[:16].encode())
+    assert connect(port)["state"] == "ok"
+
+
+def test_a_caller_that_drips_has_no_more_time_than_others(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen_module, "GREETING_SECONDS", 0.5)
+    port = listen(listeners)["port"]
+    with socket.create_connection((HERE, port), timeout=0.2) as slow:
+        for letter in WORD[:8]:  # with a limit for each byte all of them are heard
+            try:
+                slow.sendall(letter.encode())
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it was heard for longer than it may take")
+    assert connect(port)["state"] == "ok"
+
+
+def test_however_many_call_and_are_silent_the_others_are_heard(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen_module, "GREETING_SECONDS", 60.0)
+    monkeypatch.setattr(listen_module, "MOST_CALLERS", 5)
+    port = listen(listeners)["port"]
+    before = psutil.Process().num_threads()  # earlier listeners may still be ending
+    with contextlib.ExitStack() as closing:
+        silent = [closing.enter_context(socket.create_connection((HERE, port))) for _ in range(30)]
+        assert connect(port)["state"] == "ok"
+        assert psutil.Process().num_threads() < before + len(silent)
+        assert silent[0].recv(1) == b""  # the oldest made room
+
+
+def test_a_listener_hears_again_after_a_time_without_descriptors(listeners: Listeners) -> None:
+    port = listen(listeners)["port"]
+    caller = socket.socket()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        caller.connect((HERE, port))
+        time.sleep(0.2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert connect(port)["state"] == "ok"
+    caller.close()
+
+
+def test_an_address_that_is_not_ours_cannot_be_the_source(listeners: Listeners) -> None:
+    made = connect(listen(listeners)["port"], source="192.0.2.77")
+
+    assert (made["state"], made["words"]) == ("error", "Cannot assign requested address")
+
+
+def test_a_token_is_written_where_it_can_be(tmp_path: Path) -> None:
+    tokens = Tokens(WORD)
+    (tmp_path / "work").mkdir()
+    folders = [str(tmp_path / "absent"), str(tmp_path / "work")]
+    (written,) = tokens.write([{"path": str(tmp_path), "folders": folders, "name": "0"}])
+    (nowhere,) = tokens.write([{"path": "/x", "folders": ["/proc/nothing"], "name": "0"}])
+
+    assert written["folder"] == str(tmp_path / "work")
+    assert (nowhere["folder"], nowhere["words"]) == (None, "No such file or directory")
+    tokens.remove()
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_token_that_never_shows_and_one_that_is_another(tmp_path: Path) -> None:
+    (tmp_path / ".clusterctl-token-1").write_text("another word")
+    wanted = [
+        {"path": str(tmp_path), "folder": str(tmp_path), "name": name, "writer": name}
+        for name in ("0", "1")
+    ]
+
+    absent, other = Tokens(WORD).look_for(wanted, 0.1)
+
+    assert (absent["seen"], absent["words"]) == (False, "it is not in the folder's listing")
+    assert (other["seen"], other["words"]) == (False, "its content is another")

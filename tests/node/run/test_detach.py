@@ -1,0 +1,106 @@
+"""What logind does to the processes of a session, read from what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.run.detach import Logout, in_session, read_logout, words_for
+
+# busctl of systemd 252.
+KILLS = 'b true\nas 0\nas 1 "root"\n'
+KEEPS = 'b false\nas 0\nas 1 "root"\n'
+ONLY = 'b true\nas 2 "ada" "bob"\nas 0\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "user", "killed"),
+    [
+        (KILLS, "ada", True),
+        (KILLS, "root", False),
+        (KEEPS, "ada", False),
+        (ONLY, "bob", True),
+        (ONLY, "carl", False),
+    ],
+)
+def test_whose_processes_are_killed_at_logout(text: str, user: str, killed: bool) -> None:  # noqa: FBT001
+    logout = read_logout(text)
+    assert logout is not None
+    assert logout.kills_of(user) is killed
+
+
+@pytest.mark.parametrize("text", ["", "Failed to get property\n"])
+def test_another_answer_tells_nothing(text: str) -> None:
+    assert read_logout(text) is None
+
+
+def test_no_logind_kills_nobody() -> None:
+    assert not Logout(kills=False).kills_of("ada")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "session"),
+    [
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", True),
+        ("12:pids:/user.slice/user-0.slice/session-c1.scope\n0::/\n", True),
+        ("0::/system.slice/ssh.service\n", False),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope\n", False),
+        ("0::/docker/4f2a\n", False),
+        ("", False),
+    ],
+)
+def test_a_login_session_is_known_by_its_cgroup(cgroup: str, session: bool) -> None:  # noqa: FBT001
+    assert in_session(cgroup) is session
+
+
+SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
+DESKTOP = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/terminal.scope\n"
+KILLING, KEEPING = f"printf '{KILLS}'", f"printf '{KEEPS}'"
+SYSTEM, USER = ["systemd-run"], ["systemd-run", "--user"]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid", "lingers", "busctl", "begins"),
+    [
+        (SESSION, 1000, False, KEEPING, []),
+        (SESSION, 1000, True, KILLING, USER),
+        (SESSION, 1000, False, KILLING, "KillUserProcesses=yes"),
+        (SESSION, 1000, False, "exit 1", "busctl gave no answer"),
+        (SESSION, 1000, False, "", "busctl gave no answer"),
+        (SESSION, 1000, True, "exit 1", USER),
+        (SESSION, 0, False, "exit 1", SYSTEM),
+        (DESKTOP, 1000, False, KEEPING, "at the last logout"),
+        (DESKTOP, 1000, True, KILLING, []),
+        (DESKTOP, 0, False, KEEPING, SYSTEM),
+        ("0::/system.slice/ssh.service\n", 1000, False, "exit 1", []),
+    ],
+)
+def test_a_run_that_a_logout_would_end_is_moved_or_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cgroup: str,
+    uid: int,
+    lingers: bool,  # noqa: FBT001
+    busctl: str,
+    begins: list[str] | str,
+) -> None:
+    for name, text in (("busctl", busctl), ("systemd-run", "exit 0"), ("printf", "")):
+        if text:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if lingers:
+        (tmp_path / "ada").touch()
+
+    def words() -> list[str]:
+        return words_for("unit", cgroup, "ada", uid=uid, linger=str(tmp_path))
+
+    if isinstance(begins, str):
+        with pytest.raises(OperationError, match=begins) as refused:
+            words()
+        assert refused.value.head()["error"]["hint"] == "loginctl enable-linger ada"
+    else:
+        assert words()[: len(begins)] == begins
+        assert bool(words()) == bool(begins)

@@ -1,0 +1,120 @@
+"""What an older run left on a machine: no other run starts over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.run import leftovers, processes
+from clusterctl.node.run.read_files import boot_id
+from clusterctl.node.run.run_paths import NodePaths
+from tests.node.conftest import Run, wait_until
+
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+os.write(1, b"here\\n")  # at once: with PYTHONUNBUFFERED `print` writes the end of a line by itself
+time.sleep(300)
+"""
+
+
+def test_no_run_starts_over_processes_of_an_older_one(make_run: Callable[..., Run]) -> None:
+    older = make_run(DAEMON).start()
+    older.wait_for_log(0, b"here\nhere\n")
+    older.kill_supervisor_and_guard()
+    (left,) = older.left()
+    run = make_run("pass")
+    run.change = {"lock": older.plan.master.lock}
+    error = run.start_node(0)["error"]
+    assert error["kind"] == "busy"
+    assert f"processes of run {older.plan.run} are left: pid {left.pid} (" in error["message"]
+    assert error["hint"] == f"clusterctl stop {older.plan.run}"
+    assert older.stop()["gone"]
+    run.start()
+    assert run.ended()["state"] == "finished"
+
+
+def test_a_run_starts_right_after_another(make_run: Callable[..., Run]) -> None:
+    older = make_run("pass").start()
+    assert older.ended()["state"] == "finished"
+    run = make_run("pass")
+    run.change = {"lock": older.plan.master.lock}
+    run.start()
+    assert run.ended()["state"] == "finished"
+
+
+def test_processes_of_another_network_namespace_hold_no_run_up(
+    make_run: Callable[..., Run],
+) -> None:
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("no network namespace can be made here")
+    run = make_run("pass")
+    job = {"lock": run.plan.master.lock, "run": run.plan.run, "cluster": "test"}
+    job["state"] = str(run.folder / "state")
+    stamps = {"CLUSTERCTL_RUN_ID": "elsewhere", "CLUSTERCTL_LOCK": job["lock"]}
+    for argv, counts in ((["sleep", "300"], True), (["unshare", "-n", "sleep", "300"], False)):
+        with subprocess.Popen(argv, env={**os.environ, **stamps}) as other:
+            try:
+                wait_until(partial(executed, other.pid))
+                found = leftovers.Leftover("elsewhere", other.pid)
+                assert leftovers.find(job) == (found if counts else None)
+                if not counts:
+                    run.start()
+                    assert run.ended()["state"] == "finished"
+            finally:
+                other.kill()
+
+
+def executed(pid: int) -> bool:
+    return processes.command_of(pid) == "sleep 300"
+
+
+def test_a_process_that_exited_meanwhile_is_no_leftover() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert not leftovers.under_same_lock(process.pid)
+    assert leftovers.under_same_lock(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("older", "counts"),
+    [
+        ({"run": "older", "lock": "clusterctl-run"}, True),
+        ({"run": "ours", "lock": "clusterctl-run"}, False),
+        ({"run": "older", "lock": "another-machine"}, False),
+        ({"run": "older", "lock": "clusterctl-run", "boot_id": "earlier"}, False),
+    ],
+)
+def test_a_stuck_process_is_known_by_its_number_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    older: dict[str, str],
+    counts: bool,  # noqa: FBT001
+) -> None:
+    """To read the environment of a process in state D could hang us too."""
+    paths = NodePaths(str(tmp_path / "test" / "older" / "n0"))
+    Path(paths.folder).mkdir(parents=True, mode=0o700)
+    Path(paths.job).write_text(json.dumps({"boot_id": boot_id(), **older}))
+    with subprocess.Popen(["sleep", "300"]) as process:
+        try:
+            found = processes.read(process.pid)
+            assert found is not None
+            stuck = {process.pid: found._replace(state="D")}
+            monkeypatch.setattr(processes, "everything", lambda: stuck)
+            job = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
+            job["run"] = "ours"
+            Path(paths.processes).write_text("1 1\n")
+            assert leftovers.find(job) is None
+            Path(paths.processes).write_text("{} {}\n".format(*found.mark))
+            expected = leftovers.Leftover("older", process.pid) if counts else None
+            assert leftovers.find(job) == expected
+        finally:
+            process.kill()

@@ -1,0 +1,132 @@
+"""A node's part of a run: whom it takes for its supervisor, and what it does for a dead one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.run import processes, run_lock
+from clusterctl.node.run.node_run import NodeRun, held_by
+from clusterctl.node.run.read_files import boot_id
+from clusterctl.node.run.run_paths import NOWHERE, NodePaths
+from clusterctl.node.run.status import Recorded
+
+
+@pytest.mark.parametrize(
+    ("uid", "run", "holds"),
+    [
+        (os.getuid(), "lab-1", True),
+        (0, "lab-1", True),
+        (os.getuid() + 4711, "lab-1", False),
+        (os.getuid(), "lab-2", False),
+    ],
+)
+def test_a_lock_that_another_user_holds_is_never_the_supervisors(
+    monkeypatch: pytest.MonkeyPatch,
+    uid: int,
+    run: str,
+    holds: bool,  # noqa: FBT001
+) -> None:
+    """Any user can take the name and say what our supervisor would."""
+    part = NodeRun(NOWHERE, "lab-1", "a", run_lock.NAME, {}, Recorded(NOWHERE))
+    answer = {"uid": uid, "pid": os.getpid(), "run": run, "node": "a"}
+    asked: list[str] = []
+
+    def ask(_name: str, request: dict[str, str]) -> dict[str, object]:
+        asked.append(request["ask"])
+        return answer
+
+    monkeypatch.setattr(run_lock, "ask", ask)
+    assert part.holds_lock() is holds
+    assert part.ask({}) is holds
+    assert ("stop" in asked) is holds
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> NodeRun:
+    """A part whose supervisor is this very process."""
+    paths = NodePaths(str(tmp_path))
+    pid, start = processes.mark_of(os.getpid())
+    account = {"pid": pid, "start": start, "boot_id": boot_id()}
+    Path(paths.supervisor).write_text(json.dumps(account))
+    return NodeRun(paths, "lab-1", "a", run_lock.NAME, {}, Recorded(paths))
+
+
+def test_a_holder_that_does_not_answer_is_the_supervisor_if_it_has_its_number(
+    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = os.getpid()
+    for told, holds in (({"pid": pid}, True), ({"pid": pid + 1}, False), ({}, False)):
+        who = {**told, "uid": os.getuid()}
+        monkeypatch.setattr(run_lock, "ask", lambda *_, who=who: who)
+        assert part.holds_lock() is holds
+
+
+def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
+    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {"pid": os.getpid(), "uid": os.getuid()}
+    answers = iter([slow, slow, slow, None])
+    monkeypatch.setattr(run_lock, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(NodeRun, "find_all", lambda _part: [])
+    part.wait(time.monotonic() + 60)
+    assert list(answers) == []
+
+
+def test_nobody_waits_longer_than_is_asked_for(
+    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "ask", lambda *_: {"pid": os.getpid(), "uid": os.getuid()})
+    began = time.monotonic()
+    part.wait(began + 0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(part: NodeRun) -> None:
+    Path(part.paths.supervisor).write_text('{"ranks": [{"rank": 0, "state": "running"}]}')
+    part.close_the_books("a test")
+    assert not Path(part.paths.end).exists(), "nobody knows whose end it would be"
+    known = part._replace(job={"run": "lab-1"})
+    for reason in ("a test", "another"):
+        known.close_the_books(reason)
+    end = json.loads(Path(part.paths.end).read_text())
+    assert (end["state"], end["by"]) == ("stopped", "stop")
+    assert end["reason"] == "a test; its supervisor had died"
+    assert end["ranks"] == [{"rank": 0, "state": "ended"}]
+
+
+GPU = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+def test_the_lock_of_a_run_whose_folder_is_gone_is_found_and_no_other_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = [
+        {"run": "lab-2", "node": "a", "holds": [GPU]},
+        {"run": "lab-1", "node": "b", "holds": [GPU]},
+        {"run": "lab-1", "node": "a", "holds": ["$(id)"]},
+    ]
+    ours = {"run": "lab-1", "node": "a", "holds": [GPU, "port-29500"]}
+    for holders, found in (([*others, ours], f"{run_lock.NAME}/{GPU},port-29500"), (others, "")):
+        monkeypatch.setattr(run_lock, "holders", lambda _names, holders=holders: iter(holders))
+        assert held_by({"run": "lab-1", "node": "a"}) == found
+
+
+def test_gone_is_what_two_looks_in_a_row_do_not_see(
+    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process within its exec shows no stamp for a moment."""
+    own = processes.read(os.getpid())
+    looks = iter([[own], [], [own], [], []])
+    killed: list[object] = []
+    monkeypatch.setattr(NodeRun, "find_all", lambda _part: next(looks))
+    monkeypatch.setattr(
+        "clusterctl.node.run.node_run.send_all", lambda left, _number: killed.extend(left)
+    )
+    assert part.kill() == []
+    assert list(looks) == []
+    assert killed == [own, own]

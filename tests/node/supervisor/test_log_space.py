@@ -1,0 +1,121 @@
+"""A rank that prints without end fills no disk: its oldest lines are dropped, and that is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.run_paths import NodePaths, dropped_of
+from clusterctl.node.supervisor import log_space
+from clusterctl.node.supervisor.log_space import Disk, LogSpace
+from tests.node.conftest import Run
+
+MakeRun = Callable[..., Run]
+
+LINE = 64
+
+CHATTER = """
+import os, sys, time
+for n in range(0, int(sys.argv[1]), 1024):
+    os.write(1, b"".join(b"%063d\\n" % each for each in range(n, n + 1024)))
+    time.sleep(0.04)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 64 MiB; takes root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no filesystem can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_job_outlives_a_log_that_is_larger_than_its_disk(make_run: MakeRun, disk: Path) -> None:
+    (disk / "filler").write_bytes(bytes(54 << 20))
+    lines = 256 * 1024  # 16 MiB, at 1.6 MB/s
+    run = make_run(CHATTER, str(lines), state=disk).start()
+    heads, read, end = [], 0, 0
+    for message in run.tail(follow=True):
+        if message.head.get("data") != "ranks/0.log":
+            continue
+        heads.append(message.head)
+        begin = message.head["offset"]
+        assert begin == end + message.head.get("dropped", 0)
+        assert begin % LINE == 0
+        assert len(message.body) == message.head["next"] - begin
+        first, last = begin // LINE, message.head["next"] // LINE
+        assert message.body == b"".join(b"%063d\n" % n for n in range(first, last))
+        end = message.head["next"]
+        read += len(message.body)
+    assert end == lines * LINE
+    assert run.ended()["state"] == "finished"
+    kinds = [event["kind"] for event in run.events()]
+    assert kinds.count("room-low") == 1
+    assert "log-dropped" in kinds
+    # A reader that comes later is told of the hole.
+    later = [m for m in run.tail() if m.head.get("data") == "ranks/0.log"]
+    assert later[0].head["dropped"] == later[0].head["offset"] > 0
+    assert later[0].body.startswith(b"%063d\n" % (later[0].head["offset"] // LINE))
+    assert Path(run.paths().rank_log(0)).stat().st_size == lines * LINE
+
+
+def test_a_log_beyond_its_limit_keeps_its_newest_half(disk: Path) -> None:
+    (disk / "ranks").mkdir()
+    paths = NodePaths(str(disk))
+    log = Path(paths.rank_log(0))
+    room = LogSpace(RunFiles(paths), limit=1 << 20)
+    log.write_bytes(b"a" * (1 << 20))
+    room.look()
+    assert log.stat().st_blocks * 512 == 1 << 20
+    with log.open("ab") as file:
+        file.write(b"b" * (1 << 20))
+    room.look()
+    assert log.stat().st_size == 2 << 20
+    assert log.stat().st_blocks * 512 == 1 << 19
+    assert log.read_bytes()[-(1 << 19) :] == b"b" * (1 << 19)
+    assert Path(paths.events).read_text().count("larger than its limit") == 1
+    room.look()
+    assert Path(paths.events).read_text().count("log-dropped") == 1
+
+
+def test_a_filesystem_without_holes_is_reported(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (disk / "log").write_bytes(b"x" * 8192)
+    assert log_space.punch(str(disk / "log"), 4096) == ""
+    monkeypatch.setattr(log_space, "_HOLE", 0x7F)  # no filesystem knows that mode
+    assert "not supported" in log_space.punch(str(disk / "log"), 4096)
+
+
+def test_a_folder_that_was_deleted_disturbs_nothing(tmp_path: Path) -> None:
+    LogSpace(RunFiles(NodePaths(str(tmp_path / "gone")))).look()
+
+
+def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = Disk(free=0, low=2, short=1, kept=1 << 20)
+    monkeypatch.setattr(log_space.Disk, "of", lambda _folder: short)
+    paths = NodePaths(str(tmp_path / "run"))
+    (tmp_path / "run" / "ranks").mkdir(parents=True)
+    log = tmp_path / "run" / "ranks" / "0.log"
+    log.touch()
+    record = RunFiles(paths)
+    room = LogSpace(record)
+    room.look()
+    assert int((tmp_path / "run" / dropped_of("ranks/0.log")).read_text()) == 0
+    for _ in range(400):
+        with log.open("ab") as file:
+            file.write(b"x" * 8192)
+        room.look()
+    events = Path(paths.events).read_text().count("log-dropped")
+    assert 0 < events <= 10

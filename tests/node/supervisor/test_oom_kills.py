@@ -1,0 +1,41 @@
+"""What the kernel tells of its out-of-memory killer, and what a killed rank's end says of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.supervisor import oom_kills as oom
+from clusterctl.node.supervisor.oom_kills import oom_kills
+from tests.node.conftest import Run
+
+MakeRun = Callable[..., Run]
+
+
+def test_the_count_is_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = oom_kills()
+    assert here is None or here >= 0
+    monkeypatch.setattr(oom, "VMSTAT", str(tmp_path / "vmstat"))
+    assert oom_kills() is None
+    (tmp_path / "vmstat").write_text("pgfault 7\noom_kill 3\nother 1\n")
+    assert oom_kills() == 3
+
+
+def test_the_end_of_a_killed_rank_has_the_kernels_count(make_run: MakeRun) -> None:
+    run = make_run("import time; print('here'); time.sleep(300)").start()
+    run.wait_for_log(0, b"here")
+    os.kill(run.status()["ranks"][0]["pid"], signal.SIGKILL)
+    run.ended()
+    (event,) = [event for event in run.events() if event["kind"] == "rank-ended"]
+    assert event["oom_kills"] is None if oom_kills() is None else event["oom_kills"] >= 0
+
+
+def test_the_end_of_another_rank_has_none(make_run: MakeRun) -> None:
+    run = make_run("raise SystemExit(3)").start()
+    run.ended()
+    (event,) = [event for event in run.events() if event["kind"] == "rank-ended"]
+    assert "oom_kills" not in event

@@ -1,0 +1,134 @@
+"""The ranks of a node: started again by a launcher, reported twice, of another run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.supervisor.ranks import Ranks
+from clusterctl.node.supervisor.rendezvous_sockets import tcp_table
+
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:7345 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0
+   1: 0100007F:8E12 0100007F:7345 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0000000000000000 20 4 0 10 -1
+"""  # noqa: E501
+
+
+class World:
+    """The ranks of a node under a launcher, without processes: the test reports deaths itself."""
+
+    def __init__(self, folder: str = "/nowhere", *, procs: int = 1, decides: bool = True) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.later: list[Callable[[], None]] = []
+        self.ends: list[tuple[object, ...]] = []
+        record: Any = SimpleNamespace(
+            event=lambda kind, **details: self.events.append((kind, details)),
+            processes=lambda _marks: None,
+            paths=NodePaths(folder),
+        )
+        reactor: Any = SimpleNamespace(
+            on_signal=lambda *_: None,
+            watch=lambda *_: None,
+            forget=lambda *_: None,
+            after=lambda _seconds, callback: self.later.append(callback),
+        )
+        job = {
+            "run": "r",
+            "first_rank": 0,
+            "procs": procs,
+            "launcher_argv": ["x"],
+            "launcher_decides": decides,
+        }
+        self.ranks = Ranks(
+            reactor,
+            job,
+            SimpleNamespace(),  # type: ignore[arg-type]
+            record,
+            on_failure=lambda *cause: self.ends.append(cause),
+            on_success=lambda: self.ends.append(("success",)),
+            on_end=lambda: None,
+        )
+        self.ranks._launcher = (os.getpid(), 0)
+
+    def report(self, rank: int = 0, **changes: object) -> dict[str, Any]:
+        request = {"run": "r", "rank": rank, "local_rank": rank, "restarts": 0}
+        return self.ranks.report({**request, **changes}, os.getpid())
+
+    def end(self, rank: int, status: int | None, at: float = 0.0) -> None:
+        self.ranks._rank_ended(self.ranks._ranks[rank], status)
+        self.ranks._ranks[rank].ended = at
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+def test_a_rank_that_starts_again_has_not_ended_by_the_end_before() -> None:
+    world = World()
+    assert world.report(run="another") == {"ending": True}
+    assert world.report() == {"watched": True}
+    assert world.report() == {"watched": True}  # asked twice, started once
+    world.end(0, None, at=7.0)
+    world.report(restarts=1)
+    for callback in world.later:
+        callback()
+    world.ranks.settle()
+    kinds = ["rank-started", "rank-joined"]
+    assert world.kinds() == [*kinds, "rank-ended", *kinds]
+    assert world.events[2][1]["time"] == 7.0
+
+
+def test_no_rank_starts_while_the_run_ends() -> None:
+    world = World()
+    world.ranks.ordered = True
+    assert world.report() == {"ending": True}
+    assert world.events == []
+    assert not world.ranks.all_started
+
+
+def test_of_several_failures_the_first_is_blamed() -> None:
+    """What came later is an echo, or torchrun ending the others."""
+    world = World(procs=3)
+    for rank in range(3):
+        world.report(rank)
+    world.end(0, None, at=30.0)
+    world.end(2, 7 << 8, at=10.0)
+    world.end(1, 9 << 8, at=20.0)
+    world.ranks._launcher_ended(1 << 8)
+    assert world.ends == [("rank", 7, None, 2)]
+
+
+def test_a_launcher_that_fails_without_a_failed_rank_is_blamed_itself() -> None:
+    world = World()
+    world.ranks._launcher_ended(2 << 8)
+    assert world.ends == [("launcher", 2, None, None)]
+
+
+def test_a_launcher_that_ends_well_vouches_for_its_ranks() -> None:
+    """It saw how they ended, before us."""
+    world = World(procs=2)
+    for rank in (0, 1):
+        world.report(rank)
+        world.end(rank, None)
+    assert "rank-ended" not in world.kinds()
+    world.ranks._launcher_ended(0)
+    ended = [details for kind, details in world.events if kind == "rank-ended"]
+    assert [(each["rank"], each["exit_code"]) for each in ended] == [(0, 0), (1, 0)]
+    assert world.ends == [("success",)]
+
+
+def test_an_end_is_learned_from_the_launchers_log(tmp_path: Path) -> None:
+    log = "failed (exitcode: -9) local_rank: 0 (pid: {}) of binary: python\n"
+    (tmp_path / "launcher.log").write_text(log.format(os.getpid()))
+    world = World(str(tmp_path), decides=False)
+    world.report()
+    world.end(0, None)
+    assert world.ends == [("rank", 137, 9, 0)]
+
+
+def test_sockets_are_read_as_the_kernel_prints_them() -> None:
+    assert tcp_table(TCP) == [("0A", 29509, 0, "4711"), ("01", 36370, 29509, "4712")]

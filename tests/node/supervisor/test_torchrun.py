@@ -1,0 +1,45 @@
+"""torchrun itself, on two loopback nodes: its ranks are ours to watch, end and account for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.node.conftest import Run
+
+RANK = """
+import os, sys, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+print([os.environ[name] for name in names], sys.argv[1:], flush=True)
+while not os.path.exists("go"): time.sleep(0.01)
+if os.environ["RANK"] == "2": sys.exit(7)
+time.sleep(300)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+def test_unequal_nodes_gather_and_one_failure_ends_all(make_run: Callable[..., Run]) -> None:
+    run = make_run(RANK, "--a b", "$HOME", nodes=2, procs=(2, 1), launcher="torchrun").start()
+    for rank, n in ((0, 0), (1, 0), (2, 1)):
+        run.wait_for_log(rank, b"\n", n=n, seconds=120)
+    assert run.log(1) == b"['1', '1', '3', '2', '127.0.0.1'] ['--a b', '$HOME']\n"
+    assert run.log(2, n=1) == b"['2', '0', '3', '1', '127.0.0.1'] ['--a b', '$HOME']\n"
+    assert [rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]] == [True] * 3
+    (run.workdir / "go").touch()
+    worker, master = run.ended(1), run.ended(0)
+    assert worker["end"]["reason"] == "rank 2 ended with exit code 7"
+    assert worker["end"]["exit_code"] == 7
+    assert master["end"]["by"] == "peer"
+    assert not run.left()
+    events = {n: {event["kind"]: event for event in run.events(n)} for n in (0, 1)}
+    died, told = events[1]["rank-ended"], events[0]["peer-bad-end"]
+    assert died["ordered"] is False
+    assert told["time"] - died["time"] < 5  # 0.01 s on a machine with nothing else to do
+    assert events[0]["end"]["left"] == []
+    for n in (0, 1):
+        (own,) = Path(run.paths(n).folder, "torchrun").iterdir()  # and nothing in /tmp
+        assert (own / "attempt_0").is_dir()
+    assert "nested-launcher" not in {*events[0], *events[1]}

@@ -1,0 +1,52 @@
+"""What a node is sent: everything but the secrets in one part, the secrets in the other."""
+
+from __future__ import annotations
+
+import json
+
+from cryptography import x509
+
+from clusterctl.inventory.cluster import Job
+from clusterctl.plan.certificate import make_identity
+from clusterctl.plan.node_job import node_job, node_secrets
+from tests.plan.conftest import Planner
+
+IDENTITY = make_identity("lab-1")
+
+
+def test_a_worker_is_told_where_the_master_is(plan: Planner) -> None:
+    made = plan()
+    job = node_job(made, made.node("n1"), IDENTITY, state=None, link_port=4242)
+    assert job["master"] == {"node": "n0", "address": "10.0.0.0", "port": 29500}
+    assert job["link"] == {
+        "address": "10.0.0.0",
+        "port": 4242,
+        "certificate": IDENTITY.certificate,
+        "lost_after": 15.0,
+    }
+    assert job["workers"] == ["n1", "n2"]
+    assert (job["stop"]["signal"], job["stop"]["grace"]) == ("TERM", 60.0)
+    assert json.loads(json.dumps(job)) == job
+
+
+def test_secrets_are_in_the_body_alone_and_the_key_is_the_masters(plan: Planner) -> None:
+    made = plan(job=Job(command=("x.py",), env_from=("HF_TOKEN", "NOT_SET")))
+    mine = {"HF_TOKEN": "hf_geheim", "OTHER": "x"}
+    bodies = [json.loads(node_secrets(made, each, IDENTITY, mine)) for each in made.nodes]
+    assert [body["env"] for body in bodies] == [{"HF_TOKEN": "hf_geheim"}] * 3
+    assert [body.get("key") for body in bodies] == [IDENTITY.key, None, None]
+    assert {body["token"] for body in bodies} == {IDENTITY.token}
+    sent = json.dumps([node_job(made, each, IDENTITY, state=None) for each in made.nodes])
+    for secret in ("hf_geheim", IDENTITY.token, IDENTITY.key):
+        assert json.dumps(secret)[1:-1] not in sent
+
+
+def test_an_identity_is_new_each_time_and_hides_its_secrets() -> None:
+    other = make_identity("lab-1")
+    assert other.token != IDENTITY.token
+    assert other.certificate != IDENTITY.certificate
+    assert IDENTITY.key not in repr(IDENTITY)
+    assert IDENTITY.token not in repr(IDENTITY)
+    certificate = x509.load_pem_x509_certificate(IDENTITY.certificate.encode())
+    assert certificate.not_valid_before_utc.year == 1970
+    assert certificate.not_valid_after_utc.year == 9999

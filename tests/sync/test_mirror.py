@@ -1,0 +1,80 @@
+"""The dialogue of a sync with a host that is not what it says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.sync.mirror import PATHS_LIMIT, Placement, planned_deletions
+from clusterctl.sync.source import read_source
+from clusterctl.transport.pool import Pool
+from clusterctl.transport.transport_error import TransportError
+from clusterctl.wire import Message
+from tests.sshd_servers import Sshd, cluster_of
+
+HOSTILE = Path(__file__).parents[1] / "transport" / "hostile_node.py"
+
+
+@pytest.mark.parametrize(
+    "wanted", [["a.py", ".env"], [".git/config"], ["data/id"], ["../outside"], ["./a.py"]]
+)
+def test_a_host_is_given_no_file_that_the_sync_does_not_place(
+    make_sshd: Callable[..., Sshd], tmp_path: Path, wanted: list[str]
+) -> None:
+    source, loot = tmp_path / "code", tmp_path / "loot"
+    (source / ".git").mkdir(parents=True)
+    (source / "a.py").touch()
+    placed = read_source_of(source)
+    (source / ".env").write_text("TOKEN=secret\n")
+    (source / ".git" / "config").touch()
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "id").touch()
+    (tmp_path / "outside").touch()
+    (source / "data").symlink_to(tmp_path / "private")
+    loot.mkdir()
+    server = make_sshd(f"ForceCommand {sys.executable} {HOSTILE} {loot} {' '.join(wanted)}")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        (reply,) = pool.mirror({"n": placed})
+    assert reply.state == "bad-output"
+    assert "that are not part of the sync" in reply.words
+    assert wanted[-1] in reply.words
+    assert not [path for path in loot.rglob("*") if path.is_file()]
+
+
+def read_source_of(folder: Path) -> Placement:
+    (folder / ".git").rmdir()
+    found = read_source(folder)
+    (folder / ".git").mkdir()
+    return Placement(
+        source=folder, workdir="/unused", tree=found.tree, listing=found.encoded, lock="none"
+    )
+
+
+def test_the_same_host_gets_what_the_sync_places(
+    make_sshd: Callable[..., Sshd], tmp_path: Path
+) -> None:
+    """Or the test above would prove nothing."""
+    source, loot = tmp_path / "code", tmp_path / "loot"
+    (source / ".git").mkdir(parents=True)
+    (source / "a.py").touch()
+    loot.mkdir()
+    server = make_sshd(f"ForceCommand {sys.executable} {HOSTILE} {loot} a.py")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        (reply,) = pool.mirror({"n": read_source_of(source)})
+    assert reply.ok, reply
+    assert (loot / "a.py").exists()
+
+
+def test_a_plan_of_more_paths_than_a_folder_holds_is_not_taken_apart() -> None:
+    """A body of zero bytes is small; a list of its empty paths is not."""
+    with pytest.raises(TransportError, match=f"a plan of {PATHS_LIMIT + 1:,} paths") as caught:
+        planned_deletions(Message({"need": 0}, b"\0" * (PATHS_LIMIT + 1)))
+    assert ".gitignore" in caught.value.hint
+    assert planned_deletions(Message({"need": 1}, b"new.py\0old.py\0")) == ("old.py",)
+
+
+def test_a_project_of_two_million_files_can_be_replaced() -> None:
+    assert len(planned_deletions(Message({"need": 0}, b"a\0" * 2_000_000))) == 2_000_000

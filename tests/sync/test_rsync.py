@@ -1,0 +1,157 @@
+"""rsync over connections that are open: over SSH, over the system's ssh, with noisy shells."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.node.mirror.tree_hash import encode_listing
+from clusterctl.sync.mirror import Placement
+from clusterctl.sync.rsync import push
+from clusterctl.sync.source import read_source
+from clusterctl.transport.interface import Reply
+from clusterctl.transport.pool import Pool
+from clusterctl.transport.transport_error import TransportError
+from tests.sshd_servers import Sshd, cluster_of
+
+HOSTILE = Path(__file__).parents[1] / "transport" / "hostile_node.py"
+
+
+def placed(cluster: Cluster, source: Path, work: Path) -> list[Reply]:
+    found = read_source(source)
+    placement = Placement(
+        source=source,
+        workdir=str(work),
+        tree=found.tree,
+        listing=encode_listing(found.listing),
+        lock=f"none-{os.getpid()}",
+    )
+    with Pool(cluster) as pool:
+        return list(pool.mirror({node.name: placement for node in cluster.nodes}))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for number in range(200):
+        (folder / f"file {number}").write_bytes(os.urandom(2000))
+    (folder / "big").write_bytes(os.urandom(8 << 20))
+    return folder
+
+
+@pytest.mark.parametrize("via", ["paramiko", "openssh"])
+def test_files_arrive_whole(sshd: Sshd, source: Path, tmp_path: Path, via: str) -> None:
+    work = tmp_path / "work"
+    (reply,) = placed(cluster_of(sshd.node("n", via=via)), source, work)
+    assert reply.ok, reply
+    assert reply.last.head["sent"] == {"code": 0, "words": ""}
+    assert reply.last.head["equal"]
+    assert (work / "big").read_bytes() == (source / "big").read_bytes()
+
+
+def test_a_noisy_login_shell_does_not_hurt(
+    make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "login"
+    script.write_text('#!/bin/sh\necho welcome; echo noise >&2\neval "$SSH_ORIGINAL_COMMAND"\n')
+    script.chmod(0o755)
+    server = make_sshd(f"ForceCommand {script}")
+    (reply,) = placed(cluster_of(server.node("n")), source, tmp_path / "work")
+    assert reply.ok, reply
+    assert reply.last.head["equal"]
+
+
+def test_a_node_without_rsync(make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path) -> None:
+    server = make_sshd("SetEnv PATH=/nowhere")
+    node = server.node("n")
+    (reply,) = placed(cluster_of(replace(node, python="/usr/bin/python3")), source, tmp_path / "w")
+    assert reply.state == "bad-output"
+    assert reply.words == "rsync is not installed"
+
+
+def test_a_full_disk_is_told_in_rsyncs_words(sshd: Sshd, source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (source / "big").unlink()
+    mounted = os.system(f"mount -t tmpfs -o size=64k none '{work}' 2>/dev/null") == 0
+    if not mounted:
+        pytest.skip("may not mount a small filesystem")
+    try:
+        (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    finally:
+        os.system(f"umount -l '{work}'")
+    assert reply.ok, reply
+    assert reply.last.head["sent"]["code"] != 0
+    assert "No space left on device" in reply.last.head["sent"]["words"]
+    assert not reply.last.head["equal"]
+
+
+def test_what_may_not_be_written_is_told_in_rsyncs_words(
+    sshd: Sshd, source: Path, tmp_path: Path
+) -> None:
+    """Whoever mirrors as root is stopped by a file that is immutable, not by its mode."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "big").touch()
+    if subprocess.run(["chattr", "+i", str(work / "big")], check=False).returncode:
+        pytest.skip("no immutable files here")
+    try:
+        (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    finally:
+        subprocess.run(["chattr", "-i", str(work / "big")], check=True)
+    words = str(reply.messages[-1].head)
+    assert "Operation not permitted" in words, reply
+
+
+def test_an_rsync_that_comes_after_its_sync_can_write_nothing(
+    sshd: Sshd, source: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    assert reply.last.head["equal"]
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        connection = pool._connection("n")
+        # No sync holds the folder, so there is none for files that are not whole yet.
+        done = push(
+            connection, source=source, paths=[b"file 1"], workdir=str(work), folder=tmp_path
+        )
+    assert done.code == 1
+    assert "temp-dir does not exist" in done.words
+
+
+def test_holes_stay_holes(sshd: Sshd, tmp_path: Path) -> None:
+    source, work = tmp_path / "code", tmp_path / "work"
+    source.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(64 << 20)
+    (reply,) = placed(cluster_of(sshd.node("n")), source, work)
+    assert reply.last.head["equal"]
+    assert (work / "sparse").stat().st_blocks * 512 < 1 << 20
+
+
+def test_a_node_that_starts_something_else_than_rsync_is_sent_no_file(
+    make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.json"
+    server = make_sshd(f"ForceCommand {sys.executable} -I -S {HOSTILE} --play {script}")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        for answer in ({"error": "no"}, {"error": {"message": [1]}}, {"exec": 0}, {"end": True}):
+            script.write_text(json.dumps({"rsync": [answer]}))
+            with pytest.raises(TransportError) as failed:
+                push(
+                    pool._connection("n"),
+                    source=source,
+                    paths=[b"file 1"],
+                    workdir=str(tmp_path),
+                    folder=tmp_path,
+                )
+            assert failed.value.state == "bad-output", answer

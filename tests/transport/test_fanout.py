@@ -1,0 +1,113 @@
+"""Merged streams: nodes join again, silence ticks, a fast node waits for a slow reader."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+
+import pytest
+
+from clusterctl.transport import byte_queue
+from clusterctl.transport.fanout import MultiStream
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.pool import Pool
+from clusterctl.wire import Message
+from tests.fake_pool import streamed
+from tests.sshd_servers import Sshd, cluster_of
+
+REQUEST = Request(op="tail", args={})
+Stream = Generator[Message | Reply, None, None]
+
+
+def ok(node: str) -> Reply:
+    return Reply(node=node, state="ok")
+
+
+def test_every_message_comes_in_its_nodes_order_and_then_the_reply() -> None:
+    def start(node: str, _request: Request) -> Stream:
+        for number in range(50):
+            yield Message({"n": number})
+        yield ok(node)
+
+    with MultiStream(streamed(start), {"a": REQUEST, "b": REQUEST}, tick=1) as stream:
+        seen = [item for item in stream if item is not None]
+    for name in ("a", "b"):
+        mine = [item for node, item in seen if node == name]
+        assert mine == [Message({"n": number}) for number in range(50)] + [ok(name)]
+
+
+def test_silence_ticks() -> None:
+    release = threading.Event()
+
+    def start(node: str, _request: Request) -> Stream:
+        release.wait(10)
+        yield ok(node)
+
+    with MultiStream(streamed(start), {"a": REQUEST}, tick=0.01) as stream:
+        assert next(stream) is None
+        release.set()
+        assert [item for item in stream if item is not None] == [("a", ok("a"))]
+
+
+def test_a_node_that_was_lost_joins_again() -> None:
+    lost = Reply(node="a", state="lost")
+    replies = [ok("a"), lost]
+
+    def start(_node: str, _request: Request) -> Stream:
+        yield replies.pop()
+
+    seen = []
+    with MultiStream(streamed(start), {"a": REQUEST}, tick=1) as stream:
+        for item in stream:
+            seen.append(item)
+            if item == ("a", lost):
+                stream.add("a", REQUEST, after=0.01)
+    assert seen == [("a", lost), ("a", ok("a"))]
+
+
+def test_a_fast_node_waits_for_a_slow_reader_and_is_left_alone_after_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(byte_queue, "_LOOK_AROUND", 0.01)
+    sent = []
+    closed = threading.Event()
+
+    def start(_node: str, _request: Request) -> Stream:
+        try:
+            for number in range(10**6):
+                sent.append(number)
+                yield Message({"n": number})
+        finally:
+            closed.set()
+
+    with MultiStream(streamed(start), {"a": REQUEST}, tick=1) as stream:
+        next(stream)
+        time.sleep(0.1)
+        assert len(sent) < byte_queue.WAITING_LIMIT // byte_queue.LEAST_SIZE + 10
+    assert closed.wait(5)
+
+
+def test_what_goes_wrong_in_a_thread_is_raised_where_it_is_waited_for() -> None:
+    def start(_node: str, _request: Request) -> Stream:
+        raise RuntimeError("broken")
+        yield
+
+    with (
+        MultiStream(streamed(start), {"a": REQUEST}, tick=1) as stream,
+        pytest.raises(RuntimeError),
+    ):
+        next(stream)
+
+
+def test_following_again_and_again_keeps_no_session(sshd: Sshd) -> None:
+    """The server allows ten; a quiet node sends nothing that would end the thread that reads."""
+    request = Request(op="echo", args={})
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        for _ in range(12):
+            with pool.following({"n": request}, tick=30) as stream:
+                found = next(stream)
+                assert found is not None
+                assert isinstance(found[1], Message), found
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+    assert reply.ok, reply

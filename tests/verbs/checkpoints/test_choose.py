@@ -1,0 +1,371 @@
+"""A checkpoint to go on from is complete and the same on every node, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.fanout import MultiStream
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.checkpoints import choose as checkpoint
+from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
+from clusterctl.verbs.events import Event, Notice, Progress, drive
+from clusterctl.verbs.runs.history import History, only
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN
+
+LOCAL = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
+TAKES = f"clusterctl resume {RUN} --checkpoint"
+SHARED = replace(LOCAL, shared=("/w",))
+
+
+def choose(
+    nodes: FakePool, cluster: Cluster, which: str, history: History | None = None, **more: Any
+) -> ChosenCheckpoint:
+    return drive(
+        checkpoint.choose_checkpoint(nodes, cluster, which, history=history or only(RUN), **more)
+    )
+
+
+def seen(step: int, **more: Any) -> dict[str, Any]:
+    return {
+        "run": RUN,
+        "epoch": None,
+        "date": None,
+        "real": [f"/w/out/step-{step}"],
+        "mixed": "",
+        "bytes": 1,
+        "path": f"/w/out/step-{step}",
+        "name": f"step-{step}",
+        "format": "clusterctl",
+        "step": step,
+        "time": float(step),
+        "complete": True,
+        "why": "",
+        "hash": f"hash of {step}",
+        "part": None,
+        **more,
+    }
+
+
+def node(
+    *quick: dict[str, Any], deep: dict[str, str] | None = None, knows: bool = True
+) -> Callable[[Request], Any]:
+    """Answer as a node that holds these; `deep` says what reading to the last byte finds."""
+
+    def answer(request: Request) -> list[Message]:
+        which = str(request.args["which"])
+        if which == "latest":
+            head = {"folder": "/w/out", "candidates": list(quick), "knows": knows}
+            return [Message(head)]
+        for one in quick:
+            if which.endswith(one["name"]):
+                broken = (deep or {}).get(one["name"], "") if request.args["verify"] else ""
+                found = {**one, "complete": False, "why": broken} if broken else one
+                return [Message({"folder": "/w/out", "candidates": [found]})]
+        return [Message({"error": {"kind": "missing", "message": f"there is no {which}"}})]
+
+    return answer
+
+
+def pool(cluster: Cluster, **nodes: Any) -> FakePool:
+    return FakePool(cluster, {name: {"checkpoints": answer} for name, answer in nodes.items()})
+
+
+def test_latest_is_the_newest_that_all_have() -> None:
+    nodes = pool(LOCAL, a=node(seen(20), seen(10)), b=node(seen(20), seen(10)))
+    chosen = choose(nodes, LOCAL, "latest")
+    assert (chosen.path, chosen.step, chosen.passed_over) == ("/w/out/step-20", 20, ())
+    assert chosen.verified_on == ("a", "b")
+
+
+def test_latest_falls_back_and_says_so() -> None:
+    broken = seen(30, complete=False, why="COMPLETE is missing")
+    nodes = pool(
+        LOCAL,
+        a=node(broken, seen(20), seen(15), seen(10), deep={"step-20": "x is changed"}),
+        b=node(broken, seen(20), seen(10)),
+    )
+    chosen = choose(nodes, LOCAL, "latest")
+    assert chosen.step == 10
+    assert chosen.passed_over == (
+        "step-30: it is not complete: COMPLETE is missing (on a, b)",
+        "step-20: it is not complete: x is changed (on a)",
+        "step-15: it is not there on b",
+    )
+
+
+def test_what_differs_between_nodes_is_refused() -> None:
+    nodes = pool(LOCAL, a=node(seen(20)), b=node(seen(20, hash="another")))
+    with pytest.raises(LaunchRefused, match="not the same on all nodes"):
+        choose(nodes, LOCAL, "step-20")
+
+
+def test_on_shared_storage_one_node_reads_it() -> None:
+    nodes = pool(SHARED, a=node(seen(20)), b=node(seen(20)))
+    assert choose(nodes, SHARED, "latest").verified_on == ("a",)
+    assert [name for name, request in nodes.requests if request.args["verify"]] == ["a"]
+
+
+@pytest.mark.parametrize("which", ["step-30", "/w/out/step-30"])
+def test_a_path_is_never_replaced_but_the_newest_complete_one_is_named(which: str) -> None:
+    broken = seen(30, complete=False, why="COMPLETE is missing")
+    nodes = pool(SHARED, a=node(broken, seen(20)), b=node(broken, seen(20)))
+    with pytest.raises(LaunchRefused, match="COMPLETE is missing") as caught:
+        choose(nodes, SHARED, which)
+    assert caught.value.hint == "the newest complete one: --checkpoint /w/out/step-20"
+    assert caught.value.exit_code == 125
+
+
+def test_a_flipped_bit_is_refused() -> None:
+    nodes = pool(SHARED, a=node(seen(20), deep={"step-20": "x is changed"}), b=node(seen(20)))
+    with pytest.raises(LaunchRefused, match="x is changed") as caught:
+        choose(nodes, SHARED, "step-20")
+    assert caught.value.hint == "no complete checkpoint of this run was found beside it"
+
+
+def part(
+    ranks: list[int],
+    *,
+    metadata: bool = False,
+    step: int = 20,
+    said: list[int] | None = None,
+    saved: float = 100.0,
+) -> dict[str, Any]:
+    held = {
+        "ranks": ranks,
+        "world_size": 4,
+        "metadata": metadata,
+        "steps": said or [],
+        "saved": [saved, saved + 1],
+    }
+    why = "model_state_rank9.pt is missing"
+    return {**seen(20), "complete": False, "why": why, "part": held, "step": step}
+
+
+def test_parts_of_ranks_on_their_own_nodes_add_up() -> None:
+    whole = pool(LOCAL, a=node(part([0, 1], metadata=True)), b=node(part([2, 3])))
+    assert choose(whole, LOCAL, "latest").step == 20
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (part([2]), r"model_state_rank3\.pt is on no node"),
+        (part([2, 3], step=40), "of steps 20, 40"),
+        (part([2, 3], said=[10]), "of steps 10, 20"),
+        (part([2, 3], saved=5000.0), "written 4901 s apart"),
+        (seen(20, complete=False, why="model_state_rank2.pt is changed"), "rank2.pt is changed"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(other: dict[str, Any], why: str) -> None:
+    nodes = pool(LOCAL, a=node(part([0, 1], metadata=True)), b=node(other))
+    with pytest.raises(LaunchRefused, match=why):
+        choose(nodes, LOCAL, "step-20")
+
+
+def test_whole_copies_of_another_step_are_refused() -> None:
+    nodes = pool(LOCAL, a=node(seen(20)), b=node({**seen(20, hash="other"), "step": 40}))
+    with pytest.raises(LaunchRefused, match="not the same on all nodes"):
+        choose(nodes, LOCAL, "step-20")
+
+
+def test_what_speaks_against_it_is_passed_on() -> None:
+    doubtful = seen(20, doubts=["a copy, or two saves that are mixed"])
+    nodes = pool(LOCAL, a=node(doubtful), b=node(doubtful))
+    assert choose(nodes, LOCAL, "latest").doubts == ("a copy, or two saves that are mixed",)
+
+
+def test_a_node_that_does_not_answer_proves_nothing() -> None:
+    nodes = pool(LOCAL, a=node(seen(20)), b=Reply(node="b", state="timeout", phase="connect"))
+    with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot prove"):
+        choose(nodes, LOCAL, "latest")
+
+
+def test_latest_needs_to_know_where() -> None:
+    with pytest.raises(LaunchRefused, match="found none in the inventory"):
+        choose(pool(CLUSTER), CLUSTER, "latest")
+
+
+def test_none_at_all() -> None:
+    with pytest.raises(
+        LaunchRefused, match=f"no complete checkpoint of {RUN} in out: it holds none"
+    ):
+        choose(pool(LOCAL, a=node(), b=node()), LOCAL, "latest")
+
+
+def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
+    first = seen(60, run="lab-first", older=True)
+    nodes = pool(LOCAL, a=node(first, seen(10)), b=node(first, seen(10)))
+    chosen = choose(nodes, LOCAL, "latest")
+    assert (chosen.path, chosen.passed_over) == ("/w/out/step-10", ())
+    assert chosen.others == (
+        f"step-60: it is older than {RUN} (lab-first wrote it); {TAKES} out/step-60 takes it",
+    )
+
+
+def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
+    first = seen(60, run="", older=True)
+    nodes = pool(LOCAL, a=node(first), b=node(first))
+    with pytest.raises(
+        LaunchRefused, match=f"no checkpoint of {RUN} in out; step-60: it is older than"
+    ):
+        choose(nodes, LOCAL, "latest")
+    with pytest.raises(LaunchRefused) as caught:
+        choose(nodes, LOCAL, "latest")
+    assert caught.value.hint == f"clusterctl resume {RUN} --checkpoint out/step-60"
+    assert choose(nodes, LOCAL, "out/step-60").path == "/w/out/step-60"
+
+
+def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:
+    """The other one's clock is wrong, or it was not there."""
+    theirs, ours = seen(10, run=""), seen(10)
+    answers = {
+        "a": node(theirs, knows=False),
+        "b": node(ours, knows=True),
+    }
+    assert choose(pool(SHARED, **answers), SHARED, "latest").step == 10
+    with pytest.raises(LaunchRefused):
+        choose(pool(LOCAL, a=node(theirs, knows=True), b=node(ours, knows=True)), LOCAL, "latest")
+
+
+class Backwards(FakePool):
+    """The last node is the first that answers."""
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> MultiStream:
+        backwards = dict(reversed(list(requests.items())))
+        return super().following(backwards, tick=tick, patience=patience)
+
+
+def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() -> None:
+    """The master's node begins first; on the worker the files are older than its own start."""
+    older = seen(10, run="", older=True)
+    answers = {"a": {"checkpoints": node(seen(10))}, "b": {"checkpoints": node(older)}}
+    assert choose(Backwards(SHARED, answers), SHARED, "latest").step == 10
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"step": 9}, {"step": 10}),
+        ({"step": 900, "epoch": 2}, {"step": 17, "epoch": 3}),
+        ({"step": None, "epoch": 2}, {"step": None, "epoch": 10}),
+        ({"step": None, "date": 20241231000000}, {"step": None, "date": 20250102000000}),
+        ({"step": None, "time": 2.0}, {"step": 5, "time": 1.0}),
+        ({"step": None, "time": 1.0}, {"step": None, "time": 2.0}),
+    ],
+)
+def test_the_newest_is_by_step_then_by_epoch_date_and_time(
+    older: dict[str, Any], newer: dict[str, Any]
+) -> None:
+    early = {**seen(1), "time": 2.0, **older}
+    late = {**seen(2), "time": 1.0, **newer}
+    nodes = pool(LOCAL, a=node(early, late), b=node(late, early))
+    assert choose(nodes, LOCAL, "latest").path == "/w/out/step-2"
+
+
+def test_what_is_not_whole_does_not_change_the_order() -> None:
+    early, late = {**seen(9), "time": 2.0}, {**seen(10), "time": 1.0}
+    broken = {**seen(1), "name": "x.tmp", "step": None, "complete": False, "why": "unfinished"}
+    nodes = pool(LOCAL, a=node(early, late, broken), b=node(early, late, broken))
+    assert choose(nodes, LOCAL, "latest").step == 10
+
+
+@pytest.mark.parametrize("which", ["", "  "])
+def test_an_empty_word_is_refused(which: str) -> None:
+    with pytest.raises(UsageError, match="found an empty word"):
+        choose(pool(LOCAL), LOCAL, which)
+
+
+def test_what_may_be_two_saves_is_taken_only_by_its_path() -> None:
+    mixed = seen(30, mixed="x is newer than .metadata")
+    nodes = pool(LOCAL, a=node(mixed, seen(20)), b=node(mixed, seen(20)))
+    chosen = choose(nodes, LOCAL, "latest")
+    assert chosen.step == 20
+    assert "--checkpoint out/step-30 takes it" in chosen.passed_over[0]
+    assert choose(nodes, LOCAL, "step-30").doubts == ("x is newer than .metadata",)
+
+
+def test_a_link_from_shared_storage_to_a_local_disk_is_read_by_every_node() -> None:
+    linked = seen(20, real=["/scratch/step-20"])
+    nodes = pool(SHARED, a=node(linked), b=node(linked))
+    assert choose(nodes, SHARED, "latest").verified_on == ("a", "b")
+
+
+def test_the_job_is_given_a_path_that_leads_there() -> None:
+    nodes = pool(LOCAL, a=node(seen(20)), b=node(seen(20)))
+    assert choose(nodes, LOCAL, "step-20").path == "/w/out/step-20"
+    homes = {
+        name: replace(one, workdir=f"/home/{name}")
+        for name, one in zip("ab", LOCAL.nodes, strict=True)
+    }
+    apart = replace(LOCAL, nodes=tuple(homes.values()))
+    inside = {n: node(seen(20, path=f"/home/{n}/out/step-20")) for n in "ab"}
+    assert choose(pool(apart, **inside), apart, "latest").path == "out/step-20"
+    outside = {n: node(seen(20, path=f"/root/{n}/step-20")) for n in "ab"}
+    with pytest.raises(LaunchRefused, match="no one path leads to it on all nodes"):
+        choose(pool(apart, **outside), apart, "~/step-20")
+
+
+def test_the_file_that_differs_is_named() -> None:
+    nodes = pool(
+        LOCAL,
+        a=node(seen(20, hash="1", files={"same": "x", "optimizer.pt": "abc"})),
+        b=node(seen(20, hash="2", files={"same": "x", "optimizer.pt": "def"})),
+    )
+    with pytest.raises(LaunchRefused, match=r"optimizer\.pt differs: a: abc, b: def"):
+        choose(nodes, LOCAL, "step-20")
+
+
+def test_ranks_files_on_the_wrong_nodes_are_refused() -> None:
+    swapped = pool(LOCAL, a=node(part([2, 3])), b=node(part([0, 1], metadata=True)))
+    ranks = {"a": range(2), "b": range(2, 4)}
+    with pytest.raises(LaunchRefused, match=r"rank0\.pt is on b, and a will run rank 0"):
+        choose(swapped, LOCAL, "step-20", ranks=ranks)
+    right = pool(LOCAL, a=node(part([0, 1], metadata=True)), b=node(part([2, 3])))
+    assert choose(right, LOCAL, "step-20", ranks=ranks).step == 20
+    assert "whether they are its own" in " ".join(choose(right, LOCAL, "step-20").doubts)
+
+
+def test_one_node_may_hold_all_ranks_files_and_others_their_own() -> None:
+    all_of_them = {**part([0, 1, 2, 3], metadata=True), "complete": True, "why": ""}
+    all_of_them["part"] = {**all_of_them["part"], "whole": True}
+    nodes = pool(LOCAL, a=node(all_of_them), b=node(part([2, 3])))
+    ranks = {"a": range(2), "b": range(2, 4)}
+    assert choose(nodes, LOCAL, "step-20", ranks=ranks).step == 20
+
+
+def test_ranks_files_that_were_copied_late_are_of_one_save_if_they_say_the_same_step() -> None:
+    one = part([0, 1], metadata=True, said=[20])
+    other = part([2, 3], said=[20], saved=5000.0)
+    assert choose(pool(LOCAL, a=node(one), b=node(other)), LOCAL, "step-20").step == 20
+
+
+def test_while_a_node_reads_it_is_told_how_far_it_is() -> None:
+    def reads(request: Request) -> list[Message]:
+        told = [Message({"read": 1 << 30})] if request.args["verify"] else []
+        big = seen(20, bytes=2 << 30)
+        return [*told, Message({"folder": "/w/out", "candidates": [big]})]
+
+    events: list[Event] = []
+    steps = checkpoint.choose_checkpoint(
+        pool(SHARED, a=reads, b=reads), SHARED, "latest", history=only(RUN)
+    )
+    drive(steps, events.append)
+    assert Notice(text="reading /w/out/step-20 (2.0 GiB) on a") in events
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert [(event.done, event.total) for event in progress] == [(1024, 2048)]
+
+
+def test_a_folder_that_does_not_answer_is_no_folder_without_checkpoints() -> None:
+    stuck = [Message({"error": {"kind": "stuck", "message": "/w/out does not answer"}})]
+    with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot prove"):
+        choose(pool(LOCAL, a=stuck, b=stuck), LOCAL, "latest")

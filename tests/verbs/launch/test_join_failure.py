@@ -1,0 +1,97 @@
+"""Why a run ended before it ran: the cause that the late nodes share, by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from clusterctl.logs.first_cause import FirstCause
+from clusterctl.verbs.launch.join_failure import cause_of_ends, join_failure
+from clusterctl.verbs.launch.join_monitor import StartTimeout
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from tests.verbs.run_answers import CLUSTER, RUN, rank
+
+NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+NODES = tuple(replace(CLUSTER.master, name=name, host=name) for name in NAMES)
+THREE = CLUSTER.with_nodes(NODES)
+
+
+def view(*joined: bool | None, launcher: bool = True, by: str = "stop") -> RunStatus:
+    """Return a run of three nodes that have reached the master or not; None: did not answer."""
+    return RunStatus(
+        run=RUN,
+        cluster="lab",
+        nodes=tuple(
+            NodeAnswer(node=node, failure="timeout")
+            if has is None
+            else NodeAnswer(node=node, part=part(number, joined=has, launcher=launcher, by=by))
+            for number, (node, has) in enumerate(zip(NODES, joined, strict=True))
+        ),
+    )
+
+
+def part(number: int, *, joined: bool, launcher: bool, by: str) -> dict[str, Any]:
+    return {
+        "state": "failed",
+        "ranks": [rank(number, joined=joined and not launcher)],
+        "launcher_joined": joined if launcher else None,
+        "master": {"address": "10.0.0.1", "port": 29500},
+        "end": {"state": "failed", "by": by, "reason": "so", "time": 7.0},
+    }
+
+
+def late(seen: RunStatus) -> FirstCause:
+    return join_failure(seen, THREE, StartTimeout(seconds=60, missing=("10.0.0.2:1", "10.0.0.3:2")))
+
+
+def test_nodes_that_all_miss_the_master_point_at_its_firewall() -> None:
+    for launcher, words in ((True, "do not reach"), (False, "have not reached")):
+        cause = late(view(True, False, False, launcher=launcher))
+        assert cause.message == f"10.0.0.2 and 10.0.0.3 {words} 10.0.0.1:29500"
+        assert (cause.node, cause.kind) == ("10.0.0.1", "start-timeout")
+        assert "look at 10.0.0.1's firewall" in cause.remedy
+        assert "--master-port" in cause.remedy
+
+
+def test_a_node_that_alone_misses_the_master_is_looked_at_itself() -> None:
+    cause = late(view(True, True, False))
+    assert (cause.node, cause.message) == ("10.0.0.3", "10.0.0.3 does not reach 10.0.0.1:29500")
+    assert "look at the firewall and the routes of 10.0.0.3" in cause.remedy
+
+
+def test_a_rank_that_did_not_even_try_is_named_as_such() -> None:
+    missing = StartTimeout(seconds=60, missing=("10.0.0.3:2",))
+    cause = join_failure(view(True, True, False, launcher=False), THREE, missing)
+    assert (cause.node, cause.rank) == ("10.0.0.3", 2)
+    assert cause.message == "not joined within 60 s: 10.0.0.3:2"
+
+
+def test_no_firewall_is_blamed_for_a_master_that_is_not_there_itself() -> None:
+    for seen in (view(False, False, False), view(None, False, False)):
+        assert late(seen).message == "not joined within 60 s: 10.0.0.2:1, 10.0.0.3:2"
+
+
+def test_a_silent_node_is_not_said_to_miss_the_master() -> None:
+    assert late(view(True, False, None)).message == "10.0.0.2 does not reach 10.0.0.1:29500"
+
+
+def test_the_nodes_own_start_timeout_names_the_same_cause() -> None:
+    cause = cause_of_ends(view(True, False, False, by="start-timeout"))
+    assert cause is not None
+    assert (cause.time, cause.message) == (7.0, "10.0.0.2 and 10.0.0.3 do not reach 10.0.0.1:29500")
+
+
+def test_a_node_that_was_lost_is_the_cause_and_an_end_by_a_rank_tells_none() -> None:
+    lost = cause_of_ends(view(True, True, True, by="lost"))
+    assert lost is not None
+    assert (lost.node, lost.kind, lost.message, lost.time) == ("10.0.0.1", "node-lost", "so", 7.0)
+    for by in ("rank", "stop", "peer", "supervisor"):
+        assert cause_of_ends(view(True, True, True, by=by)) is None
+
+
+def test_an_end_without_a_reason_is_told_by_what_brought_it() -> None:
+    seen = view(True, True, True, by="lost")
+    first = replace(seen.nodes[0], part={"end": {"state": "failed", "by": "lost"}})
+    cause = cause_of_ends(replace(seen, nodes=(first, *seen.nodes[1:])))
+    assert cause is not None
+    assert (cause.message, cause.time) == ("lost", 0.0)

@@ -1,0 +1,126 @@
+"""Who has joined, who is missing, and when waiting is over."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from clusterctl.verbs.events import Event, NodeEvent, drive
+from clusterctl.verbs.follow import Tick
+from clusterctl.verbs.launch import join_monitor
+from clusterctl.verbs.launch.join_monitor import JoinMonitor, JoinProgress, StartTimeout
+from tests.verbs.run_answers import PLAN
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(join_monitor, "time", made)
+    return made
+
+
+def watch(clock: Clock, *steps: tuple[float, Event]) -> list[Event]:
+    """Let these events come, each so many seconds after the one before."""
+
+    def events() -> Generator[Event, None, str]:
+        for seconds, event in steps:
+            clock.now += seconds
+            yield event
+        return "result"
+
+    gatherer = JoinMonitor(PLAN, began=clock.now, _said=clock.now)
+    seen: list[Event] = []
+    assert drive(gatherer.watch(events()), seen.append) == "result"
+    return [one for one in seen if isinstance(one, JoinProgress | StartTimeout)]
+
+
+def happened(kind: str, rank: int, **more: Any) -> NodeEvent:
+    return NodeEvent(node="ab"[rank], event={"kind": kind, "rank": rank, **more})
+
+
+def both(kind: str) -> list[tuple[float, Event]]:
+    return [(0.0, happened(kind, rank)) for rank in (0, 1)]
+
+
+def test_joins_are_counted_and_the_missing_named(clock: Clock) -> None:
+    seen = watch(clock, *both("rank-started"), *both("rank-joined"), (99.0, Tick()))
+    assert [(one.joined, one.missing) for one in seen if isinstance(one, JoinProgress)] == [
+        (1, ("b:1",)),
+        (2, ()),
+    ]
+
+
+def test_silence_names_the_missing_again_and_ends_at_the_timeout(clock: Clock) -> None:
+    seen = watch(
+        clock,
+        *both("rank-started"),
+        (1.0, happened("rank-joined", 0)),
+        (6.0, Tick()),
+        (60.0, Tick()),
+    )
+    assert [type(one) for one in seen] == [JoinProgress, JoinProgress, JoinProgress, StartTimeout]
+    assert isinstance(seen[1], JoinProgress)
+    assert seen[1].quiet
+    assert isinstance(seen[-1], StartTimeout)
+    assert seen[-1].missing == ("b:1",)
+
+
+def test_a_rank_that_was_never_started_is_waited_for(clock: Clock) -> None:
+    seen = watch(clock, (0.0, happened("rank-started", 0)), (61.0, Tick()))
+    assert isinstance(seen[-1], StartTimeout)
+    assert seen[-1].missing == ("a:0", "b:1")
+
+
+def test_a_job_without_a_rendezvous_is_left_alone(clock: Clock) -> None:
+    assert watch(clock, *both("rank-started"), (999.0, Tick())) == []
+
+
+def test_after_an_end_nobody_is_waited_for(clock: Clock) -> None:
+    seen = watch(
+        clock,
+        *both("rank-started"),
+        (0.0, happened("rank-joined", 0)),
+        (0.0, happened("rank-ended", 1, exit_code=1)),
+        (999.0, Tick()),
+    )
+    assert [type(one) for one in seen] == [JoinProgress]
+
+
+def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(
+    clock: Clock,
+) -> None:
+    seen = watch(
+        clock, (0.0, NodeEvent(node="a", event={"kind": "launcher-joined"})), (61.0, Tick())
+    )
+    assert isinstance(seen[-1], StartTimeout)
+    assert seen[-1].missing == ("b",)
+
+
+def test_how_long_the_ranks_have_waited_is_told(clock: Clock) -> None:
+    seen = watch(clock, (0.0, happened("rank-started", 0)), (7.0, Tick()), (7.0, Tick()))
+    assert [one.seconds for one in seen if isinstance(one, JoinProgress)] == [7.0, 14.0]
+
+
+def test_a_launcher_may_deal_the_ranks_to_other_nodes_than_planned(clock: Clock) -> None:
+    dealt = [NodeEvent(node="ba"[n], event={"kind": "rank-joined", "rank": n}) for n in (0, 1)]
+    seen = watch(clock, *both("rank-started"), *((0.0, one) for one in dealt), (999.0, Tick()))
+    assert [one.missing for one in seen if isinstance(one, JoinProgress)] == [("b:1",), ()]
+    assert not any(isinstance(one, StartTimeout) for one in seen)
+
+
+@pytest.mark.parametrize("number", [-1, 2, 10**30])
+def test_a_rank_that_the_run_does_not_have_has_not_joined(clock: Clock, number: int) -> None:
+    strange = NodeEvent(node="a", event={"kind": "rank-joined", "rank": number})
+    assert watch(clock, *both("rank-started"), (0.0, strange)) == []

@@ -1,0 +1,41 @@
+"""What is refused before anything is asked of a node, and what the command line overrides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.events import drive
+from clusterctl.verbs.launch import launch
+from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.runs.records import Records
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER
+
+
+def cluster(**job: object) -> Cluster:
+    return replace(CLUSTER, job=replace(CLUSTER.job, **job))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [(cluster(command=()), "no command"), (cluster(launcher="ray"), "found ray")],
+)
+def test_what_could_never_be_launched_asks_no_node(given: Cluster, words: str) -> None:
+    nodes = FakePool(given, {})
+    steps = launch.launch(given, nodes, Records(), LaunchOptions())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words):
+        drive(steps, lambda _event: None)
+    assert nodes.requests == []
+
+
+def test_a_node_that_is_not_reached_stops_a_launch_even_by_force() -> None:
+    nodes = FakePool(CLUSTER, {})
+    options = LaunchOptions(forces=True, checks=False, syncs=False)
+    steps = launch.launch(CLUSTER, nodes, Records(), options)  # type: ignore[arg-type]
+    with pytest.raises(LaunchRefused, match=r"ssh\.connect") as caught:
+        drive(steps, lambda _event: None)
+    assert caught.value.by == "check"

@@ -1,0 +1,147 @@
+"""What a launch exits with: the job's own code, or 125 where clusterctl ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterctl.verbs.launch.join_monitor import StartTimeout
+from clusterctl.verbs.launch.run_result import RunResult, run_result
+from clusterctl.verbs.rpc import NodeError
+from clusterctl.verbs.runs.run_log import RunLog
+from tests.verbs.run_answers import CLUSTER, RUN, data, ended, happened
+
+SILENT = NodeError(node="b", kind="lost", message="no answer", answered=False)
+
+
+def over(by: str, state: str = "failed", **more: Any) -> dict[str, Any]:
+    return {"end": {"state": state, "by": by, "exit_code": None, "reason": "so", **more}}
+
+
+def judged(
+    a: dict[str, Any] | None,
+    b: dict[str, Any] | None,
+    *,
+    b_event: Mapping[str, Any] | None = None,
+    late: StartTimeout | None = None,
+) -> RunResult:
+    log = RunLog(RUN, CLUSTER)
+    messages = []
+    if b_event:
+        messages += [("b", data(1, 0, b"ValueError: no\n")), ("b", happened(0, **b_event))]
+    for name, given in (("a", a), ("b", b)):
+        if given:
+            messages.append((name, ended(name, **given)))
+    for name, message in messages:
+        list(log.take(name, message, now=0.0))
+    silent = [name for name, given in (("a", a), ("b", b)) if not given]
+    troubles = {name: replace(SILENT, node=name) for name in silent}
+    return run_result(log, troubles, late)
+
+
+EXITED: dict[str, Any] = {"kind": "rank-ended", "rank": 1, "exit_code": 7}
+KILLED: dict[str, Any] = {"kind": "rank-ended", "rank": 1, "exit_code": 139, "signal": 11}
+FINISHED = {"state": "finished"}
+FAILED = {"state": "failed"}
+PEER = {"state": "failed", **over("peer")}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "b_event", "code", "by"),
+    [
+        (FINISHED, FINISHED, None, 0, "job"),
+        (PEER, FAILED, EXITED, 7, "job"),
+        (PEER, FAILED, KILLED, 139, "job"),
+        (PEER, FAILED, None, 1, "job"),
+        ({"state": "stopped"}, {"state": "stopped"}, None, 125, "stop"),
+        ({"state": "lost", **over("lost", "lost")}, PEER, None, 125, "lost"),
+        ({"state": "failed", **over("start-timeout")}, PEER, None, 125, "start-timeout"),
+        (FINISHED, None, None, 125, "unknown"),
+        (PEER, None, None, 125, "unknown"),
+        ({"state": "lost", **over("lost", "lost")}, None, None, 125, "lost"),
+    ],
+)
+def test_exit_codes(
+    a: dict[str, Any],
+    b: dict[str, Any] | None,
+    b_event: Mapping[str, Any] | None,
+    code: int,
+    by: str,
+) -> None:
+    found = judged(a, b, b_event=b_event)
+    assert (found.exit_code, found.ended_by) == (code, by)
+
+
+STOPPED = {"state": "stopped", **over("stop", "stopped")}
+LOST: dict[str, Any] = {"kind": "peer-lost", "peer": "a", "since": 1.0, "message": "no answer"}
+DIED: dict[str, Any] = {"kind": "supervisor-died", "message": "was killed by signal 9"}
+TOLD: dict[str, Any] = {
+    "kind": "peer-bad-end", "peer": "a", "by": "rank", "rank": 0, "exit_code": 137, "signal": 9,
+}  # fmt: skip
+TOLD_LOST = {"by": "lost", "lost": "c", "rank": None, "exit_code": None, "signal": None}
+OF_A_RANK = {"state": "failed", **over("rank")}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "b_event", "told"),
+    [
+        (STOPPED, STOPPED, LOST, ("stopped", 125, "stop", None)),
+        (STOPPED, STOPPED, DIED, ("stopped", 125, "stop", None)),
+        (OF_A_RANK, OF_A_RANK, LOST, ("lost", 125, "lost", "node-lost")),
+        (OF_A_RANK, OF_A_RANK, DIED, ("failed", 125, "supervisor", "supervisor")),
+        (None, STOPPED, LOST, ("lost", 125, "lost", "node-lost")),
+        (None, PEER, TOLD, ("failed", 137, "job", "signal")),
+        (None, PEER, TOLD | TOLD_LOST, ("lost", 125, "lost", "node-lost")),
+    ],
+)
+def test_the_state_the_code_who_ended_it_and_the_cause_agree(
+    a: dict[str, Any] | None,
+    b: dict[str, Any],
+    b_event: Mapping[str, Any],
+    told: tuple[object, ...],
+) -> None:
+    found = judged(a, b, b_event=b_event).document()
+    cause = found["first_cause"] or {}
+    assert (found["state"], found["exit_code"], found["ended_by"], cause.get("kind")) == told
+
+
+def test_who_did_not_join_is_named() -> None:
+    stopped = {"state": "stopped"}
+    late = StartTimeout(seconds=60, missing=("b:1",))
+    found = judged(stopped, stopped, late=late)
+    assert (found.exit_code, found.ended_by) == (125, "start-timeout")
+    cause = found.document()["first_cause"]
+    assert (cause["node"], cause["rank"], cause["kind"]) == ("b", 1, "start-timeout")
+
+
+@pytest.mark.parametrize(
+    ("missing", "node", "rank"), [("fd00::1", "fd00::1", None), ("fd00::1:7", "fd00::1", 7)]
+)
+def test_who_did_not_join_may_be_called_by_an_address(
+    missing: str, node: str, rank: int | None
+) -> None:
+    cluster = replace(CLUSTER, nodes=(replace(CLUSTER.master, name="fd00::1"),))
+    late = StartTimeout(seconds=60, missing=(missing,))
+    cause = run_result(RunLog(RUN, cluster), {}, late).view.first_cause
+    assert cause is not None
+    assert (cause.node, cause.rank) == (node, rank)
+
+
+@pytest.mark.parametrize(
+    ("by", "kind", "remedy"),
+    [("lost", "node-lost", "--exclude"), ("start-timeout", "start-timeout", "--start-timeout")],
+)
+def test_what_an_end_says_has_the_remedy_that_fits(by: str, kind: str, remedy: str) -> None:
+    end = {"state": "failed", **over(by)}
+    cause = judged(end, end).view.first_cause
+    assert cause is not None
+    assert cause.kind == kind
+    assert [word in cause.remedy for word in ("--exclude", "--start-timeout")].count(True) == 1
+    assert remedy in cause.remedy
+
+
+def test_a_finished_run_has_no_cause() -> None:
+    assert judged(FINISHED, FINISHED).document()["first_cause"] is None

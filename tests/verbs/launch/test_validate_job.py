@@ -1,0 +1,87 @@
+"""What is refused before anything is asked of a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
+from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.launch import validate_job
+from tests.verbs.run_answers import CLUSTER
+
+
+def cluster(**job: object) -> Cluster:
+    return replace(CLUSTER, job=replace(CLUSTER.job, **job))  # type: ignore[arg-type]
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    given = cluster(env_from=("HF_TOKEN",))
+    with pytest.raises(UsageError, match="HF_TOKEN"):
+        validate_job.require_secrets(given)
+    monkeypatch.setenv("HF_TOKEN", "")
+    validate_job.require_secrets(given)
+
+
+def test_what_the_command_line_sets_is_not_taken_from_the_shell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    options = Options(env=(("HF_TOKEN", "x"),))
+    given = effective(cluster(env_from=("HF_TOKEN", "PATH")), options)
+    validate_job.require_secrets(given)
+    assert given.job.env_from == ("PATH",)
+
+
+def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirrored(
+    tmp_path: Path,
+) -> None:
+    nodes = tuple(replace(node, workdir="/code") for node in CLUSTER.nodes)
+    given = replace(cluster(command=("job.py",)), nodes=nodes)
+    with pytest.raises(UsageError, match=r"the script job\.py in .*, found no such file"):
+        validate_job.require_script(given, tmp_path)
+    for command in (("/opt/job.py",), ("-m", "job")):
+        validate_job.require_script(
+            replace(given, job=replace(given.job, command=command)), tmp_path
+        )
+    (tmp_path / "job.py").touch()
+    validate_job.require_script(given, tmp_path)
+
+
+def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path) -> None:
+    given = cluster(command=("job.py",))
+    nodes = tuple(replace(node, workdir=None) for node in given.nodes)
+    validate_job.require_script(replace(given, nodes=nodes), tmp_path)  # the nodes may have it
+    (tmp_path / "job.py").touch()
+    with pytest.raises(UsageError, match="workdir: expected the folder on the nodes") as caught:
+        validate_job.require_script(replace(given, nodes=nodes), tmp_path)
+    assert "--workdir DIR" in str(caught.value.hint)
+
+
+NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_node=1 train.py\n"
+
+
+def noticed(given: Cluster, folder: Path) -> list[str]:
+    said: list[str] = []
+    drive(
+        validate_job.notice_launcher(given, folder),
+        lambda event: said.append(event.text) if isinstance(event, Notice) else None,
+    )
+    return said
+
+
+def test_a_launcher_inside_a_script_is_noticed_with_the_command_to_type(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(NESTED)
+    given = cluster(command=("bash", "train.sh", "--lr", "1"))
+    (text,) = noticed(given, tmp_path)
+    assert text.startswith("train.sh:3: every rank runs this script, and so starts torchrun")
+    assert text.endswith("launch --launcher direct --procs-per-node 1 -- bash train.sh --lr 1")
+    assert noticed(effective(given, Options(launcher="direct", procs_per_node=1)), tmp_path) == []
+    assert noticed(effective(given, Options(procs_per_node=1)), tmp_path)
+    assert noticed(cluster(command=("bash", "elsewhere.sh")), tmp_path) == []

@@ -1,0 +1,68 @@
+"""What each node is asked for."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import pytest
+
+from clusterctl.facts.request import CLOCK_ROUNDS, LISTENERS, read_arguments
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.verbs.events import drive
+from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts, fact_request
+from clusterctl.wire import Message
+from tests.fake_pool import FakeCall, FakePool
+from tests.verbs.run_answers import CLUSTER
+
+
+def test_only_the_master_is_asked_which_ports_are_taken() -> None:
+    nodes = tuple(Node(name=name, host=name, ssh=Ssh()) for name in ("a", "b"))
+    for order in (nodes, nodes[::-1]):
+        cluster = Cluster(name="lab", nodes=order)
+        asked = [
+            node.name
+            for node in nodes
+            if set(LISTENERS) <= set(read_arguments(fact_request(cluster, node))["files"])
+        ]
+        assert asked == [cluster.master.name]
+
+
+def test_nodes_that_were_left_out_after_the_pool_was_made_are_not_asked() -> None:
+    kept, dropped = CLUSTER.nodes
+    pool = FakePool(CLUSTER, {node.name: {"survey": [Message({})]} for node in CLUSTER.nodes})
+    facts = drive(collect_facts(FactsSession(cluster=CLUSTER.with_nodes((kept,))), pool))
+    assert list(facts) == [kept.name]
+    assert dropped.name not in {name for name, _ in pool.requests}
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [[Message({"step": "prepare"})], [Message({"time": 1.0})] * (CLOCK_ROUNDS + 2)],
+    ids=["a strange one", "more than were asked for"],
+)
+def test_a_node_that_says_what_it_was_not_asked_is_heard_no_further(junk: list[Message]) -> None:
+    ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
+    pool = FakePool(
+        CLUSTER, {"a": {"survey": [ready, *junk, facts]}, "b": {"survey": [ready, facts]}}
+    )
+    reaches = {
+        name: told.reach
+        for name, told in drive(collect_facts(FactsSession(cluster=CLUSTER), pool)).items()
+    }
+    assert (reaches["a"].state, reaches["b"].state) == ("bad-output", "ok")
+    assert "its answer is not one of ours" in reaches["a"].words
+
+
+def test_a_node_that_has_told_its_facts_may_wait_for_slower_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dues: dict[str, float] = {}
+    monkeypatch.setattr(
+        FakeCall, "set_deadline", lambda call, seconds: dues.update({call.node.name: seconds})
+    )
+    ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
+    told = [ready, Message({"time": 1.0}), facts]
+    pool = FakePool(CLUSTER, {name: {"survey": told} for name in "ab"})
+    drive(collect_facts(FactsSession(cluster=CLUSTER), pool))
+    assert dues == {"a": math.inf, "b": math.inf}

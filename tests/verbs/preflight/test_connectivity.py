@@ -1,0 +1,115 @@
+"""Whom nodes try, whatever order they answered in."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.network.choice import Network
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.preflight import connectivity
+from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession, _Stopwatch
+from clusterctl.verbs.preflight.connectivity import ALL_PAIRS
+from clusterctl.wire import Message
+from tests.fake_pool import FakeCall
+from tests.verbs.run_answers import CLUSTER
+
+
+def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
+    names = [f"n{i}" for i in range(ALL_PAIRS + 4)]
+    nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in names)
+    survey = SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), word="a" * 32)
+    heard = connectivity._Meeting(
+        survey=survey,  # type: ignore[arg-type]
+        network=Network(
+            nodes=dict.fromkeys(names, SimpleNamespace(address="10.0.0.1")),  # type: ignore[arg-type]
+            master_port=1,
+        ),
+        facts={},
+    )
+    for name in reversed(names):
+        key = "master" if name == names[0] else "pair"
+        bound = {"key": key, "address": "10.0.0.1", "port": 1}
+        heard.prepared[name] = {"bound": [bound], "written": []}
+    for name in names[1:]:
+        tried = [target["target"] for target in connectivity._targets(heard, name)["targets"]]
+        assert names[0] in tried
+        assert len(tried) < ALL_PAIRS
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"key": "pair", "address": "192.0.2.1", "port": 4000},
+        {"key": "pair", "address": "10.0.0.1", "port": None},
+        {"key": "master", "address": "10.0.0.1", "port": 22},
+        {"key": "other", "address": "10.0.0.1", "port": 4000},
+    ],
+)
+def test_no_node_is_sent_where_another_was_not_told_to_listen(bound: dict[str, object]) -> None:
+    nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in ("a", "b"))
+    heard = connectivity._Meeting(
+        survey=SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), word="a" * 32),  # type: ignore[arg-type]
+        network=Network(
+            nodes=dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1")),  # type: ignore[arg-type]
+            master_port=4000,
+        ),
+        facts={},
+    )
+    well = {"key": "master", "address": "10.0.0.1", "port": 4000}
+    heard.prepared = {
+        "a": {"bound": [bound, well], "written": []},
+        "b": {"bound": [], "written": []},
+    }
+    (target,) = connectivity._targets(heard, "b")["targets"]
+    assert (target["key"], target["address"], target["port"]) == ("master", "10.0.0.1", 4000)
+
+
+class _Noted(FakeCall):
+    """A call that keeps, in order, what was sent and how long its answer may take."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, [Message({})])
+        self.noted: list[object] = []
+
+    def send(self, message: Message) -> None:
+        self.noted.append(message.head["step"])
+
+    def set_deadline(self, seconds: float) -> None:
+        self.noted.append(seconds)
+
+
+def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> None:
+    prepared: dict[str, object] = {"bound": [], "written": []}
+    met: dict[str, object] = {"connected": [], "seen": []}
+    clock = Message({"time": 1.0})
+    said: list[tuple[str, Message | Reply]] = [
+        ("a", clock),
+        ("a", Message({"step": "prepare", **prepared})),
+        ("a", clock),  # it owes nothing until b has prepared
+        ("b", Message({"step": "prepare", **prepared})),
+        ("a", Message({"step": "meet", **met})),
+        ("b", Message({"step": "meet", **met})),
+        ("a", clock),
+        *((name, Message({"foreign": [], "end": True})) for name in "ab"),
+        *((name, Reply(node=name, state="ok")) for name in "ab"),
+    ]
+    survey = FactsSession(
+        cluster=CLUSTER,
+        calls={node.name: _Noted(node) for node in CLUSTER.nodes},
+        stream=iter(said),
+        watches={node.name: _Stopwatch(began=0.0) for node in CLUSTER.nodes},
+    )
+    heard = connectivity._Meeting(
+        survey=survey,
+        network=Network(nodes={}, master_port=1),
+        facts={node.name: NodeFacts(node=node.name) for node in CLUSTER.nodes},
+    )
+    for _ in connectivity._converse(heard):
+        pass
+    noted = survey.calls["a"].noted  # type: ignore[attr-defined]
+    step = STEP_SECONDS
+    assert noted == [step, step, "meet", step, "end", step]

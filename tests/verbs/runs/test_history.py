@@ -1,0 +1,63 @@
+"""A run's history: the runs that it resumes, and which checkpoints are of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from clusterctl.verbs.runs.history import history_of, only
+from clusterctl.verbs.runs.records import RunRecord
+from tests.verbs.run_answers import CLUSTER
+
+A = RunRecord(run="a", began=1.0, cluster=CLUSTER, plan={"world_size": 2})
+B = RunRecord(
+    run="b", began=2.0, cluster=CLUSTER,
+    resumed={"run": "a", "checkpoint": "/w/out/step-30", "step": 30},
+)  # fmt: skip
+C = RunRecord(
+    run="c", began=3.0, cluster=CLUSTER,
+    resumed={"run": "b", "checkpoint": "out/old.pt", "step": None},
+)  # fmt: skip
+RECORDS = {record.run: record for record in (A, B, C)}
+
+
+def one(run: str, step: int | None = None, path: str = "/w/out/x") -> dict[str, Any]:
+    return {"run": run, "step": step, "path": path}
+
+
+def test_the_chain_is_followed_to_its_first_run() -> None:
+    history = history_of(C, RECORDS.get)
+    assert [(run.run, run.began) for run in history.runs] == [("c", 3.0), ("b", 2.0), ("a", 1.0)]
+    assert history.runs[2].world_size == 2
+
+
+def test_a_run_whose_record_is_deleted_is_still_an_ancestor() -> None:
+    history = history_of(C, {"c": C}.get)
+    assert [(run.run, run.began) for run in history.runs] == [("c", 3.0), ("b", None)]
+
+
+def test_a_record_that_leads_back_to_itself_ends_the_chain() -> None:
+    loop = replace(A, resumed={"run": "b"})
+    assert len(history_of(B, {"a": loop, "b": B}.get).runs) == 2
+
+
+def test_checkpoints_of_the_chain_are_of_the_history() -> None:
+    history = history_of(C, RECORDS.get)
+    assert [history.objection(one(run, 20)) for run in "abc"] == ["", "", ""]
+    assert history.objection(one("z") | {"older": True}) == "it is older than c (z wrote it)"
+    assert history.objection(one("") | {"older": True}) == "it is older than c"
+    assert history.objection(one("")) == "c did not write it"
+
+
+def test_what_an_ancestor_wrote_after_the_step_that_was_taken_is_another_history() -> None:
+    history = history_of(B, RECORDS.get)
+    assert history.objection(one("a", 30)) == ""
+    assert history.objection(one("a", 60)) == "it is of a, which was resumed from step 30"
+    assert history.objection(one("b", 60)) == ""
+
+
+def test_what_a_run_was_resumed_from_is_of_its_history_whoever_wrote_it() -> None:
+    history = history_of(C, RECORDS.get)
+    assert history.objection(one("", 90, "/w/out/old.pt")) == ""
+    assert history.objection(one("", 90, "/w/out/older.pt")) != ""
+    assert only("x").objection(one("x")) == ""

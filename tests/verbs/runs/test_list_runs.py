@@ -1,0 +1,77 @@
+"""`runs` says of a run what `status` says, also if several faults ended it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.verbs.runs import list_runs
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.status import status
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN, ended, finish, happened, part
+
+
+def over(by: str, state: str = "failed") -> dict[str, Any]:
+    return {"state": state, "by": by, "exit_code": None, "reason": "so", "time": 9.0}
+
+
+def answers(given: dict[str, Any], *events: Message) -> dict[str, list[Message]]:
+    return {
+        "runs": [Message({"runs": [given]})],
+        "status": [Message({"node": given})],
+        "tail": [*events, ended(given["node"], "failed", end=given["end"])],
+    }
+
+
+LOST = happened(0, "peer-lost", peer="b", since=1.0)
+KILLED = happened(0, "rank-ended", rank=1, exit_code=137, signal=9)
+TOLD = happened(0, "peer-bad-end", peer="b", by="rank", rank=1, exit_code=137, signal=9)
+BOTH = {
+    "a": answers(part("a", "failed", end=over("rank")), LOST),
+    "b": answers(part("b", "failed", end=over("rank")), KILLED),
+}
+DEAD = {
+    "a": answers(part("a", "lost", end=over("lost", "lost")), LOST),
+    "b": answers(part("b", "failed", end=over("supervisor"))),
+}
+LATER = happened(50, "peer-lost", peer="b", since=2000.0)
+FIRST_KILLED = {"a": answers(part("a", "lost", end=over("lost", "lost")), TOLD, LATER)}
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    ("nodes", "state", "by"),
+    [(BOTH, "lost", "lost"), (DEAD, "lost", "lost"), (FIRST_KILLED, "failed", "job")],
+)
+def test_what_ended_a_run_first_decides(
+    nodes: dict[str, Any], state: str, by: str, *, recorded: bool, tmp_path: Path
+) -> None:
+    records = Records(tmp_path)
+    if recorded:
+        records.write(RunRecord(run=RUN, began=1000.0, cluster=CLUSTER))
+    pool = FakePool(CLUSTER, nodes)
+    (listed,) = list_runs.runs(pool, records).runs
+    _, shown = finish(status(pool, RUN, CLUSTER))
+    assert (listed.state, shown.state, shown.ended_by) == (state, state, by)
+    if recorded:
+        assert listed.ended_by == by
+
+
+ONE = {
+    name: answers(part(name, "failed", end=over(by))) for name, by in (("a", "peer"), ("b", "rank"))
+}
+FINISHED = {"a": answers(part("a", "finished"))}
+
+
+@pytest.mark.parametrize(("nodes", "state"), [(ONE, "failed"), (FINISHED, "unreachable")])
+def test_a_run_whose_end_is_plain_costs_no_second_question(
+    nodes: dict[str, Any], state: str, tmp_path: Path
+) -> None:
+    pool = FakePool(CLUSTER, nodes)
+    (listed,) = list_runs.runs(pool, Records(tmp_path)).runs
+    assert listed.state == state
+    assert {request.op for _, request in pool.requests} == {"runs"}

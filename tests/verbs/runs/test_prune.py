@@ -1,0 +1,102 @@
+"""Old runs are deleted, and none that lives or may live."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.runs.prune import Kept, Pruned, prune
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, part
+
+ID = "lab-20260101t000000-{}"
+DEAD = Reply(node="b", state="timeout", phase="connect")
+
+
+def over(node: str, run: str, began: float, state: str = "finished") -> dict[str, Any]:
+    return part(node, state, run=ID.format(run), began=began)
+
+
+def pruned(records: Records, keep: int, **of: Any) -> tuple[Pruned, list[str]]:
+    """Prune a cluster whose nodes know these runs; return with the runs that nodes deleted."""
+    asked: list[str] = []
+
+    def delete(request: Request) -> list[Message]:
+        runs = request.args["runs"]
+        assert isinstance(runs, list)
+        asked.extend(runs)
+        return [Message({"removed": runs, "kept": {}})]
+
+    answers = {
+        name: {"runs": given if isinstance(given, Reply) else [Message({"runs": given})]}
+        | {"prune": delete}
+        for name, given in of.items()
+    }
+    return prune(FakePool(CLUSTER, answers), records, keep=keep), sorted(set(asked))
+
+
+def test_the_newest_ended_runs_and_every_live_one_stay(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    old, new, live = ID.format("old1"), ID.format("new1"), ID.format("liv1")
+    for run, began in ((old, 1.0), (new, 2.0), (live, 0.5)):
+        records.write(RunRecord(run=run, began=began, cluster=CLUSTER))
+    a = [over("a", "old1", 1.0), over("a", "new1", 2.0), over("a", "liv1", 0.5, "running")]
+    b = [over("b", "old1", 1.0, "failed"), over("b", "new1", 2.0)]
+    result, asked = pruned(records, 1, a=a, b=b)
+    assert (result.removed, asked) == ((old,), [old])
+    assert [kept.run for kept in result.kept] == [live]
+    assert {record.run for record in records.all()} == {new, live}
+
+
+def test_a_run_that_a_node_may_still_have_is_left_alone(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    result, asked = pruned(records, 0, a=[over("a", "one1", 1.0)], b=DEAD)
+    assert (result.removed, asked) == ((), [])
+    assert [trouble.node for trouble in result.troubles] == ["b"]
+    lost = over("b", "one1", 1.0, "lost")
+    result, asked = pruned(records, 0, a=[over("a", "one1", 1.0)], b=[lost])
+    assert (result.removed, asked) == ((), [])
+    assert "not ended on b" in result.kept[0].why
+
+
+def test_a_run_that_is_only_remembered_goes_once_it_is_settled(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    now = time.time()
+    ages = {"old1": now - 1e6, "new1": now - 5, "ref1": now - 4}
+    for run, began in ages.items():
+        records.write(RunRecord(run=ID.format(run), began=began, cluster=CLUSTER))
+    refused = records.read("lab", ID.format("ref1"))
+    assert refused is not None
+    records.write_end(refused, {"state": "failed"})
+    result, _ = pruned(records, 0, a=[], b=[])
+    assert set(result.removed) == {ID.format("old1"), ID.format("ref1")}
+    assert result.kept == (Kept(run=ID.format("new1"), why="no node knows how it ended"),)
+
+
+def test_what_a_node_could_not_delete_is_still_remembered(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    run = ID.format("one1")
+    records.write(RunRecord(run=run, began=1.0, cluster=CLUSTER))
+    runs = {"runs": [Message({"runs": [over("a", "one1", 1.0)]})]}
+    refusal = [Message({"removed": [], "kept": {run: "something of it is left here"}})]
+    gone = [Message({"removed": [run], "kept": {}})]
+    pool = FakePool(CLUSTER, {"a": runs | {"prune": refusal}, "b": runs | {"prune": gone}})
+    result = prune(pool, records, keep=0)
+    assert result.kept == (Kept(run=run, why="a: something of it is left here"),)
+    assert records.read("lab", run) is not None
+
+
+def test_a_record_with_a_name_that_leads_elsewhere_deletes_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "record.json").write_text("{}")
+    records = Records(root)
+    records.write(RunRecord(run="kept", began=1.0, cluster=CLUSTER))
+    records.remove("lab", "../../precious")
+    records.remove("..", "precious")
+    assert (precious / "record.json").exists()

@@ -1,0 +1,181 @@
+"""What the controller remembers of a run comes back as it was, and is nobody else's to read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from clusterctl.errors import ClusterError
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.plan.options import Options
+from clusterctl.verbs import resume
+from clusterctl.verbs.recorded_job import changed
+from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.history import history_of
+from clusterctl.verbs.runs.list_runs import runs
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.stop import stop
+from clusterctl.wire import plain
+from tests.damage import as_json, damaged_json
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import finish
+
+CLUSTER = Cluster(
+    name="lab",
+    nodes=(
+        Node(host="a", name="a", ssh=Ssh(user="u", port=2200, jump="b"), gpus=8),
+        Node(host="b", name="b", ssh=Ssh(via="openssh"), local=True),
+    ),
+    shared=("/workspace",),
+    job=Job(
+        launcher="direct",
+        command=("-m", "train", "it's", ""),
+        env=(("A", "x y"), ("B", '{"k": 1}')),
+        env_from=("HF_TOKEN",),
+        stop=Stop(signal=None, file="STOP", grace=5.0),
+    ),
+)
+
+
+def record(run: str = "lab-20260101t000000-abcd", began: float = 10.0) -> RunRecord:
+    return RunRecord(run=run, began=began, cluster=CLUSTER, tree="t", findings=({"check": "x"},))
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    records = Records(tmp_path / "state")
+    records.write(record())
+    assert records.read("lab", record().run) == record()
+    assert records.find(record().run) == record()
+
+
+def test_the_nodes_that_were_left_out_are_kept_too(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    part = replace(record(), cluster=CLUSTER.with_nodes(CLUSTER.nodes[:1]))
+    records.write(part)
+    assert records.find(record().run) == part
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    folder = Records(tmp_path / "state").write(record(), diff="+ secret plans\n")
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o600"}
+    for made in (folder, folder.parent, folder.parent.parent):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_newest_comes_first_and_clusters_are_kept_apart(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for run, began in (("lab-1", 5.0), ("lab-2", 50.0), ("lab-3", 20.0)):
+        records.write(record(run, began))
+    assert [one.run for one in records.all("lab")] == ["lab-2", "lab-3", "lab-1"]
+    assert records.all("other") == []
+
+
+def test_keys_of_a_later_version_are_ignored_and_broken_records_are_none(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    file = records.write(record()) / "record.json"
+    document = json.loads(file.read_text())
+    document["later"] = 1
+    document["cluster"]["later"] = 1
+    document["cluster"]["nodes"][0]["later"] = 1
+    file.write_text(json.dumps(document))
+    assert records.find(record().run) == record()
+    for broken in ("{", "[]", json.dumps({**document, "cluster": "lab"})):
+        file.write_text(broken)
+        assert records.find(record().run) is None
+
+
+FULL = replace(
+    record(),
+    plan={
+        "world_size": 2, "master_port": 29600,
+        "nodes": [{"node": name, "node_rank": rank, "device": "cpu", "procs": 1}
+                  for rank, name in enumerate("ab")],
+    },
+    options={"name": "best", "env": [["A", "x"]], "gpus": 8, "max_restarts": 1, "command": ["x"]},
+    resumed={"run": "lab-0", "checkpoint": "/c", "command": ["x"], "step": 5},
+)  # fmt: skip
+END = {"state": "finished", "ended_by": "job", "exit_code": 0}
+
+
+@given(document=damaged_json(FULL.document()), end=damaged_json(END))
+def test_a_damaged_record_is_none_or_one_that_every_verb_can_use(
+    document: Any, end: Any, tmp_path: Path
+) -> None:
+    records = Records(tmp_path)
+    folder = records.write(record())
+    (folder / "record.json").write_bytes(as_json(document))
+    (folder / "end.json").write_bytes(as_json(end))
+    assert records.all() == [found for found in [records.find(record().run)] if found]
+    kept = records.end(record()) or {}
+    assert all(isinstance(kept.get(name) or "", str) for name in ("state", "ended_by"))
+    for found in records.all():
+        pool = FakePool(found.cluster, {})
+        _, stopped = finish(stop(pool, found.run, found.cluster, plan=found.plan))
+        assert stopped.exit_code == 3
+        history_of(found, records.find)
+        resume._ranks(found, found.cluster, Options())
+        resume._taken_over(found, Options())
+        changed(found, Job(), Options(), records.find)
+        (listed,) = runs(pool, records).runs
+        json.dumps(plain(listed))
+
+
+@pytest.mark.parametrize("name", ["lab-1; id", "$(id)", "-lab", "lab-2"])
+def test_a_record_whose_name_is_no_runs_or_not_its_folders_is_none(
+    name: str, tmp_path: Path
+) -> None:
+    """Its name is printed within commands to type."""
+    records = Records(tmp_path)
+    folder = records.write(record("lab-1"))
+    text = (folder / "record.json").read_text()
+    (folder / "record.json").write_text(text.replace('"lab-1"', json.dumps(name)))
+    assert records.all() == []
+    records.write(record(name))
+    assert [one.run for one in records.all()] == (["lab-2"] if name == "lab-2" else [])
+
+
+def test_a_run_is_found_by_its_id_and_else_by_the_name_it_was_given(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    named = replace(record("lab-1", 5.0), options={"name": "best"})
+    for one in (named, record("best", 1.0), replace(named, run="lab-2", began=9.0)):
+        records.write(one)
+    assert [found.run for found in map(records.find, ("lab-1", "best")) if found] == [
+        "lab-1",
+        "best",
+    ]
+    assert records.find("none") is None
+    records.remove("lab", "best")
+    newest = records.find("best")
+    assert newest is not None
+    assert newest.run == "lab-2"
+
+
+def test_the_end_is_kept_once_seen(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.write(record())
+    assert records.end(record()) is None
+    records.write_end(record(), {"state": "finished"})
+    assert records.end(record()) == {"schema": 1, "state": "finished"}
+
+
+def test_a_record_that_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError) as caught:
+        Records(tmp_path / "file" / "state").write(record())
+    assert "CLUSTERCTL_STATE" in (caught.value.hint or "")
+
+
+def test_a_runs_name_says_its_cluster_and_its_second() -> None:
+    moment = dt.datetime(2026, 11, 20, 20, 5, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    run = run_id.make_run_id("lab-2", moment)
+    assert re.fullmatch(r"lab-2-20261120t190501-[a-z0-9]{4}", run)
+    assert run_id.cluster_of(run) == "lab-2"
+    assert run_id.cluster_of("something") is None
+    assert run_id.make_run_id("lab-2", moment) != run

@@ -1,0 +1,518 @@
+"""What the nodes' answers amount to: states, causes, proofs, and which run is meant."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.report.console import Screen
+from clusterctl.report.status import show_status
+from clusterctl.transport.fanout import MultiStream
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.verbs import stop as stop_module
+from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.runs import find_run, list_runs
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of
+from clusterctl.verbs.runs.status import status
+from clusterctl.verbs.stop import Stopping, StopResult, stop
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool, StreamedCall
+from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened, part, rank
+
+T = TypeVar("T")
+
+DEAD = Reply(node="b", state="timeout", phase="connect", words="no answer in 5 s")
+NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
+
+
+def parts(**of: dict[str, Any] | None) -> list[NodeAnswer]:
+    return [
+        NodeAnswer(node=CLUSTER.node(name), part=given, failure="" if given else "timeout")
+        for name, given in of.items()
+    ]
+
+
+def over(by: str, state: str = "failed") -> dict[str, Any]:
+    return {"end": {"state": state, "by": by, "exit_code": 1, "reason": ""}}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "state"),
+    [
+        (part("a"), part("b"), "running"),
+        (part("a"), part("b", "starting"), "starting"),
+        (part("a"), part("b", ranks=[rank(1, joined=False)]), "running"),
+        (part("a"), part("b", "failed"), "stopping"),
+        (part("a", "stopping"), part("b"), "stopping"),
+        (part("a", "finished"), part("b", "finished"), "finished"),
+        (part("a", "failed"), part("b", "failed", **over("peer")), "failed"),
+        (part("a", "stopped"), part("b", "stopped"), "stopped"),
+        (part("a", "stopped"), part("b", "failed"), "failed"),
+        (part("a", "failed", **over("lost")), part("b", "lost"), "lost"),
+        (part("a", "failed", **over("start-timeout")), part("b", "failed"), "failed"),
+        (part("a"), None, "running"),
+        (part("a", "finished"), part("b"), "running"),
+        (part("a", "finished"), None, "unreachable"),
+        (part("a", "stopped"), None, "unreachable"),
+        (part("a", "failed"), None, "failed"),
+        (part("a", "failed", **over("lost")), None, "lost"),
+        (None, None, "unreachable"),
+        (part("a", "finished", world_size=1), None, "finished"),
+        (part("a", "finished", world_size=2), None, "unreachable"),
+    ],
+)
+def test_states(a: dict[str, Any] | None, b: dict[str, Any] | None, state: str) -> None:
+    assert state_of(parts(a=a, b=b)) == state
+
+
+def test_a_node_that_does_not_answer_is_no_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", "finished"), b=None)))
+    assert (view.state, view.ended_by, view.live) == ("unreachable", "", False)
+    show_status(Screen(), view)
+    assert "1 of 2 nodes did not answer: what runs there is not known" in capsys.readouterr().out
+    seen = replace(view, remembered={"state": "finished", "ended_by": "job"})
+    assert (seen.state, seen.ended_by) == ("finished", "job")
+    unsure = replace(view, remembered={"state": "unreachable", "ended_by": "unknown"})
+    assert (unsure.state, unsure.ended_by) == ("unreachable", "")
+
+
+def test_who_ended_it() -> None:
+    assert ended_by(parts(a=part("a", "failed"), b=part("b", "stopped"))) == "job"
+    assert ended_by(parts(a=part("a", "stopped"), b=part("b", "stopped"))) == "stop"
+    timeout = part("a", "failed", **over("start-timeout"))
+    assert ended_by(parts(a=timeout, b=part("b", "failed", **over("peer")))) == "start-timeout"
+
+
+def at(time: float, by: str, state: str) -> dict[str, Any]:
+    return {"end": {"state": state, "by": by, "exit_code": None, "reason": "", "time": time}}
+
+
+def test_what_is_cleared_up_after_a_loss_was_lost_and_not_stopped() -> None:
+    lost, cleared = at(10.0, "lost", "lost"), at(90.0, "stop", "stopped")
+    given = parts(a=part("a", "lost", **lost), b=part("b", "stopped", **cleared))
+    assert (state_of(given), ended_by(given)) == ("lost", "lost")
+    late = at(99.0, "lost", "lost")
+    given = parts(a=part("a", "lost", **late), b=part("b", "stopped", **cleared))
+    assert (state_of(given), ended_by(given)) == ("stopped", "stop")
+
+
+def test_status_of_a_failed_run_names_the_cause() -> None:
+    failed = part("b", "failed", ranks=[rank(1, state="ended", exit_code=3)])
+    pool = FakePool(
+        CLUSTER,
+        {
+            "a": {
+                "status": [Message({"node": part("a", "failed", **over("peer"))})],
+                "tail": [ended("a")],
+            },
+            "b": {
+                "status": [Message({"node": failed})],
+                "tail": [
+                    happened(0, "rank-ended", rank=1, exit_code=3),
+                    data(1, 0, b"ValueError: no\n"),
+                    ended("b", "failed"),
+                ],
+            },
+        },
+    )
+    _, view = finish(status(pool, RUN, CLUSTER))
+    document = view.document()
+    assert document["schema"] == 1
+    assert (document["run"], document["state"], document["ended_by"]) == (RUN, "failed", "job")
+    assert document["first_cause"]["node"] == "b"
+    assert document["first_cause"]["exit_status"] == 3
+    assert [one["node"] for one in document["nodes"]] == ["a", "b"]
+    assert [one["rank"] for one in document["ranks"]] == [0, 1]
+    assert document["checkpoint"] is None
+
+
+def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
+    long = b"x" * (3 << 20)
+    tail = [
+        happened(0, "rank-ended", rank=0, exit_code=3),
+        data(0, 0, long + b"\nlast \xff\n"),
+        ended("a", "failed"),
+    ]
+    a = {"status": [Message({"node": part("a", "failed")})], "tail": tail}
+    b = {"status": [NO_RUN]}
+    _, view = finish(status(FakePool(CLUSTER, {"a": a, "b": b}), RUN, CLUSTER))
+    assert view.first_cause is not None
+    assert view.first_cause.lines[-1] == "last \\xff"
+    assert max(map(len, view.first_cause.lines)) < 3000
+    assert view.first_cause.lines[0].endswith("x ...")
+
+
+def test_status_says_which_node_did_not_answer() -> None:
+    pool = FakePool(CLUSTER, {"a": {"status": [Message({"node": part("a")})]}})
+    seen, view = finish(status(pool, RUN, CLUSTER))
+    last = [event for event in seen if isinstance(event, Progress)][-1]
+    assert (last.done, last.total, last.waiting_for) == (2, 2, ())
+    assert [(one.state) for one in view.nodes] == ["running", "unreachable"]
+    assert [one.node.name for one in view.silent] == ["b"]
+
+
+def stopping(**answers: Any) -> tuple[list[Event], StopResult]:
+    pool = FakePool(CLUSTER, {name: {"stop": answer} for name, answer in answers.items()})
+    return finish(stop(pool, RUN, CLUSTER))
+
+
+GONE = [Message({"stage": "asking"}), Message({"gone": True, "left": [], "port_free": True})]
+
+
+def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_uid: int) -> object:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    pool = FakePool(CLUSTER, {name: {"stop": GONE} for name in "ab"})
+    finish(stop(pool, RUN, CLUSTER))
+    assert {request.args["bars"] for _, request in pool.requests} == {False}
+    assert {str(request.args["reason"]) for _, request in pool.requests} == {
+        f"stopped by {os.getuid()} on {socket.gethostname()}"
+    }
+
+
+@pytest.mark.parametrize(("grace", "told"), [(None, 7.0), (1.5, 1.5), (0.0, 0.0)])
+def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: float) -> None:
+    cluster = replace(CLUSTER, job=Job(stop=Stop(grace=7.0, signal="USR1", file="STOP")))
+    pool = FakePool(cluster, {name: {"stop": GONE} for name in "ab"})
+    finish(stop(pool, RUN, cluster, grace=grace, reason="a test", bars=True))
+    orders = [request.args for _, request in pool.requests]
+    asked = {"grace": told, "signal": "USR1", "file": "STOP", "reason": "a test", "bars": True}
+    assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
+    assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]
+
+
+def test_stop_is_proven_on_every_node() -> None:
+    seen, result = stopping(a=GONE, b=GONE)
+    assert result.exit_code == 0
+    assert {event.node for event in seen if isinstance(event, Stopping)} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [
+        ({"port_free": True}, 0),
+        ({"port_free": True, "gpu_free": True}, 0),
+        ({"port_free": False, "port_holder": {"pid": 7, "cmd": "nc"}}, 1),
+        ({"port_free": None}, 3),
+        ({"port_free": True, "gpu_free": None}, 3),
+        ({"port_free": True, "strangers": [{"pid": 9, "cmd": "python", "why": "holds"}]}, 3),
+    ],
+)
+def test_the_port_and_the_gpus_are_a_part_of_the_proof(seen: dict[str, Any], code: int) -> None:
+    _, result = stopping(a=[Message({"gone": True, "left": [], **seen})], b=GONE)
+    assert result.exit_code == code
+    assert result.nodes[0].gone == (code == 0)
+
+
+def test_what_a_node_could_not_see_is_said() -> None:
+    blind = {"gone": False, "left": [], "port_free": None, "gpu_free": None}
+    _, result = stopping(a=[Message(blind)], b=GONE)
+    assert (result.exit_code, result.nodes[0].gone) == (3, False)
+    assert result.nodes[0].failure == (
+        "could not see whether its port is free and its GPU memory is back"
+        " and nothing of it is left"
+    )
+    assert (result.nodes[1].gone, result.nodes[1].failure) == (True, "")
+
+
+def test_an_operation_that_refuses_proves_nothing() -> None:
+    _, result = stopping(a=GONE, b=[NO_RUN])
+    assert (result.exit_code, result.nodes[1].failure) == (3, "no part here")
+
+
+def test_stop_on_a_node_that_does_not_answer_is_unproven() -> None:
+    _, result = stopping(a=GONE, b=DEAD)
+    assert result.exit_code == 3
+    assert "timeout" in result.nodes[1].failure
+
+
+class Streams(FakePool):
+    """A pool whose nodes give what iterators give, as it comes."""
+
+    def __init__(self, **streams: Iterator[Message | Reply]) -> None:
+        super().__init__(CLUSTER, {})
+        self.patience: float | None = None
+        self._streams = streams
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> MultiStream:
+        self.patience = patience
+
+        def start(name: str, _request: Request) -> Call:
+            return StreamedCall(CLUSTER.node(name), self._streams[name])
+
+        return MultiStream(start, requests, tick=min(tick, 0.05), patience=patience)
+
+
+def stopped_after(seconds: float, node: str) -> Iterator[Message | Reply]:
+    time.sleep(seconds)
+    yield Message({"stage": "asking"})
+    yield Message({"gone": True, "left": [], "port_free": True, "end": True})
+    yield Reply(node=node, state="ok", phase="answer")
+
+
+def stages() -> Iterator[Message | Reply]:
+    while True:
+        yield Message({"stage": "asking"})
+        time.sleep(0.02)
+
+
+def test_a_node_that_takes_long_to_reach_has_its_full_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_module, "PATIENCE", 0.3)
+    pool = Streams(a=stopped_after(0.0, "a"), b=stopped_after(1.0, "b"))
+    _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
+    assert [node.failure for node in result.nodes] == ["", ""]
+    assert pool.patience == 0.3
+
+
+@pytest.mark.timeout(60)
+def test_a_node_that_stops_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_module, "PATIENCE", 0.3)
+    pool = Streams(a=stopped_after(0.0, "a"), b=stages())
+    _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
+    assert "not done in" in result.nodes[1].failure
+    assert result.exit_code == 3
+
+
+def test_what_is_left_is_said() -> None:
+    left = {"pid": 7, "cmd": "python", "why": "stuck in the kernel (state D)"}
+    _, result = stopping(a=GONE, b=[Message({"gone": False, "left": [left], "port_free": True})])
+    assert result.exit_code == 1
+    assert result.nodes[1].left == (left,)
+
+
+def cluster_runs(**of: Any) -> FakePool:
+    return FakePool(
+        CLUSTER,
+        {
+            name: {"runs": given if isinstance(given, Reply) else [Message({"runs": given})]}
+            for name, given in of.items()
+        },
+    )
+
+
+ID = "lab-20260101t000000-{}"
+
+
+def named(node: str, run: str, state: str, began: float = 1.0) -> dict[str, Any]:
+    return part(node, state, run=ID.format(run), began=began)
+
+
+def test_the_only_live_run_is_meant_else_the_newest() -> None:
+    old, live = named("a", "old1", "finished", 50.0), named("a", "liv1", "running", 10.0)
+    found = find_run.discover(cluster_runs(a=[old, live], b=[named("b", "old1", "finished", 50.0)]))
+    assert find_run.choose_run(found, []) == ID.format("liv1")
+    found = find_run.discover(cluster_runs(a=[old], b=[named("b", "old0", "failed", 5.0)]))
+    assert find_run.choose_run(found, []) == ID.format("old1")
+
+
+def test_several_live_runs_are_named() -> None:
+    found = find_run.discover(
+        cluster_runs(a=[named("a", "one1", "running")], b=[named("b", "two2", "running")])
+    )
+    with pytest.raises(UsageError, match=r"one1, .*two2|two2, .*one1") as several:
+        find_run.choose_run(found, [])
+    assert str(several.value.hint).startswith("clusterctl status lab-")
+
+
+def test_a_run_is_found_and_named_by_the_name_that_the_nodes_keep() -> None:
+    one, two = named("a", "one1", "running"), named("b", "two2", "running")
+    found = find_run.discover(cluster_runs(a=[{**one, "name": "base"}], b=[two]))
+    assert find_run.find_named(found, "base") == ID.format("one1")
+    assert find_run.find_named(found, ID.format("two2")) == ID.format("two2")
+    assert find_run.find_named(found, "other") == "other"
+    with pytest.raises(UsageError, match=r"one1 \(base\)"):
+        find_run.choose_run(found, [])
+
+
+def test_no_run_at_all() -> None:
+    with pytest.raises(ClusterError, match="no run is known"):
+        find_run.choose_run(find_run.discover(cluster_runs(a=[], b=[])), [])
+    with pytest.raises(CouldNotTell, match="b: timeout"):
+        find_run.choose_run(find_run.discover(cluster_runs(a=[], b=DEAD)), [])
+
+
+def test_a_run_without_a_record_has_the_command_that_its_nodes_run() -> None:
+    theirs = named("a", "liv1", "running") | {"command": ["/bin/python", "other.py", "7"]}
+    found = find_run.discover(cluster_runs(a=[theirs], b=[]))
+    cluster = find_run.nodes_of(found, ID.format("liv1"), CLUSTER)
+    assert [node.name for node in cluster.nodes] == ["a"]
+    assert cluster.job.command == ("/bin/python", "other.py", "7")
+
+
+def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.write(RunRecord(run="kept", began=5.0, cluster=CLUSTER, resumed={"checkpoint": "c"}))
+    pool = cluster_runs(a=[named("a", "new1", "finished", 10.0)], b=[])
+    listed = list_runs.runs(pool, records)
+    assert [(one.run, one.state, one.nodes) for one in listed.runs] == [
+        (ID.format("new1"), "finished", ("a",)),
+        ("kept", "unknown", ("a", "b")),
+    ]
+    assert listed.runs[1].checkpoint == "c"
+    rebuilt = list_runs.rebuild(pool, records)
+    assert rebuilt.rebuilt == (ID.format("new1"),)
+    found = records.find(ID.format("new1"))
+    assert found is not None
+    assert found.discovered
+    assert [node.name for node in found.cluster.nodes] == ["a"]
+    assert list_runs.rebuild(pool, records).rebuilt == ()
+
+
+def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> None:
+    resumed = {"run": ID.format("old1"), "checkpoint": "/w/out/step-30", "step": 30, "command": []}
+    theirs = named("a", "new1", "finished") | {"resumed": resumed, "world_size": 2}
+    list_runs.rebuild(cluster_runs(a=[theirs], b=[]), Records(tmp_path))
+    record = Records(tmp_path).find(ID.format("new1"))
+    assert record is not None
+    assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
+    odd = theirs | {"resumed": {**resumed, "checkpoint": ["/w"]}}
+    found = find_run.discover(cluster_runs(a=[odd], b=[]))
+    assert "checkpoint of resumed of one of runs is ['/w']" in found.troubles[0].message
+
+
+def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    run = ID.format("old1")
+    records.write(RunRecord(run=run, began=5.0, cluster=CLUSTER.with_nodes(CLUSTER.nodes[:1])))
+    silent = cluster_runs(a=[named("a", "old1", "finished")], b=DEAD)
+    assert [one.state for one in list_runs.runs(silent, records).runs] == ["finished"]
+    assert [one.state for one in list_runs.runs(silent, Records(tmp_path / "none")).runs] == [
+        "unreachable"
+    ]
+
+
+def test_a_run_that_no_node_and_nobody_knows_is_lost() -> None:
+    view = RunStatus(run=RUN, cluster="lab", nodes=(NodeAnswer(node=CLUSTER.node("a")),))
+    assert (view.state, view.live, view.known) == ("lost", False, False)
+
+
+def test_a_refused_launch_is_not_the_newest_run(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.write(RunRecord(run=ID.format("ref1"), began=99.0, cluster=CLUSTER))
+    found = find_run.discover(cluster_runs(a=[named("a", "old1", "finished", 5.0)], b=[]))
+    assert find_run.choose_run(found, records.all()) == ID.format("old1")
+
+
+def test_a_node_does_not_choose_where_the_controller_writes(tmp_path: Path) -> None:
+    evil = [part("a", run=name) for name in ("../../evil", "other-20260101t000000-aaaa", "/x")]
+    pool = cluster_runs(a=evil, b=[])
+    assert find_run.discover(pool).runs == ()
+    assert list_runs.rebuild(pool, Records(tmp_path)).rebuilt == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_no_node_knows_is_as_it_was_remembered() -> None:
+    nodes = (NodeAnswer(node=CLUSTER.node("a")),)
+    remembered = {"state": "failed", "ended_by": "start", "message": "a: command not found: x"}
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered)
+    assert (view.state, view.ended_by) == ("failed", "start")
+    alive = RunStatus(
+        run=RUN, cluster="lab", nodes=tuple(parts(a=part("a"))), remembered=remembered
+    )
+    assert alive.state == "running"
+
+
+def test_status_tells_how_long_it_ran_and_what_was_printed_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def answers(age_a: float, age_b: float, **more: Any) -> list[NodeAnswer]:
+        lines = {
+            name: {"rank": "ab".index(name), "line": f"step of {name}", "age_s": age}
+            for name, age in (("a", age_a), ("b", age_b))
+        }
+        given = {name: part(name, last=line, **more) for name, line in lines.items()}
+        return parts(**given)
+
+    live = RunStatus(run=RUN, cluster="lab", nodes=tuple(answers(200.0, 12.0)), began=1000.0)
+    assert live.ended is None
+    show_status(Screen(), live)
+    shown = capsys.readouterr().out
+    assert "printed  12 s ago: [b:1] step of b" in shown
+    assert "ended" not in shown
+    assert live.document()["last_line"]["node"] == "b"
+    end = {"state": "finished", "by": "rank", "time": 7300.0, "over": 7900.0}
+    over = {"state": "finished", "end": end}
+    done = RunStatus(run=RUN, cluster="lab", nodes=tuple(answers(9, 9, **over)), began=1000.0)
+    show_status(Screen(), done)
+    shown = capsys.readouterr().out
+    assert "began    1970-01-01T00:16:40Z" in shown
+    assert "ended    1970-01-01T02:11:40Z" in shown
+    assert "after 1 h 55 min" in shown
+    assert done.document()["ended"] == 7900.0
+    del end["over"]  # a node's earlier version
+    earlier = RunStatus(run=RUN, cluster="lab", nodes=tuple(answers(9, 9, **over)), began=1000.0)
+    assert earlier.document()["ended"] == 7300.0
+
+
+def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
+    strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
+    a = {"status": [Message({"node": strange})]}
+    _, view = finish(status(FakePool(CLUSTER, {"a": a}), RUN, CLUSTER))
+    assert "line of last of node is 7" in view.nodes[0].failure
+
+
+def test_a_launch_that_was_refused_is_listed_by_what_refused_it(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    record = RunRecord(run=ID.format("ref1"), began=99.0, cluster=CLUSTER)
+    records.write(record)
+    records.write_end(record, {"state": "failed", "ended_by": "busy"})
+    (listed,) = list_runs.runs(cluster_runs(a=[], b=[]), records).runs
+    assert (listed.state, listed.ended_by) == ("failed", "busy")
+
+
+class _Endless(FakePool):
+    """A pool in which the log of `b` never ends."""
+
+    def __init__(self, said: Message) -> None:
+        failed = part("a", "failed", ranks=[rank(0, state="ended", exit_code=3)])
+        wrong = happened(0, "rank-ended", rank=0, exit_code=3)
+        super().__init__(
+            CLUSTER,
+            {
+                "a": {"status": [Message({"node": failed})], "tail": [wrong, ended("a", "failed")]},
+                "b": {"status": [Message({"node": part("b", "failed", **over("peer"))})]},
+            },
+        )
+        self._said = said
+
+    def following(
+        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+    ) -> MultiStream:
+        def start(name: str, request: Request) -> Call:
+            if name == "b":
+                return StreamedCall(CLUSTER.node(name), itertools.repeat(self._said))
+            return self._start(name, request)
+
+        return MultiStream(start, requests, tick=tick, patience=patience)
+
+
+@pytest.mark.parametrize(
+    "said", [Message({"event": 5}), data(1, 0, b"more\n")], ids=["nonsense", "lines"]
+)
+@pytest.mark.timeout(60)
+def test_a_log_that_never_ends_does_not_hold_status_up(
+    said: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterctl.verbs.runs.status.ANSWER_SECONDS", 1.0)
+    _, view = finish(status(_Endless(said), RUN, CLUSTER))
+    assert view.state == "failed"
+    assert view.first_cause is not None
+    assert view.first_cause.node == "a"
