@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,3 +131,20 @@ def test_pure_rooms_do_no_io(sources: list[Source]) -> None:
 def test_rich_is_imported_in_report_only(sources: list[Source]) -> None:
     using = [each for each in sources if "rich" in each.packages]
     assert {(each.package, each.room) for each in using} == {("clusterctl", "report")}
+
+
+PAGE = Path(__file__).parents[1] / "docs/explanation/architecture.md"
+
+
+def test_the_page_shows_the_arrows() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
+    assert {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows} == ALLOWED
+
+
+def test_the_page_names_files_that_exist() -> None:
+    folder = Path(clusterctl.__file__).parent
+    named = re.findall(r"`clusterctl/([\w/]+(?:\.py)?)/?`", PAGE.read_text())
+    assert len(named) > 15
+    assert not [path for path in named if not (folder / path).exists()]
+    inner = set(re.findall(r"^\| `node/(\w+)` ", PAGE.read_text(), flags=re.MULTILINE))
+    assert inner == {path.parent.name for path in (folder / "node").glob("*/__init__.py")}

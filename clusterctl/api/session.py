@@ -254,8 +254,8 @@ class Session:
         Raises:
             ClusterError: there is none, or several are live.
         """
-        from clusterctl.verbs.recorded import reached
         from clusterctl.verbs.runs import find_run
+        from clusterctl.verbs.runs.recorded_nodes import reached
 
         record = self._records.find(run) if run else None
         if record is None:
@@ -370,9 +370,9 @@ class Session:
     ) -> tuple[Cluster, LaunchOptions]:
         """Choose the checkpoint; return what is to be launched, and on what."""
         from clusterctl.verbs.launch.validate_job import require_secrets
-        from clusterctl.verbs.recorded_job import report_job
         from clusterctl.verbs.resume import ResumeOptions, resume
         from clusterctl.verbs.runs.history import history_of
+        from clusterctl.verbs.runs.recorded_job import report_job
 
         find = self._records.find
         options = ResumeOptions(

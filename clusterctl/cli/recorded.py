@@ -16,7 +16,7 @@ from clusterctl.errors import InventoryError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import VARIABLE, fingerprint
 from clusterctl.inventory.machine import is_here, normal_address, own_addresses
-from clusterctl.verbs.recorded import lacks, report_changes, report_ignored
+from clusterctl.verbs.runs.recorded_nodes import lacks, report_changes, report_ignored
 from clusterctl.verbs.runs.records import RunRecord
 
 logger = logging.getLogger("clusterctl")

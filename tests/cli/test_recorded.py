@@ -13,7 +13,7 @@ from clusterctl.cli import recorded
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.verbs.recorded import reached
+from clusterctl.verbs.runs.recorded_nodes import reached
 from clusterctl.verbs.runs.records import RunRecord
 
 WRITTEN = "cluster: lab\nssh: {{port: {port}}}\ndefaults: {{python: {python}}}\nnodes: [{nodes}]\n"

@@ -16,10 +16,10 @@ from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
-from clusterctl.verbs.recorded_job import changed
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.list_runs import runs
+from clusterctl.verbs.runs.recorded_job import changed
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.stop import stop
 from clusterctl.wire import plain

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.recorded_job import changed, report_job
+from clusterctl.verbs.runs.recorded_job import changed, report_job
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import plain
 from tests.verbs.run_answers import CLUSTER
