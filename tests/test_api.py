@@ -372,5 +372,5 @@ def test_the_examples_of_the_page_run(
         text = text.replace("hide=True", "hide=True, in_stream=False")
         exec(compile(text, str(PAGE), "exec"), names)
     out = capsys.readouterr().out
-    for line in ("running", "10 True", "Ended", "command: wanted the script missing.py"):
+    for line in ("running", "10 True", "RunResult", "command: wanted the script missing.py"):
         assert line in out
