@@ -18,6 +18,7 @@ from clusterctl.node.run.run_paths import dropped_of, times_of
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.local_connection import LocalConnection
 from clusterctl.wire import Message
+from tests.installed import LOCATION
 from tests.node.conftest import Head, Run, wait_until
 
 MakeRun = Callable[..., Run]
@@ -252,7 +253,7 @@ def test_a_log_that_is_dropped_while_it_is_sent_loses_no_byte_that_was_read(
 def test_reading_a_run_that_has_ended_imports_only_what_starts_quickly() -> None:
     code = "import sys, clusterctl.node.run.tail; print(sorted({%s} & set(sys.modules)))"
     slow = "'typing', 'json', 're', 'enum', 'socket', 'ctypes', 'signal', 'contextlib'"
-    folder = Path(tail.__file__).parents[2]
+    folder = LOCATION
     program = f"import sys; sys.path.insert(0, {str(folder)!r}); " + code % slow
     # The package's own file is the controller's; a node has none.
     program = program.replace(
