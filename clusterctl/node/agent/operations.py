@@ -1,7 +1,7 @@
 """The names of what an agent can do, each with the function that does it.
 
-An operation is `def op(args: dict, body: bytes, channel: CallChannel) -> Message`. Its module is imported
-on the node when the operation is asked for, so a call compiles only what it uses.
+An operation is `def op(args: dict, body: bytes, channel: CallChannel) -> Message`. Its module is
+imported on the node when the operation is asked for, so a call compiles only what it uses.
 """
 
 from __future__ import annotations
