@@ -192,7 +192,8 @@ class _Tree:
         if handles and not listeners:
             # Its trap does the asking, but waits for the command in the foreground.
             return [process, *foreground], rest
-        return listeners, [*foreground, *rest, process]
+        # A shell whose command is ended first would begin its next line.
+        return listeners, [process, *foreground, *rest]
 
 
 def is_shell(pid: int) -> bool:

@@ -283,6 +283,8 @@ def test_where_nothing_listens_all_of_the_rank_is_asked_and_nobody_else(
     for _ in range(3):
         asked.ask(table.processes)
     assert sorted(table.sent) == [(pid, signal.SIGTERM) for pid in (10, 11, 12)]
+    # Else the shell could begin its next line between the two signals.
+    assert table.sent.index((10, signal.SIGTERM)) < table.sent.index((11, signal.SIGTERM))
     for pid in (10, 11, 12):
         del table.processes[pid]
     assert not asked.ask(table.processes)
