@@ -118,7 +118,7 @@ class Run:
             follow: go on until the run is over.
             node: only of these nodes: names and ranges.
             rank: only of these ranks, such as `0-3,7`.
-            tail: only the last so many lines; with `follow` it goes on from there.
+            tail: only the last so many lines; with `follow` it continues from there.
             since: only lines since then: `90s`, `10m`, `2h`, `1d`, or an ISO time.
             grep: only lines that match this regular expression.
 

@@ -34,7 +34,7 @@ class AgentCall(Call):
         timeouts: Timeouts,
         timeout: float | None = None,
     ) -> None:
-        """Send the agent and the request; what goes wrong is said by `reply()`."""
+        """Send the agent and the request; `reply()` reports what went wrong."""
         self.node = node
         self._stream = stream
         self._request = request
