@@ -21,6 +21,8 @@ from clusterctl.logs.excerpt import without_noise
 CauseKind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
 
 FAILED = 1
+REACTION = 1.0
+"""Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 SIGNAL_BASE = 128
 _OUT_OF_MEMORY = (
     "the kernel's out-of-memory killer ran on the node during the run: use less host memory"
@@ -117,18 +119,35 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
 def _ends(report: NodeReport) -> list[_End]:
     offset, error = report.clock
     ends: list[_End] = []
+    a_rank_failed = False
     for event in report.events:
         cause = _cause(report, event, offset)
         if cause is None:
             continue
-        if cause.kind == "launcher" and any(end.cause.rank is not None for end in ends):
+        if cause.kind == "launcher" and a_rank_failed:
             continue  # the launcher ends because its rank did
-        after_another = cause.signal == signal.SIGTERM and bool(ends)
+        after_unknown = _ended_after_unknown(report.events, event)
+        a_rank_failed |= cause.rank is not None and not after_unknown
+        after_another = cause.signal == signal.SIGTERM and (bool(ends) or after_unknown)
         echo = cause.kind != "node-lost" and (
             known_errors.is_secondary(cause.lines) or after_another
         )
         ends.append(_End(cause=cause, error=error, echo=echo))
     return ends
+
+
+def _ended_after_unknown(events: Iterable[Mapping[str, Any]], end: Mapping[str, Any]) -> bool:
+    """Say if the launcher sent this rank SIGTERM as another had ended whose exit code is lost."""
+    if end.get("kind") != "rank-ended" or end.get("signal") != signal.SIGTERM:
+        return False
+    return any(
+        other.get("kind") == "rank-ended"
+        and not other.get("ordered")
+        and other.get("exit_code") is None
+        and not other.get("signal")
+        and 0 <= _number(end, "time") - _number(other, "time") <= REACTION
+        for other in events
+    )
 
 
 def _told(report: NodeReport) -> list[_End]:

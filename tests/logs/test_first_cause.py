@@ -83,6 +83,19 @@ def test_ranks_that_the_launcher_ended_after_another_are_echoes() -> None:
     assert "out-of-memory" in cause.remedy
 
 
+@pytest.mark.parametrize(("at", "rank"), [(1.4, None), (5.0, 0)])
+def test_a_rank_terminated_after_one_whose_exit_code_is_lost_is_an_echo(
+    at: float, rank: int | None
+) -> None:
+    events = [
+        ended(at, 0, exit_code=143, signal=15),
+        ended(1.0, 1, exit_code=None),
+        {"kind": "launcher-ended", "time": at + 0.1, "exit_code": 1},
+    ]
+    cause = found(NodeReport(node="a", events=events))
+    assert (cause.kind, cause.rank) == ("launcher" if rank is None else "signal", rank)
+
+
 def test_a_launcher_that_failed_before_any_rank_is_the_cause() -> None:
     events = [{"kind": "launcher-ended", "time": 1.0, "exit_code": 1}]
     lines: dict[int | None, list[str]] = {

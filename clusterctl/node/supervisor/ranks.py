@@ -24,6 +24,8 @@ LEARN_SECONDS = 0.1
 LEARN_TRIES = 20
 """How often to look for an end in the launcher's log: it takes a moment to notice it too."""
 LOG_TAIL = 65536
+REACTION = 1.0
+"""Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 
 
 class Ranks:
@@ -162,7 +164,8 @@ class Ranks:
 
     def _judge(self, rank: Rank, *, ordered: bool) -> None:
         """Act on an end whose code is known, or will never be."""
-        if rank.exit_code and not self.ordered and not self._job["launcher_decides"]:
+        decided = self.ordered or self._job["launcher_decides"] or self._terminated_after(rank)
+        if rank.exit_code and not decided:
             self._on_failure("rank", rank.exit_code, rank.signal, rank.rank)
         killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
         self._record.event(
@@ -218,12 +221,20 @@ class Ranks:
         if code == 0:
             self._on_success()
             return
-        failed = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
+        ended = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
+        failed = [rank for rank in ended if not self._terminated_after(rank)]
         if failed:
             first = min(failed, key=lambda rank: rank.ended or 0)
             self._on_failure("rank", first.exit_code or code, first.signal, first.rank)
         else:
             self._on_failure("launcher", code, number, None)
+
+    def _terminated_after(self, rank: Rank) -> bool:
+        """Say if the launcher ended this rank, as another had ended whose exit code is lost."""
+        if rank.signal != signal.SIGTERM or not self._job["launcher_argv"]:
+            return False
+        lost = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code is None]
+        return any(0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION for other in lost)
 
     def stuck(self) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""

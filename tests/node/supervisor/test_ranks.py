@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.supervisor.ranks import Ranks
@@ -106,6 +110,23 @@ def test_a_launcher_that_fails_without_a_failed_rank_is_blamed_itself() -> None:
     world = World()
     world.ranks._launcher_ended(2 << 8)
     assert world.ends == [("launcher", 2, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "blamed"), [(0.2, ("launcher", 1, None, None)), (5.0, ("rank", 143, 15, 1))]
+)
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_rank_that_the_launcher_terminated_after_a_lost_end_is_not_blamed(
+    seconds: float, blamed: tuple[object, ...], *, decides: bool
+) -> None:
+    world = World(procs=2, decides=decides)
+    world.report(0)
+    world.report(1)
+    world.end(0, None, at=time.time() - seconds)
+    world.end(1, signal.SIGTERM)
+    world.ranks._ranks[1].ended = time.time()
+    world.ranks._launcher_ended(1 << 8)
+    assert world.ends[0] == blamed
 
 
 def test_a_launcher_that_ends_well_vouches_for_its_ranks() -> None:
