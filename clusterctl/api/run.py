@@ -94,7 +94,7 @@ class Run:
     def status(self, *, on_event: OnEvent | None = None) -> RunStatus:
         """Ask every node what the run is doing, or how it ended and why."""
         from clusterctl.verbs.runs.history import history_of
-        from clusterctl.verbs.runs.status import status
+        from clusterctl.verbs.status import status
 
         history = history_of(self.record, self._records.find) if self.record else None
         view = drive(status(self._reach(), self.id, self.cluster, history), on_event or warn)

@@ -114,7 +114,7 @@ def show(
         UsageError: ranks are wanted that the run does not have.
     """
     if wanted.ranks is not None:
-        from clusterctl.verbs.runs.status import node_answers  # noqa: PLC0415  (imports much)
+        from clusterctl.verbs.runs.node_answers import node_answers  # noqa: PLC0415  (imports much)
 
         require_ranks(wanted, (yield from node_answers(nodes, log.run, log.cluster)))
     troubles: dict[str, NodeError] = {}

@@ -37,7 +37,7 @@ from clusterctl.verbs.runs import list_runs, prune
 from clusterctl.verbs.runs.history import only
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.status import status
+from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import stop
 from clusterctl.verbs.sync.sync import sync
 from clusterctl.wire import Message

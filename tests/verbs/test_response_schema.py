@@ -18,7 +18,7 @@ from clusterctl.verbs.follow import LogLines, follow
 from clusterctl.verbs.launch.run_result import run_result
 from clusterctl.verbs.runs import find_run
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.status import status
+from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import stop
 from clusterctl.wire import Message
 from tests.damage import damaged_json

@@ -8,12 +8,11 @@ from typing import Any
 
 from clusterctl.errors import LaunchRefused
 from clusterctl.verbs.events import Event
-from clusterctl.verbs.launch.join_failure import cause_of_ends, join_failure
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.rpc import NodeError
+from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus
-from clusterctl.verbs.runs.status import view_of
+from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
 EXIT_ENDED_BY_US = LaunchRefused.exit_code
@@ -59,7 +58,7 @@ def run_result(
     failures = {name: trouble.message for name, trouble in troubles.items()}
     view = view_of(log.run, log.cluster, log.parts, failures)
     if late is not None:
-        view = replace(view, first_cause=join_failure(view, log.cluster, late))
+        view = replace(view, first_cause=join_failure(view, late.missing, late.seconds))
         return RunResult(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=log.first_cause() or cause_of_ends(view))

@@ -9,9 +9,9 @@ from typing import Any
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.verbs.rpc import NodeError, Nodes
 from clusterctl.verbs.runs.find_run import Discovered, discover
+from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
-from clusterctl.verbs.runs.status import find_cause
 from clusterctl.wire import SCHEMA, plain
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clusterctl.inventory.cluster import Node
+from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.wire import SCHEMA, plain
 
@@ -201,6 +201,27 @@ class RunStatus:
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
         }
+
+
+def view_of(
+    run: str,
+    cluster: Cluster,
+    parts: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> RunStatus:
+    """Put the nodes' parts together."""
+    began = [part["began"] for part in parts.values() if part.get("began")]
+    return RunStatus(
+        run=run,
+        cluster=cluster.name,
+        nodes=tuple(
+            NodeAnswer(node=node, part=parts.get(node.name), failure=failures.get(node.name, ""))
+            for node in cluster.nodes
+        ),
+        command=cluster.job.command,
+        name=name_of(parts.values()),
+        began=min(began, default=None),
+    )
 
 
 def name_of(parts: Iterable[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.verbs.runs import list_runs
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.runs.status import status
+from clusterctl.verbs.status import status
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN, ended, finish, happened, part

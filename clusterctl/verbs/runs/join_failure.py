@@ -6,9 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import CauseKind, FirstCause
-from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
 LOST_REMEDY = "clusterctl check says which node does not answer; --exclude HOST goes on without it"
@@ -16,16 +14,21 @@ MORE_TIME = "more time: --start-timeout S"
 LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
 
 
-def join_failure(view: RunStatus, cluster: Cluster, late: StartTimeout) -> FirstCause:
-    """Return why the run was ended by the controller: ranks had not joined in time."""
+def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> FirstCause:
+    """Return why the run was ended by the controller: ranks had not joined in time.
+
+    Args:
+        view: what the nodes answered.
+        missing: the nodes that had not joined, or their ranks as `node:rank`.
+        seconds: how long the others waited.
+    """
     shared = _not_reached(view.nodes)
     if shared is not None:
         return shared
-    # Missing is a node or a rank of one, and a node may be called by its IPv6 address.
-    node, rank = late.missing[0], ""
-    if all(each.name != node for each in cluster.nodes):
+    node, rank = missing[0], ""
+    if all(answer.node.name != node for answer in view.nodes):  # IPv6 addresses have colons, too
         node, _, rank = node.rpartition(":")
-    message = f"not joined within {late.seconds:g} s: {', '.join(late.missing)}"
+    message = f"not joined within {seconds:g} s: {', '.join(missing)}"
     return _cause(node, "start-timeout", message, LATE_REMEDY, rank=int(rank) if rank else None)
 
 

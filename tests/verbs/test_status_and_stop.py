@@ -25,7 +25,7 @@ from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.runs import find_run, list_runs
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of
-from clusterctl.verbs.runs.status import status
+from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool, StreamedCall
@@ -511,7 +511,7 @@ class _Endless(FakePool):
 def test_a_log_that_never_ends_does_not_hold_status_up(
     said: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterctl.verbs.runs.status.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("clusterctl.verbs.runs.node_answers.ANSWER_SECONDS", 1.0)
     _, view = finish(status(_Endless(said), RUN, CLUSTER))
     assert view.state == "failed"
     assert view.first_cause is not None

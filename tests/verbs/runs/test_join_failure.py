@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.verbs.launch.join_failure import cause_of_ends, join_failure
-from clusterctl.verbs.launch.join_monitor import StartTimeout
+from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from tests.verbs.run_answers import CLUSTER, RUN, rank
 
 NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 NODES = tuple(replace(CLUSTER.master, name=name, host=name) for name in NAMES)
-THREE = CLUSTER.with_nodes(NODES)
 
 
 def view(*joined: bool | None, launcher: bool = True, by: str = "stop") -> RunStatus:
@@ -41,7 +39,7 @@ def part(number: int, *, joined: bool, launcher: bool, by: str) -> dict[str, Any
 
 
 def late(seen: RunStatus) -> FirstCause:
-    return join_failure(seen, THREE, StartTimeout(seconds=60, missing=("10.0.0.2:1", "10.0.0.3:2")))
+    return join_failure(seen, ("10.0.0.2:1", "10.0.0.3:2"), 60)
 
 
 def test_nodes_that_all_miss_the_master_point_at_its_firewall() -> None:
@@ -60,8 +58,7 @@ def test_a_node_that_alone_misses_the_master_is_looked_at_itself() -> None:
 
 
 def test_a_rank_that_did_not_even_try_is_named_as_such() -> None:
-    missing = StartTimeout(seconds=60, missing=("10.0.0.3:2",))
-    cause = join_failure(view(True, True, False, launcher=False), THREE, missing)
+    cause = join_failure(view(True, True, False, launcher=False), ("10.0.0.3:2",), 60)
     assert (cause.node, cause.rank) == ("10.0.0.3", 2)
     assert cause.message == "not joined within 60 s: 10.0.0.3:2"
 

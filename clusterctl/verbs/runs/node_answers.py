@@ -1,0 +1,67 @@
+"""Asks the nodes of a run how their parts are, and why it ended badly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.logs.first_cause import FirstCause
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.response_schema import STATUS
+from clusterctl.verbs.rpc import (
+    ANSWER_SECONDS,
+    NodeError,
+    Nodes,
+    call_all,
+    run_args,
+    validated_answer,
+)
+from clusterctl.verbs.runs.join_failure import cause_of_ends
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.run_status import RunStatus, view_of
+from clusterctl.wire import Message
+
+
+def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunStatus]:
+    """Ask every node for its part, and no more than that.
+
+    Yields:
+        `Progress`.
+    """
+    requests = {
+        node.name: Request(op="status", args=run_args(run, cluster, node)) for node in cluster.nodes
+    }
+    parts: dict[str, Mapping[str, Any]] = {}
+    failures: dict[str, str] = {}
+    replies = yield from call_all(nodes, requests, phase="status")
+    for reply in replies.values():
+        told = validated_answer(reply, STATUS)
+        if not isinstance(told, NodeError):
+            parts[reply.node] = told["node"]
+        elif not (told.answered and told.kind == "no-run"):
+            failures[reply.node] = told.advice
+    return view_of(run, cluster, parts, failures)
+
+
+def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | None:
+    """Read the events and the ends of the logs, and say why the run ended badly."""
+    log = RunLog(view.run, cluster)
+    requests = {
+        answer.node.name: log.end_request(answer.node.name, answer.part)
+        for answer in view.nodes
+        if answer.part
+    }
+    until = time.monotonic() + ANSWER_SECONDS
+    with nodes.following(requests, tick=ANSWER_SECONDS, patience=ANSWER_SECONDS) as stream:
+        for item in stream:
+            if time.monotonic() > until:
+                break  # a node that never ends must not keep what the others said
+            if item is not None and isinstance(item[1], Message):
+                for _ in log.take(item[0], item[1], now=0.0):
+                    pass
+                if log.is_hopeless(item[0]):
+                    stream.drop(item[0])
+    return log.first_cause() or cause_of_ends(view)

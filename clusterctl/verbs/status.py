@@ -1,0 +1,66 @@
+"""What a run is doing, or how it ended and why, asked of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.checkpoints.choose import newest
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.response_schema import CHECKPOINTS
+from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, validated_answer
+from clusterctl.verbs.runs.history import History, only
+from clusterctl.verbs.runs.node_answers import find_cause, node_answers
+from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, RunStatus
+
+
+def status(
+    nodes: Nodes, run: str, cluster: Cluster, history: History | None = None
+) -> Generator[Event, None, RunStatus]:
+    """Ask every node of a run.
+
+    Args:
+        nodes: where to ask.
+        run: its name.
+        cluster: the nodes that ran it, in launch order.
+        history: the run and those that it resumes; None: nothing is known of those.
+
+    Yields:
+        `Progress`.
+    """
+    view = yield from node_answers(nodes, run, cluster)
+    if view.state in BAD_ENDS:
+        view = replace(view, first_cause=find_cause(nodes, cluster, view))
+    checkpoint = newest_checkpoint(nodes, cluster, view, history or only(run))
+    return replace(view, checkpoint=checkpoint)
+
+
+def newest_checkpoint(
+    nodes: Nodes, cluster: Cluster, view: RunStatus, history: History
+) -> Checkpoint | None:
+    """Return the checkpoint that `resume --checkpoint latest` would look at first.
+
+    By a quick look, on the first node that answers.
+    """
+    if not cluster.job.checkpoints:
+        return None
+    first = next((answer for answer in view.nodes if answer.part), None)
+    if first is None or first.part is None:
+        return None
+    name = first.node.name
+    args = {
+        "workdir": first.part.get("workdir"),
+        "path": cluster.job.checkpoints,
+        **history.args(cluster, first.node),
+    }
+    (reply,) = nodes.call({name: Request(op="checkpoints", args=args)}, timeout=ANSWER_SECONDS)
+    told = validated_answer(reply, CHECKPOINTS)
+    if isinstance(told, NodeError):
+        return None
+    one = newest({name: told["candidates"]}, {name: bool(told.get("knows"))}, cluster, history)
+    if one is None:
+        return None
+    step = one.get("step")
+    return Checkpoint(path=one["path"], step=step, time=one["time"], format=one["format"])
