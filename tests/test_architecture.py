@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,28 @@ def test_pure_rooms_do_no_io(sources: list[Source]) -> None:
 def test_rich_is_imported_in_report_only(sources: list[Source]) -> None:
     using = [each for each in sources if "rich" in each.packages]
     assert {(each.package, each.room) for each in using} == {("clusterctl", "report")}
+
+
+def subpackages(sources: list[Source], room: str) -> dict[str, set[str]]:
+    """Return what each subpackage or module of a room imports from the others of that room."""
+    prefix = f"clusterctl.{room}."
+    graph: dict[str, set[str]] = {}
+    for each in sources:
+        if each.package == "clusterctl" and each.room == room:
+            part = each.path.split("/")[2].removesuffix(".py")
+            used = {name.split(".")[2] for name in each.imports if name.startswith(prefix)}
+            graph.setdefault(part, set()).update(used - {part})
+    return graph
+
+
+@pytest.mark.parametrize("room", ["node"])
+def test_the_subpackages_of_a_room_import_in_no_circle(sources: list[Source], room: str) -> None:
+    graph = subpackages(sources, room)
+    assert len(graph) > 5
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"clusterctl/{room}: " + " is imported by ".join(error.args[1]))
 
 
 PAGE = Path(__file__).parents[1] / "docs/explanation/architecture.md"

@@ -19,8 +19,8 @@ from clusterctl.facts.nodefacts import Gpus, NodeFacts, Python
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.node.run import processes
+from clusterctl.node.run.processes import stamps
 from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.supervisor.spawn import stamps
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan

@@ -17,8 +17,8 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.run.read_files import over_at, read_json
-from clusterctl.node.run.run_lock import exclude
 from clusterctl.node.run.run_paths import NodePaths, default_root
+from clusterctl.node.run_lock import exclude
 
 _LOCAL = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}

@@ -12,6 +12,7 @@ import shutil
 import signal
 from typing import Any, Dict, Iterable
 
+from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.sync_diff import (
@@ -27,7 +28,6 @@ from clusterctl.node.mirror.sync_diff import (
 from clusterctl.node.mirror.sync_lock import CONTROLLER_SECONDS, held
 from clusterctl.node.mirror.sync_plan import SyncPlan
 from clusterctl.node.mirror.tree_hash import decode_listing, path_text
-from clusterctl.node.run import run_lock
 from clusterctl.wire import Message
 
 

@@ -92,7 +92,7 @@ def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
         return ""
     import shlex  # noqa: PLC0415  (most syncs are not refused)
 
-    from clusterctl.node.run.run_lock import user_name  # noqa: PLC0415
+    from clusterctl.node.run_lock import user_name  # noqa: PLC0415
 
     path = os.path.join(root, path)
     while path != b"/" and (not os.path.lexists(path) or os.access(path, os.W_OK)):

@@ -7,10 +7,10 @@ import socket
 import time
 from typing import Any, Dict, Optional, Set
 
+from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, server_context
-from clusterctl.node.supervisor.listener import Listener, UnauthenticatedPeers
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
-from clusterctl.node.supervisor.shutdown import signal_number
+from clusterctl.node.run.processes import signal_number
 
 PeerMessage = Dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, Set
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

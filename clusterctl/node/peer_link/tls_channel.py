@@ -11,7 +11,7 @@ import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
 
 LINE_LIMIT = 65536
 STRANGERS_LIMIT = 1024

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, client_context
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""

@@ -22,6 +22,7 @@ from clusterctl.node.agent.call_channel import CallChannel, ControllerGone
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
 from clusterctl.node.agent.loader import Importer, read_sources
 from clusterctl.node.probe.path_probe import probe_path
+from clusterctl.node.program_path import find_program
 from clusterctl.wire import BadFrame, Message, from_json, read_message, to_json
 
 TYPE_CHECKING = False
@@ -118,7 +119,7 @@ def _holders(machine: str) -> Dict[str, Any]:
     mark = b"@" + machine.encode()
     if mark + b"\n" not in bound and mark + b"/" not in bound:
         return {"holder": None}
-    from clusterctl.node.run import run_lock  # noqa: PLC0415  (start-up counts)
+    from clusterctl.node import run_lock  # noqa: PLC0415  (start-up counts)
 
     whole = run_lock.ask(machine, {"ask": "who"})
     return {"holder": whole, "sharing": [*run_lock.holders(run_lock.places(machine))]}
@@ -244,7 +245,7 @@ def _self(args: Dict[str, Any]) -> Dict[str, Any]:
         "linger": os.path.exists("/var/lib/systemd/linger/" + user),
         "variables": {k: v for k, v in os.environ.items() if k.startswith(prefixes)},
         "agent": {"executable": sys.executable, "lacks": [m for m in MODULES if not has_module(m)]},
-        "programs": {name: _which(name) for name in args.get("programs", [])},
+        "programs": {name: _program(name) for name in args.get("programs", [])},
     }
 
 
@@ -254,13 +255,10 @@ def has_module(name: str) -> bool:
     return any(find is not None and find(name, None) is not None for find in finders)
 
 
-def _which(name: str) -> str:
+def _program(name: str) -> str:
     """Return where a program is; empty for nowhere on PATH."""
-    for folder in os.get_exec_path():
-        path = os.path.join(folder, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return ""
+    path = os.environb.get(b"PATH", os.fsencode(os.defpath))
+    return os.fsdecode(find_program(os.fsencode(name), path) or b"")
 
 
 def _pack(children: List[Child]) -> Message:

@@ -12,7 +12,7 @@ import subprocess
 from typing import List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run.run_lock import user_name
+from clusterctl.node.run_lock import user_name
 
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")

@@ -11,11 +11,10 @@ import time
 from typing import Any, Dict, List, Optional
 
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Process
+from clusterctl.node.run.processes import STAMP_RUN, Process
 from clusterctl.node.run.read_files import boot_id, boot_time, over_at, read_json
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.run.status import keepers
-from clusterctl.node.supervisor.spawn import STAMP_RUN
 
 
 def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:

@@ -10,10 +10,10 @@ from typing import Any, Dict, NamedTuple, Optional, Set
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
 from clusterctl.node.run.environ_bytes import decode, parse_environ
+from clusterctl.node.run.processes import STAMP_LOCK, STAMP_RUN
 from clusterctl.node.run.read_files import read_json
-from clusterctl.node.run.run_lock import exclude
 from clusterctl.node.run.run_paths import default_root, runs
-from clusterctl.node.supervisor.spawn import STAMP_LOCK, STAMP_RUN
+from clusterctl.node.run_lock import exclude
 
 LEAVING_SECONDS = 3.0
 """How long a run that has just ended gets to exit."""

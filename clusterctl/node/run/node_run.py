@@ -7,15 +7,14 @@ import signal
 import time
 from typing import Any, Dict, List, NamedTuple
 
-from clusterctl.node.run import processes, run_lock
-from clusterctl.node.run.processes import Process
+from clusterctl.node import run_lock
+from clusterctl.node.run import processes
+from clusterctl.node.run.processes import AFTER_TERM, KILL_LIMIT, Process, send_all, stamps
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import NOWHERE, NodePaths
 from clusterctl.node.run.status import Recorded, is_alive, keepers
 from clusterctl.node.run.stop_file import remove_left_by
-from clusterctl.node.supervisor.shutdown import AFTER_TERM, KILL_LIMIT, send_all
-from clusterctl.node.supervisor.spawn import stamps
 
 POLL_SECONDS = 0.05
 LOOKS = 2

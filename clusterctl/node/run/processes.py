@@ -14,6 +14,16 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 PR_SET_CHILD_SUBREAPER = 36
 
+AFTER_TERM = 2.0
+"""Seconds between TERM and KILL at the end of a grace."""
+KILL_LIMIT = 10.0
+"""Seconds of KILL after which what is left is stuck in the kernel."""
+
+STAMP_RUN = b"CLUSTERCTL_RUN_ID"
+STAMP_NODE = b"CLUSTERCTL_NODE"
+STAMP_LOCK = b"CLUSTERCTL_LOCK"
+"""By it `start` finds what a run that has no lock any more left on this machine."""
+
 Mark = Tuple[int, int]
 """A process for certain: pid and start time in ticks since boot. A pid alone is used again."""
 
@@ -108,6 +118,11 @@ def descendants(roots: Iterable[int], table: Dict[int, Process]) -> Set[int]:
                 found.add(child)
                 waiting.append(child)
     return found
+
+
+def stamps(run: str, node: str) -> List[bytes]:
+    """Return the environment entries by which a run's processes are known on this node."""
+    return [STAMP_RUN + b"=" + run.encode(), STAMP_NODE + b"=" + node.encode()]
 
 
 def stamped(stamps: Iterable[bytes], table: Dict[int, Process]) -> Set[int]:
@@ -221,6 +236,20 @@ def _send_through_pidfd(mark: Mark, number: int) -> str:
     finally:
         os.close(pidfd)
     return ""
+
+
+def send_all(left: List[Process], number: int) -> None:
+    """Send a signal to each of these processes, stopped ones too."""
+    for process in left:
+        send(process.mark, number)
+        if process.state == "T" and number != signal.SIGKILL:
+            send(process.mark, signal.SIGCONT)
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal as people write it: `TERM`, `SIGTERM`, `usr1`."""
+    name = name.upper()
+    return int(signal.Signals[name if name.startswith("SIG") else "SIG" + name])
 
 
 def command_of(pid: int) -> str:

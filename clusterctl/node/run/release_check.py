@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from clusterctl.node import tcp_sockets
 from clusterctl.node.run import gpu_holders, processes
-from clusterctl.node.supervisor import rendezvous_sockets
 
 POLL_SECONDS = 0.1
 PORT_SECONDS = 2.0
@@ -29,7 +29,7 @@ def port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]
     number = job["master"]["port"]
     until = time.monotonic() + PORT_SECONDS
     while True:
-        inodes = rendezvous_sockets.listening(number)
+        inodes = tcp_sockets.listening(number)
         if not inodes:
             return True, None
         if time.monotonic() > until:
@@ -38,7 +38,7 @@ def port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]
 
 
 def _holder(inodes: Set[str]) -> Optional[Dict[str, Any]]:
-    pid = min(rendezvous_sockets.holders(inodes), default=None)
+    pid = min(tcp_sockets.holders(inodes), default=None)
     return None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
 
 

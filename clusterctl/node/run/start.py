@@ -11,22 +11,22 @@ import subprocess
 from shlex import quote
 from typing import Any, Callable, Dict, List, Optional
 
+from clusterctl.node import run_lock
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.agent.child_tasks import within
-from clusterctl.node.handover import agent_argv
 from clusterctl.node.mirror.manifest import is_temporary
-from clusterctl.node.run import run_lock
+from clusterctl.node.program_path import find_program
 from clusterctl.node.run.detach import wrapper
 from clusterctl.node.run.environ_bytes import Environment, decode, encode, original_environment
 from clusterctl.node.run.environment import compose_environment
 from clusterctl.node.run.leftovers import must_be_empty
+from clusterctl.node.run.own_agent import agent_argv
+from clusterctl.node.run.processes import STAMP_LOCK, stamps
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import write_whole
 from clusterctl.node.run.run_paths import MAKE_ROOM, NodePaths
 from clusterctl.node.run.stop_file import remove_leftovers
-from clusterctl.node.supervisor.rank import which
-from clusterctl.node.supervisor.spawn import STAMP_LOCK, stamps
 from clusterctl.wire import Message
 
 UP_SECONDS = 60.0
@@ -172,7 +172,7 @@ def must_be_found(word: str, environment: Environment, workdir: str) -> None:
     name = encode(word)
     if b"/" in name:
         name = os.path.join(encode(workdir), name)
-    found = which(name, path)
+    found = find_program(name, path)
     shown = path.decode("utf-8", "backslashreplace")
     hint = "write its full path, or set `python:` or `env_init:` in the inventory"
     if found is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.handover import to_runs_own
 from clusterctl.node.run.last_line import last_line
+from clusterctl.node.run.own_agent import to_runs_own
 from clusterctl.node.run.read_files import boot_id, boot_time, read_json
 from clusterctl.node.run.run_paths import NodePaths, default_root, runs
 from clusterctl.wire import Message
@@ -124,7 +124,7 @@ def keepers(saved: Dict[str, Any]) -> List[Mark]:
 
 def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
     """Return the living supervisor's own account; None where it does not answer."""
-    from clusterctl.node.run import run_lock  # noqa: PLC0415
+    from clusterctl.node import run_lock  # noqa: PLC0415
 
     answer = run_lock.ask(job["lock"], {"ask": "state"}) or {}
     account: Optional[Dict[str, Any]] = answer.get("account")

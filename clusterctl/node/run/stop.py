@@ -8,9 +8,9 @@ import time
 from typing import Any, Dict
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerGone, OperationError
-from clusterctl.node.handover import to_runs_own
 from clusterctl.node.run import foreign_gpu_use, processes, release_check
 from clusterctl.node.run.node_run import NodeRun
+from clusterctl.node.run.own_agent import to_runs_own
 from clusterctl.node.run.processes import Process
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import Message

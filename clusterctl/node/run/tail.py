@@ -6,7 +6,7 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.handover import to_runs_own
+from clusterctl.node.run.own_agent import to_runs_own
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
 from clusterctl.node.run.status import find, is_alive, node_run

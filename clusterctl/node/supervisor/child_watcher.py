@@ -6,9 +6,9 @@ import os
 import signal
 from typing import Callable, Dict, Optional, Tuple
 
+from clusterctl.node.reactor import Reactor
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import Mark
-from clusterctl.node.supervisor.reactor import Reactor
 
 Status = Optional[int]
 """As `waitpid` gives it; None where only the parent could learn it, and did so before us."""

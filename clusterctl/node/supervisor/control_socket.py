@@ -12,10 +12,10 @@ import socket
 import traceback
 from typing import Any, Callable, Dict, List
 
-from clusterctl.node.run import run_lock
-from clusterctl.node.run.run_lock import LINE_LIMIT, Peer
-from clusterctl.node.supervisor.listener import MOST_A_TURN, Listener, UnauthenticatedPeers
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node import run_lock
+from clusterctl.node.listener import MOST_A_TURN, Listener, UnauthenticatedPeers
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.run_lock import LINE_LIMIT, Peer
 
 STRANGERS = 2 * MOST_A_TURN
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""

@@ -17,8 +17,8 @@ from clusterctl.node.run.detach import own_scope
 from clusterctl.node.run.environ_bytes import encode
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_lock import parts_of
 from clusterctl.node.run.run_paths import MAKE_ROOM, NodePaths
+from clusterctl.node.run_lock import parts_of
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.resource_limits import raise_soft_limits

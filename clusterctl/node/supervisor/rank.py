@@ -14,9 +14,10 @@ import ctypes
 import os
 import signal
 import time
-from typing import Dict, List, Optional
+from typing import Dict, List
 
-from clusterctl.node.run import run_lock
+from clusterctl.node import run_lock
+from clusterctl.node.program_path import find_program
 from clusterctl.node.run.environ_bytes import original_environment
 
 PR_SET_PDEATHSIG = 1
@@ -80,7 +81,7 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
 def become(argv: List[bytes], environment: Dict[bytes, bytes]) -> int:
     """Replace this process by the program, found as a shell would; returns when it cannot be."""
     path = environment.get(b"PATH", os.fsencode(os.defpath))
-    program = which(argv[0], path)
+    program = find_program(argv[0], path)
     if program is None:
         shown = os.fsdecode(argv[0]), os.fsdecode(path)
         complain("command not found: %s (PATH is %s)" % shown)
@@ -91,17 +92,6 @@ def become(argv: List[bytes], environment: Dict[bytes, bytes]) -> int:
         shown = os.fsdecode(program), error.strerror or ""
         complain("cannot run %s: %s" % shown)
     return CANNOT_RUN
-
-
-def which(word: bytes, path: bytes) -> Optional[bytes]:
-    """Return the file that a command's first word means, None where there is none."""
-    if b"/" in word:
-        return word if os.path.exists(word) else None
-    for folder in path.split(b":"):
-        candidate = os.path.join(folder or b".", word)
-        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None
 
 
 def die_with_parent() -> None:

@@ -6,15 +6,15 @@ import os
 import signal
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
+from clusterctl.node.reactor import Reactor
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Mark
+from clusterctl.node.run.processes import Mark, signal_number
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
 from clusterctl.node.supervisor.oom_kills import oom_kills
 from clusterctl.node.supervisor.rank_state import Rank, failures_in
-from clusterctl.node.supervisor.reactor import Reactor
-from clusterctl.node.supervisor.shutdown import Cause, signal_number
+from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.stop_signals import ask_ranks
 

@@ -6,20 +6,15 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Process
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.run.processes import AFTER_TERM, KILL_LIMIT, Process, send_all
 
 WAITING_POLL = 0.25
 KILLING_POLL = 0.05
-AFTER_TERM = 2.0
-"""Seconds between TERM and KILL at the end of a grace."""
 FAILURE_GRACE = 1.0
 """Seconds for the others once one has failed, if the job does not set them."""
 LINGER = 5.0
 """Seconds for what a rank that ended well left behind (an upload, a logger), and again to KILL."""
-KILL_LIMIT = 10.0
-"""Seconds of KILL after which what is left is stuck in the kernel."""
 
 
 STATES = {"stop": "stopped", "lost": "lost"}
@@ -135,17 +130,3 @@ class Shutdown:
     def _look_in(self, seconds: float) -> None:
         self._next.cancel()
         self._next = self._reactor.after(seconds, self._look)
-
-
-def send_all(left: List[Process], number: int) -> None:
-    """Send a signal to each of these processes, stopped ones too."""
-    for process in left:
-        processes.send(process.mark, number)
-        if process.state == "T" and number != signal.SIGKILL:
-            processes.send(process.mark, signal.SIGCONT)
-
-
-def signal_number(name: str) -> int:
-    """Return the number of a signal as people write it: `TERM`, `SIGTERM`, `usr1`."""
-    name = name.upper()
-    return int(signal.Signals[name if name.startswith("SIG") else "SIG" + name])

@@ -6,19 +6,10 @@ import os
 import signal
 from typing import Any, Dict, List
 
-from clusterctl.node.handover import agent_argv
 from clusterctl.node.run.environ_bytes import Environment, encode
+from clusterctl.node.run.own_agent import agent_argv
+from clusterctl.node.run.processes import STAMP_LOCK, STAMP_NODE, STAMP_RUN
 from clusterctl.node.run.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
-
-STAMP_RUN = b"CLUSTERCTL_RUN_ID"
-STAMP_NODE = b"CLUSTERCTL_NODE"
-STAMP_LOCK = b"CLUSTERCTL_LOCK"
-"""By it `start` finds what a run that has no lock any more left on this machine."""
-
-
-def stamps(run: str, node: str) -> List[bytes]:
-    """Return the environment entries by which a run's processes are known on this node."""
-    return [STAMP_RUN + b"=" + run.encode(), STAMP_NODE + b"=" + node.encode()]
 
 
 class Spawner:

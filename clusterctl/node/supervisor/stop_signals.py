@@ -15,10 +15,9 @@ import os
 import signal
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
+from clusterctl.node.reactor import Reactor
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Mark, Process
-from clusterctl.node.supervisor.reactor import Reactor
-from clusterctl.node.supervisor.shutdown import signal_number
+from clusterctl.node.run.processes import Mark, Process, signal_number
 
 SHELLS = frozenset(
     ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")

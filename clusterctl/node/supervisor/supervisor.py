@@ -10,15 +10,15 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
+from clusterctl.node.reactor import Reactor
 from clusterctl.node.run import processes, stop_file
 from clusterctl.node.run.processes import Mark, Process
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_lock import Peer
+from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.log_space import LogSpace
 from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
 from clusterctl.node.supervisor.ranks import Ranks
-from clusterctl.node.supervisor.reactor import Reactor
 from clusterctl.node.supervisor.shutdown import (
     FAILURE_GRACE,
     LINGER,

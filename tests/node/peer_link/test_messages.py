@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from clusterctl.node.peer_link.messages import ending_in
-from clusterctl.node.supervisor.shutdown import signal_number
+from clusterctl.node.run.processes import signal_number
 from tests.damage import ANY_JSON, damaged_json
 
 ENDING = {

@@ -21,7 +21,7 @@ from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import NoPeers, connect
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.peer_link.worker import Clock, Worker
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
 from clusterctl.plan.certificate import Identity, make_identity
 
 IDENTITY = make_identity("lab-1")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.node.peer_link.tls_channel import STRANGERS_LIMIT, Tls, TlsChannel
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node.reactor import Reactor
 from tests.damage import ANY_JSON, as_json, damaged
 
 

@@ -153,7 +153,9 @@ def test_a_folder_that_cannot_be_read_says_why(
 def test_a_path_that_hangs_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterctl.node.probe.read.FILES_SECONDS", 0.5)
     monkeypatch.setattr(
-        "clusterctl.node.probe.read._which", lambda _name: threading.Event().wait(60), raising=True
+        "clusterctl.node.probe.read._program",
+        lambda _name: threading.Event().wait(60),
+        raising=True,
     )
     began = time.monotonic()
     found = answers({"programs": ["rsync"], "commands": [{**ECHO, "limit_s": 20}]})

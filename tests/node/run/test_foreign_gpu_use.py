@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.run import foreign_gpu_use, processes
+from clusterctl.node.run.processes import STAMP_RUN
 from clusterctl.node.run.read_files import boot_id, boot_time
 from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.supervisor.spawn import STAMP_RUN
 from tests.node.conftest import wait_until
 
 

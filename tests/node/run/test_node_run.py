@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run import processes, run_lock
+from clusterctl.node import run_lock
+from clusterctl.node.run import processes
 from clusterctl.node.run.node_run import NodeRun, held_by
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_paths import NOWHERE, NodePaths

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from clusterctl.node import tcp_sockets
 from clusterctl.node.run import gpu_holders, release_check
-from clusterctl.node.supervisor import rendezvous_sockets
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_where_the_job_is_not_known_nobody_could_look() -> None:
 
 def test_a_port_gets_a_moment_to_come_free(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([{"4711"}, {"4711"}, set[str]()])
-    monkeypatch.setattr(rendezvous_sockets, "listening", lambda _port: next(seen))
+    monkeypatch.setattr(tcp_sockets, "listening", lambda _port: next(seen))
     monkeypatch.setattr(release_check, "POLL_SECONDS", 0.0)
     assert release_check.port(job(29500)) == (True, None)
 

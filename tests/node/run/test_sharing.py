@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.probe.read import _holders
-from clusterctl.node.run import run_lock
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from tests.node.conftest import Run, wait_until
 

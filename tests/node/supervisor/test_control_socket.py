@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run import run_lock
-from clusterctl.node.run.run_lock import Peer
+from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.wire import from_json
 from tests.damage import ANY_JSON, as_json, damaged

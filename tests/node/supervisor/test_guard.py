@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
-from clusterctl.node.run import processes, run_lock
+from clusterctl.node import run_lock
+from clusterctl.node.run import processes
 from tests.node.conftest import Run, wait_until
 
 MakeRun = Callable[..., Run]

@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.supervisor.ranks import Ranks
-from clusterctl.node.supervisor.rendezvous_sockets import tcp_table
+from clusterctl.node.tcp_sockets import tcp_table
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Process
-from clusterctl.node.supervisor import shutdown
-from clusterctl.node.supervisor.shutdown import (
+from clusterctl.node.run.processes import (
     AFTER_TERM,
     KILL_LIMIT,
-    Cause,
-    Phases,
-    Shutdown,
+    Process,
     send_all,
     signal_number,
 )
+from clusterctl.node.supervisor import shutdown
+from clusterctl.node.supervisor.shutdown import Cause, Phases, Shutdown
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 

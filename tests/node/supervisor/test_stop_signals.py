@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
+from clusterctl.node.reactor import Reactor
 from clusterctl.node.run import processes
 from clusterctl.node.supervisor import stop_signals
-from clusterctl.node.supervisor.reactor import Reactor
 from clusterctl.node.supervisor.stop_signals import QUIET_ROUNDS, Signals, StopSignals, ask_ranks
 from tests.node.conftest import Run, wait_until
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.node import run_lock
 from clusterctl.node.peer_link.tls_channel import client_context
-from clusterctl.node.run import processes, run_lock
+from clusterctl.node.run import processes
 from tests.node.conftest import Run, wait_until
 
 MakeRun = Callable[..., Run]

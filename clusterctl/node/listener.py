@@ -7,7 +7,7 @@ import socket
 import traceback
 from typing import Callable, Dict, Union
 
-from clusterctl.node.supervisor.reactor import Callback, Reactor, Timer
+from clusterctl.node.reactor import Callback, Reactor, Timer
 
 MOST_A_TURN = 64
 """Connections to take in before other work gets its turn."""

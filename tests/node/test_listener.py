@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusterctl.node.run import processes, run_lock
-from clusterctl.node.supervisor import listener
-from clusterctl.node.supervisor.listener import Listener, UnauthenticatedPeers
-from clusterctl.node.supervisor.reactor import Reactor
+from clusterctl.node import listener, run_lock
+from clusterctl.node.listener import Listener, UnauthenticatedPeers
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.run import processes
 from tests.node.conftest import Run, wait_until
 
 MakeRun = Callable[..., Run]

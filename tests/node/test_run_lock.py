@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run import run_lock
-from clusterctl.node.run.run_lock import Peer
+from clusterctl.node.reactor import Reactor
+from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.control_socket import ControlSocket
-from clusterctl.node.supervisor.reactor import Reactor
 from clusterctl.wire import Message
 from tests.damage import ANY_JSON, as_json, damaged, damaged_json
 

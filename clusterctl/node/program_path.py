@@ -1,0 +1,20 @@
+"""Finds the file of a program on PATH, as a shell does."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+
+def find_program(word: bytes, path: bytes) -> Optional[bytes]:
+    """Return the file that the first word of a command names; None: there is none."""
+    if b"/" in word:
+        return word if os.path.exists(word) else None
+    for folder in path.split(b":"):
+        candidate = os.path.join(folder or b".", word)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None

@@ -1,0 +1,53 @@
+"""The agent that a run keeps in its folder: every call about the run is handed over to it.
+
+The code that started a run looks after it to the end. A controller of another version sends
+another agent, which would read the folder's files differently.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from clusterctl.node.agent import loader
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.wire import to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+HANDED_OVER = "handed_over"
+
+
+def agent_argv(paths: NodePaths, function: str, *args: str) -> List[str]:
+    """Return the command that calls a function of the run's own agent."""
+    return [sys.executable, "-X", "utf8", "-I", "-S", paths.agent, function, *args]
+
+
+def to_runs_own(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePaths) -> None:
+    """Become the run's own agent, where that is another than this one; else return.
+
+    Where the folder was deleted, this one does what can be done.
+    """
+    if args.get(HANDED_OVER):
+        return
+    kept = _kept_agent(paths)
+    if kept is not None and kept != loader.program():
+        told = to_json({**args, HANDED_OVER: True}).decode()
+        channel.become(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
+
+
+def _kept_agent(paths: NodePaths) -> Optional[bytes]:
+    """Return the agent in the folder, if it is this user's own file and nobody else's to write."""
+    if paths.distrust():
+        return None
+    try:
+        with open(os.open(paths.agent, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            seen = os.fstat(file.fileno())
+            ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
+            return file.read() if ours and not seen.st_mode & 0o022 else None
+    except OSError:
+        return None

@@ -1,0 +1,65 @@
+"""The TCP sockets of this network namespace, and which processes hold them."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Set, Tuple
+
+    Row = Tuple[str, int, int, str]
+    """State, local port, remote port, inode."""
+
+ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
+
+
+def tcp_table(text: str) -> List[Row]:
+    """Parse /proc/net/tcp or tcp6."""
+    rows = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        local, remote = (int(fields[n].rpartition(":")[2], 16) for n in (1, 2))
+        rows.append((fields[3], local, remote, fields[9]))
+    return rows
+
+
+def read_tcp() -> List[Row]:
+    """Return this network namespace's TCP sockets."""
+    rows: List[Row] = []
+    for name in ("tcp", "tcp6"):
+        try:
+            with open("/proc/net/" + name) as file:
+                rows += tcp_table(file.read())
+        except OSError:
+            continue  # a kernel without IPv6
+    return rows
+
+
+def listening(port: int) -> Set[str]:
+    """Return the inodes of the sockets that listen on a port."""
+    return {row[3] for row in read_tcp() if row[0] == LISTEN and row[1] == port}
+
+
+def holders(inodes: Set[str]) -> Set[int]:
+    """Return the processes that hold one of these sockets, as far as we may see."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return {pid for pid in pids if sockets_of(pid) & inodes}
+
+
+def sockets_of(pid: int) -> Set[str]:
+    """Return the inodes of a process's sockets; none where it is gone or another's."""
+    folder = "/proc/%d/fd" % pid
+    found: Set[str] = set()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            target = os.readlink(os.path.join(folder, name))
+        except OSError:
+            continue  # closed while we looked
+        if target.startswith("socket:["):
+            found.add(target[8:-1])
+    return found
