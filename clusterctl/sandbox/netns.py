@@ -164,6 +164,7 @@ class Netns(Backend):
             self._plug_in(hosts, pids)
             waiting.until("ready")
         self.await_link(hosts)
+        self._forget_neighbors()
         for host in hosts:
             self._await_sshd(host, logs[host.name], since[host.name])
         return list(hosts)
@@ -254,6 +255,19 @@ class Netns(Backend):
             time.sleep(0.01)
         raise ClusterError(f"no link: {', '.join(sorted(wanted))}")
 
+    def _forget_neighbors(self) -> None:
+        """Let nobody wait for an ARP answer that was asked for while a host was off.
+
+        Else a connect in the first seconds after a boot ends with EHOSTUNREACH.
+        """
+        pids = [self._controller_pid()]
+        for file in self.layout.pid("*").parent.parent.glob("*/pid"):
+            with suppress(ClusterError):  # this host is off
+                pids.append(self._first(file.parent.name))
+        for pid in pids:
+            argv = ["nsenter", "-t", str(pid), "-n", "ip", "neigh", "flush", "all"]
+            subprocess.run(argv, capture_output=True, check=False)  # a host may go meanwhile
+
     def switch(self, *lines: str, check: bool = True) -> None:
         """Run `ip` commands where the bridge is.
 
@@ -295,11 +309,14 @@ class Netns(Backend):
         Raises:
             ClusterError: the host is off.
         """
-        holder = processes.recorded(self.layout.pid(host.name))
+        return self._first(host.name)
+
+    def _first(self, name: str) -> int:
+        holder = processes.recorded(self.layout.pid(name))
         children = Path(f"/proc/{holder}/task/{holder}/children")
         words = children.read_text().split() if holder is not None else []
         if not words:
-            raise ClusterError(f"{host.name} is off", hint="clusterctl sandbox heal")
+            raise ClusterError(f"{name} is off", hint="clusterctl sandbox heal")
         return int(words[0])
 
     def processes(self, host: Host) -> set[int]:
