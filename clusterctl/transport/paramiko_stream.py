@@ -93,8 +93,12 @@ class ChannelStream(Stream):
 
 @contextlib.contextmanager
 def _as_the_systems() -> Iterator[None]:
-    """Turn what paramiko raises where keys are not exchanged anew in time into an `OSError`."""
+    """Turn what paramiko raises into an `OSError`.
+
+    That is `SSHException` where keys are not exchanged anew in time, and `EOFError` where the
+    connection broke while a packet was sent.
+    """
     try:
         yield
-    except paramiko.SSHException as error:
-        raise ConnectionError(str(error)) from error
+    except (paramiko.SSHException, EOFError) as error:
+        raise ConnectionError(str(error) or "the connection was closed") from error

@@ -129,7 +129,14 @@ def test_a_surprise_while_a_call_starts_is_the_nodes_reply(
     assert "a: unforeseen" in caplog.text
 
 
-def test_a_key_exchange_that_hangs_is_a_broken_way() -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (paramiko.SSHException("Key-exchange timed out"), "timed out"),
+        (EOFError(), "connection was closed"),
+    ],
+)
+def test_what_paramiko_raises_is_a_lost_connection(error: Exception, words: str) -> None:
     class Channel:
         out_buffer_cv = threading.Condition()
         out_window_size = 1
@@ -137,15 +144,15 @@ def test_a_key_exchange_that_hangs_is_a_broken_way() -> None:
         def settimeout(self, _seconds: float) -> None: ...
 
         def recv(self, _count: int) -> bytes:
-            raise paramiko.SSHException("Key-exchange timed out")
+            raise error
 
         def send(self, _data: bytes) -> None:
-            raise paramiko.SSHException("Key-exchange timed out")
+            raise error
 
     stream = ChannelStream(cast("paramiko.Channel", Channel()), cast("paramiko.Transport", None))
-    with pytest.raises(OSError, match="timed out"):
+    with pytest.raises(ConnectionError, match=words):
         stream.receive(1)
-    with pytest.raises(OSError, match="timed out"):
+    with pytest.raises(ConnectionError, match=words):
         stream.send(b"x", 1)
 
 
