@@ -203,9 +203,9 @@ def _make_ready(
             verdict = yield from check_code(cluster, pool, verdict)
             yield CodeChecked(verdict=verdict)
             _stop_if_blocked(verdict.blocking, options)
-    yield Planned(plan=plan)
     record = _record(cluster, plan, verdict, synced, options)
     records.write(record, diff=synced.diff if synced else "")
+    yield Planned(plan=plan)  # it prints the run's name: from then on `clusterctl stop` knows it
     return cluster, plan, record
 
 
