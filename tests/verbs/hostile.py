@@ -122,6 +122,7 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
             happened(100, "peer-lost", peer="b", message="silent", since=999.0),
             happened(150, "rank-ended", rank=number, exit_code=1, ordered=False, oom_kills=0),
             data(number, 0, b"first\nsecond of %d\n" % number, time=1000.0, dropped=0),
+            Message({"pieces": [[f"ranks/{number}.log", number, 18, 24, 1001.0, 0]]}, b"third\n"),
             ended(node, "failed", world_size=2),
         ],
         "tree": [Message({"equal": False, "different": ["train.py"]})],

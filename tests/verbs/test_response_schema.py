@@ -143,6 +143,7 @@ TOLD = (
     told("peer-lost", peer="b", since=4.0, time=7.0, message="gone"),
     told("supervisor-died", message="killed by signal 9", time=8.0),
     told("clock", offset_s=1.0, error_s=0.1),
+    Message({"pieces": [["ranks/0.log", 0, 15, 17, 6.0, 0]]}, b"x\n"),
     ended("a", "failed"),
 )
 

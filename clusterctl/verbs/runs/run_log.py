@@ -253,10 +253,11 @@ class _Block(NamedTuple):
 
 
 def _wrong_length(message: Message) -> str:
-    """Say that a message has not the bytes that its pieces tell of; empty if it has."""
-    pieces = message.head.get("pieces") if "data" not in message.head else None
-    told = sum(end - begin for _, _, begin, end, _, _ in pieces or ())
-    return f"its pieces are {told} bytes" if pieces and told != len(message.body) else ""
+    """Say that a message does not have the bytes that its pieces name; empty if it has."""
+    if "data" in message.head or "pieces" not in message.head:
+        return ""
+    named = sum(end - begin for _, _, begin, end, _, _ in message.head["pieces"])
+    return "" if named == len(message.body) else f"its pieces are {named} bytes"
 
 
 def _blocks(message: Message, now: float) -> Iterator[_Block]:

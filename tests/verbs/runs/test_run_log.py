@@ -89,6 +89,7 @@ def test_packed_pieces_become_lines_with_their_own_times() -> None:
 @pytest.mark.parametrize(
     "pieces",
     [
+        [],
         5,
         [5],
         [["ranks/0.log", 0, 0, 4, 1.0]],
