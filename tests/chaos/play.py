@@ -81,15 +81,21 @@ def _launch(schedule: Schedule) -> list[str]:
 
 
 def _begun(target: Target, schedule: Schedule) -> bool:
-    """Wait until every rank has written; False: they do not, or not all."""
+    """Wait until every rank has written; False: they do not, or the start is not answered.
+
+    A node whose answer `launch` has not heard, for its sshd has died, is one that did not start.
+    """
     stage, launch = target.stage, target.launch
     world = NODES * schedule.procs
 
-    def all_write() -> bool:
-        return bool(target.run) and len(stage.witnesses(target.run)) == world
+    def begun() -> bool:
+        if not target.run or len(stage.witnesses(target.run)) != world:
+            return False
+        answered = {one["node"] for one in launch.documents() if one["kind"] == "started"}
+        return launch.killed or answered == set(stage.nodes)
 
-    stage.wait(lambda: all_write() or launch.over(), ORPHANED if launch.killed else START)
-    return all_write()
+    stage.wait(lambda: begun() or launch.over(), ORPHANED if launch.killed else START)
+    return begun()
 
 
 def _do_faults(target: Target, schedule: Schedule, played: Played) -> bool:
