@@ -25,10 +25,14 @@ import clusterctl
 from clusterctl import LogLine, NotEnded, Run, Session, UsageError
 from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.parser import build_parser
+from clusterctl.logs.entry import Piece
 from clusterctl.sandbox.sandbox import Sandbox
-from clusterctl.verbs.events import Progress
+from clusterctl.verbs.events import Event, NodeEvent, Progress
+from clusterctl.verbs.follow import LogLines
 from clusterctl.verbs.launch.launch import Checked, Planned
 from clusterctl.verbs.launch.run_result import RunResult
+from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.wire import Message
 from tests.cli.runs import checkpoint
 from tests.conftest import MakeSandbox
 
@@ -40,6 +44,7 @@ QUIET: dict[str, Any] = {"hide": True, "in_stream": False}
 JOB = """
 import os, sys, time
 print("words", sys.argv[1:], flush=True)
+print("x" * int(os.environ.get("NOISE", "0")), flush=True)
 for step in range(int(os.environ.get("STEPS", "3"))):
     print("step", step, flush=True)
     time.sleep(0.05)
@@ -231,6 +236,35 @@ def test_events_end_with_how_the_run_ended(session: Session) -> None:
     assert run.wait().exit_code == 7
     # A session of another day knows it too.
     assert session.run().status().state == "failed"
+
+
+def test_waiting_and_events_transfer_no_more_of_the_logs_than_names_the_cause(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    take = RunLog.take
+
+    def counted(log: RunLog, node: str, message: Message, *, now: float) -> Iterator[Event | Piece]:
+        sizes.append(len(message.body))
+        return take(log, node, message, now=now)
+
+    monkeypatch.setattr(RunLog, "take", counted)
+    noisy = {"NOISE": "1000000"}
+    run = session.launch(env=noisy)
+    heard: list[Event] = []
+    assert run.wait(on_event=heard.append).exit_code == 0
+    assert {event.event["kind"] for event in heard if isinstance(event, NodeEvent)} >= {
+        "rank-started",
+        "rank-ended",
+    }
+    assert sum(sizes) == 0
+
+    *happened, ended = session.launch(env={**noisy, "CODE": "7"}).events()
+    assert not [event for event in happened if isinstance(event, LogLines)]
+    assert isinstance(ended, RunResult)
+    assert ended.view.first_cause is not None
+    assert "step 2" in ended.view.first_cause.message
+    assert 0 < sum(sizes) < 100_000
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(

@@ -128,7 +128,7 @@ class Run:
         """
         from clusterctl.logs.deduplicate import PassThrough
 
-        steps = self.log_events(
+        steps = self._log_events(
             follow=follow,
             node=node,
             rank=rank,
@@ -142,7 +142,7 @@ class Run:
             words = (f"{trouble.node}: {trouble.message}" for trouble in troubles.values())
             raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(words))
 
-    def log_events(
+    def _log_events(
         self,
         *,
         follow: bool = False,
@@ -205,20 +205,19 @@ class Run:
         return drive(steps, on_event or warn)
 
     def events(self) -> Iterator[Event]:
-        """Yield all that happens until the run is over, from its beginning; `RunResult` comes last.
+        """Yield what happens until the run is over, from its beginning; `RunResult` comes last.
 
-        A run that was just launched is ended if its ranks do not join in time.
+        No log is read: `logs` yields the lines. A run that was just launched is ended if its ranks
+        do not join in time.
         """
-        ended = yield from map_events(self.monitor().monitor(), _news)
-        self.remember(ended)
-        yield ended
+        yield (yield from map_events(self._monitor().monitor(), _news))
 
     def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> RunResult:
         """Wait until the run is over; return its exit code and the first cause of a bad end.
 
         Args:
             timeout: seconds to wait at most.
-            on_event: called with each event, from the run's beginning.
+            on_event: called with what `events` yields.
 
         Raises:
             NotEnded: it was not over in time.
@@ -233,9 +232,7 @@ class Run:
             if not isinstance(event, Tick):
                 (on_event or warn)(event)
 
-        ended = drive(self.monitor().monitor(), show)
-        self.remember(ended)
-        return ended
+        return drive(self._monitor().monitor(), show)
 
     def stop(
         self,
@@ -270,11 +267,11 @@ class Run:
         history = history_of(self.record, self._records.find) if self.record else only(self.id)
         return drive(listed(self._reach(), self.cluster, history), on_event or warn)
 
-    def monitor(self, shower: LineSink | None = None) -> RunMonitor:
-        """Return what follows the run to its end, and can be interrupted and go on.
+    def _monitor(self, shower: LineSink | None = None) -> RunMonitor:
+        """Return what follows the run to its end, and can be interrupted and resumed.
 
         Args:
-            shower: decides how lines are shown; None: equal ones of several ranks as one.
+            shower: decides how lines are shown; None: none are read.
         """
         from clusterctl.verbs.follow import MergedLines
         from clusterctl.verbs.launch.run_monitor import RunMonitor
@@ -283,7 +280,8 @@ class Run:
             nodes=self._reach(),
             run=self.id,
             cluster=self.cluster,
-            lines=MergedLines(shower=shower),
+            lines=None if shower is None else MergedLines(shower=shower),
+            remember=self._remember,
             plan=self._gathering,
         )
 
@@ -298,7 +296,7 @@ class Run:
         late = time.time() > self.record.began + self._plan.start_timeout
         return None if late else self._plan
 
-    def remember(self, ended: RunResult) -> None:
+    def _remember(self, ended: RunResult) -> None:
         """Keep how the run ended, if that is known."""
         if self.record is not None and ended.known:
             self._records.write_end(self.record, ended.document())

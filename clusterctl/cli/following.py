@@ -51,13 +51,12 @@ def shown(display: LaunchDisplay) -> Iterator[Callable[[Event], None]]:
 
 def follow_run(run: Run, display: LaunchDisplay) -> int:
     """Follow to the end; return launch's exit code."""
-    attendance = run.monitor(
-        PassThrough() if isinstance(display, JsonDisplay) else LineDeduplicator()
-    )
+    shower = PassThrough() if isinstance(display, JsonDisplay) else LineDeduplicator()
+    monitor = run._monitor(shower)  # noqa: SLF001  (not public: how lines are shown)
     while True:
         try:
             with shown(display) as show:
-                ended = drive(attendance.monitor(), show)
+                ended = drive(monitor.monitor(), show)
         except KeyboardInterrupt as interrupt:
             wish = LEAVE if isinstance(interrupt, Terminated) else _ask()
             if wish == LEAVE:
@@ -75,7 +74,6 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
             if not ended.known:
                 _lose_sight(run.id)
                 return EXIT_STOPPED_FOLLOWING
-            run.remember(ended)
             display.ended(ended)
             return ended.exit_code
 

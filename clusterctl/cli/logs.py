@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         if args.collect:
             troubles = opened.collect(args.collect, node=args.node, on_event=shown.show)
         else:
-            events = opened.log_events(
+            events = opened._log_events(  # noqa: SLF001  (not public: how lines are shown)
                 follow=args.follow,
                 node=args.node,
                 rank=args.rank,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import InitVar, dataclass, field
 
 from clusterctl.inventory.cluster import Cluster
@@ -12,6 +12,7 @@ from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor, StartTimeout
 from clusterctl.verbs.launch.run_result import RunResult, run_result
 from clusterctl.verbs.rpc import Nodes
+from clusterctl.verbs.runs.node_answers import read_ends
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.stop import Stopped, stop
 
@@ -23,7 +24,10 @@ class RunMonitor:
     nodes: Nodes
     run: str
     cluster: Cluster
-    lines: MergedLines
+    lines: MergedLines | None
+    """What is shown of the ranks' lines; None: no log is read, only what happens."""
+    remember: Callable[[RunResult], object]
+    """Called with how it ended."""
     plan: InitVar[Plan | None] = None
     """Of a run that was just launched: its ranks have to join."""
     log: RunLog = field(init=False)
@@ -32,7 +36,7 @@ class RunMonitor:
 
     def __post_init__(self, plan: Plan | None) -> None:
         """Begin at the beginning."""
-        self.log = RunLog(self.run, self.cluster)
+        self.log = RunLog(self.run, self.cluster, events_only=self.lines is None)
         self._join_monitor = JoinMonitor(plan) if plan is not None else None
 
     def monitor(self) -> Generator[Event, None, RunResult]:
@@ -45,7 +49,12 @@ class RunMonitor:
         if self._join_monitor is not None:
             events = self._join_monitor.watch(events)
         followed = yield from map_events(events, self._judge)
-        return run_result(self.log, followed.troubles, self._late)
+        parts = self.log.parts
+        if self.lines is None and any(part["state"] != "finished" for part in parts.values()):
+            read_ends(self.nodes, self.log, dict(parts))
+        result = run_result(self.log, followed.troubles, self._late)
+        self.remember(result)
+        return result
 
     def _judge(self, event: Event) -> Generator[Event, None, None]:
         """Yield the event; when ranks are late, end the run."""

@@ -49,11 +49,13 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
 def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | None:
     """Read the events and the ends of the logs, and say why the run ended badly."""
     log = RunLog(view.run, cluster)
-    requests = {
-        answer.node.name: log.end_request(answer.node.name, answer.part)
-        for answer in view.nodes
-        if answer.part
-    }
+    read_ends(nodes, log, {answer.node.name: answer.part for answer in view.nodes if answer.part})
+    return log.first_cause() or cause_of_ends(view)
+
+
+def read_ends(nodes: Nodes, log: RunLog, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Read the events, and the end of each rank's log, of the nodes' parts."""
+    requests = {name: log.end_request(name, part) for name, part in parts.items()}
     until = time.monotonic() + ANSWER_SECONDS
     with nodes.following(requests, tick=ANSWER_SECONDS, patience=ANSWER_SECONDS) as stream:
         for item in stream:
@@ -64,4 +66,3 @@ def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | 
                     pass
                 if log.is_hopeless(item[0]):
                     stream.drop(item[0])
-    return log.first_cause() or cause_of_ends(view)

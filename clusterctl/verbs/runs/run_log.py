@@ -50,8 +50,17 @@ _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
 class RunLog:
     """A run's logs and events, as far as they were read."""
 
-    def __init__(self, run: str, cluster: Cluster, *, judged: bool = True) -> None:
-        """Know nothing yet; `judged`: the first cause will be asked for."""
+    def __init__(
+        self, run: str, cluster: Cluster, *, judged: bool = True, events_only: bool = False
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            run: its id.
+            cluster: the nodes that run it.
+            judged: the first cause will be asked for.
+            events_only: following asks the nodes for no log.
+        """
         self.run = run
         self.cluster = cluster
         self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
@@ -68,6 +77,7 @@ class RunLog:
         self.goes_on = False
         """Reading on comes next: a line without its end is kept until then."""
         self._kept = KEPT_LINES if judged else 0
+        self._events_only = events_only
         self._cut = False
         """Logs are read from somewhere within."""
         self._nested = False
@@ -77,7 +87,10 @@ class RunLog:
 
     def follow_request(self, node: str) -> Request:
         """Return the request that reads on from here until the node's part is over."""
-        return self._request(node, follow=True)
+        request = self._request(node, follow=True)
+        return (
+            replace(request, args={**request.args, "files": []}) if self._events_only else request
+        )
 
     def read_request(self, node: str, *, lines: int = 0) -> Request:
         """Return the request that reads what there is; with `lines` at least the last so many."""
