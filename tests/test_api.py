@@ -204,7 +204,13 @@ def test_a_check_prints_as_a_table_and_as_json(session: Session) -> None:
 
 def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
     heard: list[clusterctl.Event] = []
-    run = session.launch(["train.py", "two words"], env=LONG, name="mine", on_event=heard.append)
+
+    def hear(event: clusterctl.Event) -> None:
+        heard.append(event)
+        # Its name is known from here on: whoever dies now leaves a run that can be found.
+        assert not isinstance(event, Planned) or session.run(event.plan.run)
+
+    run = session.launch(["train.py", "two words"], env=LONG, name="mine", on_event=hear)
     assert {Checked, Planned} <= {type(event) for event in heard}
     lines = run.logs(follow=True, rank=1)
     words = next(line for line in lines if line.text.startswith("words"))
