@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import LauncherName
-from clusterctl.plan.options import Options, node_folder
+from clusterctl.plan.options import SETTINGS, Options, node_folder
 
 if TYPE_CHECKING:
     from clusterctl.verbs.launch.launch import LaunchOptions
@@ -73,22 +73,16 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
         raise UsageError(
             f"command: expected a list of words, found {command!r}", hint="shlex.split(...)"
         )
-    plan = Options(
-        launcher=flags.get("launcher"),
-        command=tuple(command),
+    settings: dict[str, Any] = {name: flags.get(name) for name in SETTINGS}
+    settings |= {"command": tuple(command), "workdir": folder(flags.get("workdir"))}
+    overrides = Options(
+        **settings,
         env=tuple((flags.get("env") or {}).items()),
-        master_port=flags.get("master_port"),
-        gpus=flags.get("gpus"),
-        procs_per_node=flags.get("procs_per_node"),
-        workdir=folder(flags.get("workdir")),
-        max_restarts=flags.get("max_restarts"),
-        start_timeout=flags.get("start_timeout"),
-        lost_after=flags.get("lost_after"),
         debug=bool(flags.get("debug")),
         origins=flags.get("origins") or {},
     )
     return LaunchOptions(
-        plan=plan,
+        overrides=overrides,
         source=Path.cwd(),
         name=flags.get("name") or "",
         checks=not flags.get("no_check"),

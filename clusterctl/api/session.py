@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -127,7 +127,7 @@ class Session:
         from clusterctl.verbs.preflight.check import CheckOptions, check, judge
         from clusterctl.verbs.preflight.facts_file import load_facts
 
-        cluster = self._select(nodes, exclude, workdir)
+        cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = CheckOptions(only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep)
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)
@@ -158,7 +158,7 @@ class Session:
         """
         from clusterctl.verbs.sync.sync import SyncOptions, sync
 
-        cluster = self._select(nodes, exclude, workdir)
+        cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = SyncOptions(deletes=delete, command=cluster.job.command)
         return drive(sync(cluster, self._reach(cluster), Path.cwd(), options), on_event or warn)
 
@@ -182,10 +182,7 @@ class Session:
             LaunchRefused: it was not started, or was ended again, and why.
             UsageError: the job or the flags cannot be launched.
         """
-        options = launch_options(command, flags)
-        return self._start(
-            self._select(flags.get("nodes"), flags.get("exclude")), options, on_event
-        )
+        return self._start(*self._to_launch(command, flags), on_event)
 
     @lists_flags
     def resume(
@@ -235,12 +232,11 @@ class Session:
         from clusterctl.verbs.launch.launch import prepare
 
         if checkpoint is None:
-            options = launch_options(command, flags)
-            cluster = self._select(flags.get("nodes"), flags.get("exclude"))
+            cluster, options = self._to_launch(command, flags)
         else:
             before = self._records.to_resume(run, self.cluster.name)
             cluster, options = self._resumed(
-                before, checkpoint, command, flags, on_event, secrets=False
+                before, checkpoint, command, flags, on_event, needs_secrets=False
             )
         _, plan, _ = drive(prepare(cluster, self._reach(cluster), options), on_event or warn)
         return plan
@@ -330,10 +326,18 @@ class Session:
         return fabric.ThreadingGroup.from_connections(connections)
 
     def _select(
-        self, nodes: str | int | None, exclude: str | None, workdir: str | None = None
+        self, nodes: str | int | None, exclude: str | None, overrides: Options | None = None
     ) -> Cluster:
+        """Return the nodes chosen, with what flags set instead of the inventory."""
         cluster = select(self.cluster, None if nodes is None else str(nodes), exclude)
-        return effective(cluster, Options(workdir=folder(workdir)))
+        return cluster if overrides is None else effective(cluster, overrides)
+
+    def _to_launch(
+        self, command: Sequence[str], flags: LaunchFlags
+    ) -> tuple[Cluster, LaunchOptions]:
+        options = launch_options(command, flags)
+        cluster = self._select(flags.get("nodes"), flags.get("exclude"), options.overrides)
+        return cluster, options
 
     def _reach(self, cluster: Cluster) -> Pool:
         """Return the way to these nodes for one command, over connections that are kept."""
@@ -366,10 +370,9 @@ class Session:
         flags: LaunchFlags,
         on_event: OnEvent | None,
         *,
-        secrets: bool = True,
+        needs_secrets: bool = True,
     ) -> tuple[Cluster, LaunchOptions]:
         """Choose the checkpoint; return what is to be launched, and on what."""
-        from clusterctl.verbs.launch.validate_job import require_secrets
         from clusterctl.verbs.resume import ResumeOptions, resume
         from clusterctl.verbs.runs.history import history_of
         from clusterctl.verbs.runs.recorded_job import report_job
@@ -379,16 +382,14 @@ class Session:
             checkpoint=checkpoint,
             history=history_of(before, find),
             launch=launch_options(command, flags),
+            needs_secrets=needs_secrets,
         )
         nodes, exclude = flags.get("nodes"), flags.get("exclude")
         if nodes is None and exclude is None:
             nodes = ",".join(node.name for node in before.cluster.nodes)
         cluster = self._select(nodes, exclude)
-        plan = options.launch.plan
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
-            report_job(Path(cluster.file), before, cluster.job, plan, find)
-        if secrets:
-            require_secrets(effective(replace(cluster, job=before.cluster.job), plan))
+            report_job(Path(cluster.file), before, cluster.job, options.launch.overrides, find)
         return drive(resume(before, cluster, self._reach(cluster), options), on_event or warn)
 
     def _run(

@@ -10,20 +10,7 @@ from dataclasses import replace
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job, Node
 from clusterctl.plan import launchers
-from clusterctl.plan.options import Options
-
-_NAMED = (
-    "launcher",
-    "command",
-    "master_port",
-    "gpus",
-    "procs_per_node",
-    "workdir",
-    "max_restarts",
-    "start_timeout",
-    "lost_after",
-)
-"""The options whose origin is kept under their own name; each variable has its own."""
+from clusterctl.plan.options import SETTINGS, Options
 
 
 def effective(cluster: Cluster, options: Options) -> Cluster:
@@ -89,7 +76,7 @@ def _relaunched(job: Job, options: Options) -> Job:
 
 
 def _origins(options: Options) -> dict[str, str]:
-    found = {name: options.origin(name) for name in _NAMED if options.says(name)}
+    found = {name: options.origin(name) for name in SETTINGS if options.says(name)}
     found |= {"debug": options.origin("debug")} if options.debug else {}
     for name, _ in options.env:
         found[f"env.{name}"] = options.origins.get(f"env.{name}", options.origin("env"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import LauncherName
@@ -73,3 +73,7 @@ class Options:
         """Return where the value of a field is from."""
         usual = "after `--`" if name == "command" else "--" + name.replace("_", "-")
         return self.origins.get(name, usual)
+
+
+SETTINGS = tuple(one.name for one in fields(Options) if one.name not in {"env", "debug", "origins"})
+"""The options that are one value each; the variables of `env` have an origin each."""

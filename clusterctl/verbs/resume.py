@@ -10,28 +10,19 @@ from clusterctl.errors import UsageError
 from clusterctl.facts.gpuset import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
-from clusterctl.plan.options import Options
+from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint, choose_checkpoint, require_word
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.launch import LaunchOptions
-from clusterctl.verbs.launch.validate_job import require_job
+from clusterctl.verbs.launch.validate_job import require_job, require_secrets
 from clusterctl.verbs.runs.history import History, history_of
 from clusterctl.verbs.runs.records import RunRecord
 
 PLACEHOLDER = "{checkpoint}"
 ABOUT_CHECKPOINTS = ("checkpoints", "resume_args")
 """What of a job the inventory may say later: it is often written once there is a checkpoint."""
-KEPT = (
-    "launcher",
-    "gpus",
-    "procs_per_node",
-    "workdir",
-    "master_port",
-    "max_restarts",
-    "lost_after",
-    "start_timeout",
-)
+KEPT = tuple(name for name in SETTINGS if name != "command")
 """The options of a launch that a resume keeps unless it sets them itself; `env` by name."""
 
 
@@ -51,7 +42,9 @@ class ResumeOptions:
     history: History | None = None
     """The run and those that it resumes; None: of those only what its record says."""
     launch: LaunchOptions = field(default_factory=LaunchOptions)
-    """Its `plan.command` replaces the job's, with `{checkpoint}` in it."""
+    """The command in its `overrides` replaces the job's, with `{checkpoint}` in it."""
+    needs_secrets: bool = True
+    """The variables that `env_from` names must be set."""
 
 
 def resume(
@@ -61,15 +54,15 @@ def resume(
 
     Args:
         before: the run to go on from.
-        cluster: the nodes to go on with; of its job what the run's does not say of checkpoints.
+        cluster: the nodes to launch on; its job counts for what the run's says nothing about.
         pool: the ways to them.
-        options: what to go on from, and how.
+        options: what to resume from, and how.
 
     Yields:
         `CheckpointChosen`, `Progress`, `Notice`.
 
     Returns:
-        What `launch` takes: the nodes with the job, and the options with the resume arguments.
+        What `launch` takes: the nodes, the job with the checkpoint in its command, the options.
 
     Raises:
         LaunchRefused: the checkpoint is not complete, or not the same on every node.
@@ -82,17 +75,18 @@ def resume(
         yield Notice(text=text)
     command = tuple((before.resumed or {}).get("command") or job.command)
     job = replace(job, command=command, debug=False)
-    cluster = replace(cluster, job=job, origins=())
-    asked = _taken_over(before, options.launch.plan)
-    wanted = effective(cluster, asked)
-    require_job(wanted)
-    template = _template(wanted.job)
+    overrides = _taken_over(before, options.launch.overrides)
+    cluster = effective(replace(cluster, job=job, origins=()), overrides)
+    require_job(cluster)
+    if options.needs_secrets:
+        require_secrets(cluster)
+    template = _template(cluster.job)
     chosen = yield from choose_checkpoint(
         pool,
-        wanted,
+        cluster,
         options.checkpoint,
         history=options.history or history_of(before, {before.run: before}.get),
-        ranks=_ranks(before, wanted, asked),
+        ranks=_ranks(before, cluster, overrides),
     )
     for why in (*(f"skipped: {one}" for one in chosen.passed_over), *chosen.doubts):
         yield Notice(text=why, level="warning")
@@ -103,23 +97,25 @@ def resume(
     resumed = {
         "run": before.run,
         "checkpoint": chosen.path,
-        "command": list(wanted.job.command),
+        "command": list(cluster.job.command),
         "step": chosen.step,
         "tree": before.tree,
         "commit": before.commit,
     }
-    origins = dict(asked.origins)
-    if not options.launch.plan.command:
-        origins["command"] = _origin(before)
-    plan = replace(asked, command=command, origins=origins)
-    return cluster, replace(options.launch, plan=plan, resumed=resumed)
+    origins = {"command": _origin(before), **dict(cluster.origins)}
+    job = replace(cluster.job, command=command)
+    cluster = replace(cluster, job=job, origins=tuple(origins.items()))
+    overrides = replace(overrides, command=command)
+    return cluster, replace(options.launch, overrides=overrides, resumed=resumed)
 
 
-def _ranks(before: RunRecord, cluster: Cluster, asked: Options) -> dict[str, range]:
+def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str, range]:
     """Return the ranks that each node will run, if it runs as many as before; else nothing."""
     counts = {node["node"]: node.get("procs") for node in before.plan.get("nodes") or ()}
     known = all(counts.get(node.name) is not None for node in cluster.nodes)
-    same = asked.gpus == before.options.get("gpus") and _sizing(cluster) == _sizing(before.cluster)
+    same = overrides.gpus == before.options.get("gpus") and _sizing(cluster) == _sizing(
+        before.cluster
+    )
     if not known or not same:
         return {}
     found: dict[str, range] = {}

@@ -35,7 +35,7 @@ def test_flags_win_over_the_environment_and_each_says_where_it_was_said(
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_GPUS", "4")
     monkeypatch.setenv("CLUSTERCTL_MASTER_PORT", "1234")
-    plan = options("--gpus", "2").plan
+    plan = options("--gpus", "2").overrides
     assert (plan.gpus, plan.origin("gpus")) == (2, "--gpus")
     assert (plan.master_port, plan.origin("master_port")) == (1234, "CLUSTERCTL_MASTER_PORT")
     assert plan.launcher is None
@@ -48,7 +48,7 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_workdir_is_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options("--workdir", "/data//second/./run/").plan.workdir == "/data/second/run"
+    assert options("--workdir", "/data//second/./run/").overrides.workdir == "/data/second/run"
     for bad in ("second", "/", "/data/../etc", "~/x"):
         monkeypatch.setenv("CLUSTERCTL_WORKDIR", bad)
         with pytest.raises(UsageError, match="CLUSTERCTL_WORKDIR: expected an absolute path"):
@@ -56,7 +56,7 @@ def test_a_workdir_is_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_values_may_hold_anything() -> None:
-    plan = options("--env", "A=b=c d", "--env", "E=").plan
+    plan = options("--env", "A=b=c d", "--env", "E=").overrides
     assert plan.env == (("A", "b=c d"), ("E", ""))
 
 

@@ -64,10 +64,11 @@ def test_the_command_is_said_to_be_whose_it_is(
     )
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
-    launch = LaunchOptions(plan=Options(command=said))
+    launch = LaunchOptions(overrides=Options(command=said))
     asked = resume.ResumeOptions(checkpoint="/out/step-7", launch=launch)
-    _, wanted = drive(resume.resume(before, CLUSTER, pool, asked))  # type: ignore[arg-type]
-    assert (wanted.plan.command, wanted.plan.origin("command")) == (command, origin)
+    again, wanted = drive(resume.resume(before, CLUSTER, pool, asked))  # type: ignore[arg-type]
+    assert wanted.overrides.command == command
+    assert (again.job.command, again.origin("command", "")) == (command, origin)
 
 
 def test_the_port_is_kept_and_the_command_is_not() -> None:
@@ -96,11 +97,11 @@ def test_the_inventorys_arguments_of_a_launcher_come_back_with_it() -> None:
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     for given, args in ((Options(launcher="torchrun"), ("--tee", "3")), (Options(), ())):
-        launch = LaunchOptions(plan=given)
+        launch = LaunchOptions(overrides=given)
         asked = resume.ResumeOptions(checkpoint="/out/step-7", launch=launch)
         steps = resume.resume(before, CLUSTER, pool, asked)  # type: ignore[arg-type]
-        cluster, wanted = drive(steps, lambda _event: None)
-        assert effective(cluster, wanted.plan).job.args == args
+        again, _ = drive(steps, lambda _event: None)
+        assert again.job.args == args
 
 
 @pytest.mark.parametrize("command", [("-m", "train"), ("-m", "train", "--at={checkpoint}")])
@@ -113,8 +114,7 @@ def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) 
     commands = []
     for _ in range(2):
         steps = resume.resume(before, CLUSTER, pool, asked)  # type: ignore[arg-type]
-        cluster, wanted = drive(steps, lambda _event: None)
-        ran = effective(cluster, wanted.plan)
+        ran, wanted = drive(steps, lambda _event: None)
         commands.append(ran.job.command)
         before = replace(before, cluster=ran, resumed=wanted.resumed)
     assert commands[0] == commands[1]

@@ -15,7 +15,6 @@ from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
 from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
@@ -46,7 +45,8 @@ SYNC_ONLY = ("node.rsync",)
 class LaunchOptions:
     """How a job is launched."""
 
-    plan: Options = field(default_factory=Options)
+    overrides: Options = field(default_factory=Options)
+    """What the cluster has from flags, for the record: a later resume keeps it."""
     source: Path = field(default_factory=Path.cwd)
     """The folder that is synced."""
     name: str = ""
@@ -118,23 +118,17 @@ def prepare(
     """Judge the nodes and make the plan; nothing is changed anywhere.
 
     Args:
-        cluster: the inventory's nodes and job, over which the options are laid here.
+        cluster: the nodes and the job, as they are to be launched (`effective`).
         pool: the ways to the nodes.
         options: how it is to be launched.
 
     Returns:
-        The cluster as it is to be launched, what would be started on it, and the verdict.
+        The nodes that take part and the job, what would be started on them, and the verdict.
 
     Raises:
         LaunchRefused: too little is known of a node.
         UsageError: the job or the options cannot be launched.
     """
-    return (yield from _prepare(effective(cluster, options.plan), pool, options))
-
-
-def _prepare(
-    cluster: Cluster, pool: Pool, options: LaunchOptions
-) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
     require_job(cluster)
     if options.syncs and not options.forces:
         require_script(cluster, options.source)
@@ -158,7 +152,7 @@ def launch(
     """Bring a run up on every node; following it is the next step.
 
     Args:
-        cluster: the inventory's nodes and job, over which the options are laid here.
+        cluster: the nodes and the job, as they are to be launched (`effective`).
         pool: the ways to the nodes.
         records: where the run is remembered.
         options: how it is launched.
@@ -189,9 +183,8 @@ def _make_ready(
     cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
 ) -> Generator[Event, None, tuple[Cluster, Plan, RunRecord]]:
     """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
-    cluster = effective(cluster, options.plan)
     require_secrets(cluster)
-    cluster, plan, verdict = yield from _prepare(cluster, pool, options)
+    cluster, plan, verdict = yield from prepare(cluster, pool, options)
     _stop_if_blocked(verdict.blocking, options)
     synced = None
     if options.syncs:
@@ -315,6 +308,6 @@ def _record(
         dirty=synced.dirty if synced else False,
         plan=plain(plan),
         findings=tuple(plain(finding) for finding in verdict.findings if finding.status != "pass"),
-        options={"name": options.name, **plain(replace(options.plan, origins={}))},
+        options={"name": options.name, **plain(replace(options.overrides, origins={}))},
         resumed=options.resumed,
     )
