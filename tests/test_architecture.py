@@ -146,7 +146,7 @@ def subpackages(sources: list[Source], room: str) -> dict[str, set[str]]:
     return graph
 
 
-@pytest.mark.parametrize("room", ["node"])
+@pytest.mark.parametrize("room", ["node", "verbs"])
 def test_the_subpackages_of_a_room_import_in_no_circle(sources: list[Source], room: str) -> None:
     graph = subpackages(sources, room)
     assert len(graph) > 5
