@@ -208,7 +208,8 @@ def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
     def hear(event: clusterctl.Event) -> None:
         heard.append(event)
         # Its name is known from here on: whoever dies now leaves a run that can be found.
-        assert not isinstance(event, Planned) or session.run(event.plan.run).id
+        if isinstance(event, Planned):
+            assert session.run(event.plan.run).id == event.plan.run.id
 
     run = session.launch(["train.py", "two words"], env=LONG, name="mine", on_event=hear)
     assert {Checked, Planned} <= {type(event) for event in heard}
