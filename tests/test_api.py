@@ -209,7 +209,7 @@ def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
         heard.append(event)
         # Its name is known from here on: whoever dies now leaves a run that can be found.
         if isinstance(event, Planned):
-            assert session.run(event.plan.run).id == event.plan.run.id
+            assert session.run(event.plan.run).id == event.plan.run
 
     run = session.launch(["train.py", "two words"], env=LONG, name="mine", on_event=hear)
     assert {Checked, Planned} <= {type(event) for event in heard}
