@@ -13,26 +13,26 @@ PAGE = Path(__file__).parent / "reference" / "checks.md"
 HEAD = """\
 # Checks
 
-What `clusterctl check` looks at, in this order.
-Written by `python docs/make_checks.py` from the checks themselves; a test keeps it equal.
+The checks that `clusterctl check` makes, in this order.
+`python docs/make_checks.py` writes this page from the checks; a test keeps it up to date.
 
-A check says of each node one of
+Each check gives each node one status:
 
 | status | meaning | exit code |
 |---|---|---|
-| pass | it is as it should be | 0 |
+| pass | the node is as expected | 0 |
 | warn | a run works, but slower or less safely | 0, with `--strict` 1 |
-| fail | a run would not work, or not as meant | 1 |
-| unknown | it could not be looked at: never taken for a pass | 3, unless something failed |
-| skip | there is nothing to look at, or its cause has been named already | 0 |
+| fail | a run would fail or give wrong results | 1 |
+| unknown | could not read what it needs; never counts as a pass | 3, unless something failed |
+| skip | there is nothing to check, or another finding names the cause | 0 |
 
-Equal findings of several nodes are one. A finding whose cause another check has found on the same
-node is left out: a node without its shared folder is not blamed for the interpreter on it too.
-`launch` is stopped by a fail or unknown of the checks marked **stops**, unless `--force` is given.
+Equal findings of several nodes are printed as one. If another check found the cause on a node, the
+effect is left out: a node without its shared folder gets no finding for the interpreter in it.
+A fail or unknown of a check marked **stops** stops `launch`, unless you give `--force`.
 
 `--only` and `--skip` take ids and areas: `--only network,storage.shared`.
-`--explain ID` prints what stands here. What is printed as `hint:` is for you to type: nothing is
-ever changed on a node.
+`--explain ID` prints the entry of this page. A `hint:` is a command for you to type: clusterctl
+never changes a node by itself.
 """
 
 
@@ -48,12 +48,14 @@ def render() -> str:
 
 
 def _entry(rule: Check) -> str:
-    marks = [name for name, on in (("**stops**", rule.blocks), ("after sync", rule.code)) if on]
-    if rule.between:
-        marks.append("tried between nodes")
+    marks = [
+        name for name, on in (("**stops**", rule.blocks), ("after sync", rule.after_sync)) if on
+    ]
+    if rule.pairwise:
+        marks.append("between nodes")
     more = f" ({', '.join(marks)})" if marks else ""
-    causes = ", ".join(f"`{cause}`" for cause in rule.after)
-    after = f" Left out where one of these has failed: {causes}." if causes else ""
+    causes = ", ".join(f"`{cause}`" for cause in rule.explained_by)
+    after = f" Left out for a node where one of these failed: {causes}." if causes else ""
     return f"\n### `{rule.id}`\n\n{_sentence(rule.title)}{more}.\n{rule.why}{after}\n"
 
 

@@ -1,4 +1,4 @@
-"""Whether the nodes have a network in common, and each node's packets take it."""
+"""Whether the nodes share a network, and each node's packets use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
-from clusterctl.checks.finding import Finding, Status
+from clusterctl.checks.finding import Finding, Status, fail, finding, passed, warn
 from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -24,7 +24,7 @@ DUPLICATE = "network.duplicate-address"
     SUBNET,
     title="all nodes share a network",
     why="Every rank connects to ranks of every other node, on an address of this network.",
-    needs=("interfaces",),
+    required_facts=("interfaces",),
 )
 def subnet(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the nodes that have no address on the network of the others."""
@@ -38,16 +38,16 @@ def subnet(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
 def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
     own = cluster.node(node.node).address
     wanted = own or network.subnet
-    asked = own or cluster.subnet  # what is asked for is taken even of a tunnel
+    asked = own or cluster.subnet  # a network that you set may be a tunnel, too
     inside = [c for c in candidates(node, wanted=asked) if wanted and _within(c, wanted)]
-    remedy = "give it an address there, or write another `network: {subnet: …}`"
+    remedy = "give it an address there, or set another `network: {subnet: …}`"
     if inside:
         message = f"its interface on {wanted} cannot be used: {inside[0].excluded}"
         running = [i.running for i in node.interfaces or () if i.name == inside[0].interface]
         remedy = (
-            f"sudo ip link set {shlex.quote(inside[0].interface)} up, and look at its cable"
+            f"sudo ip link set {shlex.quote(inside[0].interface)} up (on the node); check its cable"
             if False in running
-            else f"if that network is meant, say so: network: {{subnet: {wanted}}}"
+            else f"to use that network, set it in the inventory: network: {{subnet: {wanted}}}"
         )
     elif own:
         message = f"it does not have the address {own}"
@@ -56,11 +56,9 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
         message = f"it has no address in {network.subnet}"
     else:
         message = "it has no network in common with the other nodes"
-    return Finding(
-        check=SUBNET,
-        status="fail",
-        nodes=(node.node,),
-        message=message,
+    return fail(
+        node.node,
+        message,
         wanted=wanted or "a subnet in which every node has an address",
         found=_listed(candidates(node)),
         remedy=remedy,
@@ -68,24 +66,22 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
 
 
 def _routed(network: Network) -> Iterator[Finding]:
-    """Warn of the nodes outside the subnet of the most; an address alone is no subnet."""
+    """Warn of the nodes outside the subnet that most nodes use; a single address is no subnet."""
     subnets = Counter(node.subnet for node in network.nodes.values() if _has_others(node.subnet))
     usual = next((subnet for subnet, _ in subnets.most_common(1)), "")
     for name, node in network.nodes.items():
         if node.subnet != usual and _has_others(node.subnet):
-            yield Finding(
-                check=SUBNET,
-                status="warn",
-                nodes=(name,),
-                message=f"it is not in {usual} but behind a router",
+            yield warn(
+                name,
+                f"it is outside {usual}, behind a router",
                 wanted="one subnet for all nodes",
                 found=f"{node.address} on {node.interface}",
-                remedy="fine if meant so; else give it an address there: network: {subnet: …}",
+                remedy="harmless if intended; else choose a common network: network: {subnet: …}",
             )
 
 
 def _has_others(subnet: str) -> bool:
-    """Whether more than one address fits in: clouds give /32 and /128, and route all the rest."""
+    """Tell whether it holds more than one address; clouds give /32 and /128, and route the rest."""
     return ip_network(subnet).num_addresses > 1
 
 
@@ -105,8 +101,8 @@ def _listed(found: tuple[Candidate, ...]) -> str:
 @check(
     DUPLICATE,
     title="no address is used twice",
-    why="Packets for one node reach the other, now and then.",
-    after=("node.same-machine",),
+    why="Packets for one node sometimes reach the other.",
+    explained_by=("node.same-machine",),
 )
 def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare the chosen addresses."""
@@ -117,25 +113,23 @@ def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
         owners[node.address].append(name)
     for address, names in owners.items():
         if len(names) > 1:
-            yield Finding(
-                check=DUPLICATE,
-                status="fail",
-                nodes=tuple(names),
-                message="these nodes have the same address on the data network",
-                wanted="an address each",
+            yield fail(
+                tuple(names),
+                "these nodes have the same address on the data network",
+                wanted="one address per node",
                 found=address,
-                remedy="give all but one another address, or choose another `network: {subnet: …}`",
+                remedy="give each node its own address, or choose another `network: {subnet: …}`",
             )
 
 
 @check(
     ROUTE,
-    title="each node's packets leave by the chosen interface",
+    title="each node sends its packets through the chosen interface",
     why="Outgoing connections are not bound to an interface: the routing table decides.",
-    after=(SUBNET, DUPLICATE, "node.same-machine"),
+    explained_by=(SUBNET, DUPLICATE, "node.same-machine"),
 )
 def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge by the routing table, and by the source of the connections that were tried."""
+    """Judge by the routing table, and by the source addresses of the test connections."""
     if network.kind == "one machine":
         return
     for name, node in network.nodes.items():
@@ -147,14 +141,14 @@ def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
 
 
 def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Iterator[Finding]:
-    leaves = route_to(facts.routes or (), peer)
+    taken = route_to(facts.routes or (), peer)
     made = facts.between.connected if facts.between else ()
     sources = {c.source for c in made if c.key == "pair"} - {""}
-    # The main table is not all there is: where connections come from the address, they do.
+    # Policy routes are in other tables: a connection from the right address outweighs this one.
     proven = sources == {chosen.address}
     sources -= {c.address for c in chosen.candidates if c.interface == chosen.interface}
-    astray = leaves is not None and leaves.interface != chosen.interface and not proven
-    by = leaves.interface if leaves is not None and astray else None
+    astray = taken is not None and taken.interface != chosen.interface and not proven
+    by = taken.interface if taken is not None and astray else None
     second = next(
         (
             c
@@ -169,74 +163,71 @@ def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Itera
     if not astray and not sources and second is None:
         return
     status: Status = "fail" if astray or sources else "warn"
-    wanted = f"packets leave by {chosen.interface}, from {chosen.address}"
+    wanted = f"packets leave through {chosen.interface}, from {chosen.address}"
     if second is not None:
         message = f"two interfaces are in {chosen.subnet}: {chosen.interface}, {second.interface}"
         stays, goes = (chosen.interface, chosen.address), (second.interface, second.address)
         if host == second.address:
-            # Not the address that the node is reached at: nobody could put it back.
+            # Deleting the address that SSH uses would cut off the node.
             stays, goes = goes, stays
         wanted = f"only {stays[0]} ({stays[1]}) in {chosen.subnet}"
         address = f"{goes[1]}/{second.subnet.split('/')[1]}"
         remedy = shlex.join(["sudo", "ip", "addr", "del", address, "dev", goes[0]])
-    elif leaves is not None and astray:
-        message = f"packets to {peer} leave by {leaves.interface}"
+    elif taken is not None and astray:
+        message = f"packets to {peer} leave through {taken.interface}"
         remedy = (
-            shlex.join(["sudo", "ip", "route", "del", leaves.destination, "dev", leaves.interface])
-            if ip_network(leaves.destination).prefixlen
-            # The default route is the node's way to everybody, us too.
-            else f"give it a route by {shlex.quote(chosen.interface)},"
+            shlex.join(["sudo", "ip", "route", "del", taken.destination, "dev", taken.interface])
+            if ip_network(taken.destination).prefixlen
+            # Without its default route nobody could reach the node, clusterctl included.
+            else f"add a route through {shlex.quote(chosen.interface)},"
             " or correct `address:` or `network:`"
         )
     else:
         message = f"connections to the other nodes come from {', '.join(sorted(sources))}"
-        remedy = "look for policy routes: ip rule (on the node)"
-    yield Finding(
-        check=ROUTE,
-        status=status,
-        nodes=(facts.node,),
-        message=message,
+        remedy = "ip rule (on the node) shows policy routes"
+    yield finding(
+        status,
+        facts.node,
+        message,
         wanted=wanted,
-        found=f"{leaves.destination} by {leaves.interface}" if leaves is not None else "no route",
+        found=f"{taken.destination} through {taken.interface}" if taken is not None else "no route",
         remedy=remedy,
     )
 
 
 @check(
     "network.interfaces",
-    title="each node's interface follows from the network",
-    why="Names differ between nodes, and a node may have interfaces that the others cannot reach:"
-    " left alone, NCCL takes the first that it finds.",
-    after=(SUBNET,),
+    title="each node uses its interface in the common network",
+    why="By default NCCL takes the first interface that it finds, even one that the other nodes"
+    " cannot reach. Interface names may differ between nodes.",
+    explained_by=(SUBNET,),
     blocks=False,
 )
 def interfaces(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Note which usable interfaces are left aside."""
+    """Note the usable interfaces that the run does not use."""
     if network.kind == "one machine":
         return
     for name, node in network.nodes.items():
-        aside = [
+        unused = [
             f"{c.interface} ({c.address} in {c.subnet})"
             for c in node.candidates
             if not c.excluded and c.subnet != node.subnet and ip_address(c.address).version == 4  # noqa: PLR2004  (the Internet Protocol's)
         ]
-        if aside:
-            yield Finding(
-                check="network.interfaces",
-                status="pass",
-                nodes=(name,),
-                message=f"a second interface is left aside: {', '.join(aside)}",
+        if unused:
+            yield passed(
+                name,
+                f"it does not use its other interface: {', '.join(unused)}",
                 wanted=f"the network of all nodes, {node.subnet}",
                 found=f"{node.interface} ({node.address}) is set for NCCL, Gloo and TensorPipe",
-                remedy="nothing to do; to use the other network: network: {subnet: …}",
+                remedy="nothing to do; to use the other network, set network: {subnet: …}",
             )
 
 
 @check(
     "network.link",
-    title="the links of the data network are alike",
-    why="The slowest link sets the pace of all; frames that are too large for one are lost.",
-    after=(SUBNET,),
+    title="the links of the data network have one speed and MTU",
+    why="The slowest link limits all nodes, and a link drops frames that are larger than its MTU.",
+    explained_by=(SUBNET,),
     blocks=False,
 )
 def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
@@ -255,14 +246,12 @@ def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
             if value < usual or (what == "MTU" and value != usual):
                 device = network.nodes[name].interface
                 named = shlex.quote(device)
-                yield Finding(
-                    check="network.link",
-                    status="warn",
-                    nodes=(name,),
-                    message=f"its data link has another {what}",
+                yield warn(
+                    name,
+                    f"its data link has another {what} than the other nodes",
                     wanted=f"{usual}{unit}",
                     found=f"{value}{unit} on {device}",
-                    remedy=f"sudo ip link set {named} mtu {usual}"
+                    remedy=f"sudo ip link set {named} mtu {usual} (on the node)"
                     if what == "MTU"
-                    else f"look at cable and switch: ethtool {named}",
+                    else f"ethtool {named} (on the node); check cable and switch",
                 )

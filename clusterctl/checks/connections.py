@@ -1,4 +1,4 @@
-"""Whether the nodes reach each other, judged by connections that were really made."""
+"""Whether the nodes can connect to each other, judged by real connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
-from clusterctl.checks.finding import Finding
+from clusterctl.checks.finding import Finding, fail, unknown
 from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.nodefacts import ConnectResult, ListenResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -20,21 +20,19 @@ REACH = "network.master-reach"
 
 _CAUSE = {
     "timeout": "packets are dropped: a firewall, or a wrong route",
-    "refused": "refused though our listener is there: a firewall rejects",
-    "unreachable": "no route, or a firewall rejects",
+    "refused": "refused although a listener is there: a firewall rejects it",
+    "unreachable": "no route, or a firewall rejects it",
     "foreign": "another program answers at that address and port",
 }
 _SRC_WEIGHT = 0.9
-"""A firewall mostly stops what comes in: in doubt the target is named."""
+"""Most firewalls block incoming connections: in doubt the finding names the target."""
 
 
-def _took_no_part(check_id: str, node: NodeFacts) -> Iterator[Finding]:
+def _not_probed(node: NodeFacts) -> Iterator[Finding]:
     if node.between and node.between.problem:
-        yield Finding(
-            check=check_id,
-            status="unknown",
-            nodes=(node.node,),
-            message="it took no part in the connections",
+        yield unknown(
+            node.node,
+            "its connections could not be tested",
             wanted="connections to and from every node",
             found=node.between.problem,
             remedy="clusterctl check",
@@ -47,29 +45,27 @@ def _failures(facts: Facts, key: str) -> dict[tuple[str, str], ConnectResult]:
         (node.node, made.target): made
         for node in facts.values()
         for made in (node.between.connected if node.between else ())
-        # Saved facts may be of more nodes than are judged now.
+        # Saved facts may have more nodes than this check judges.
         if made.key == key and made.state != "ok" and made.target in facts
     }
 
 
 @check(
     PAIRS,
-    title="every node reaches every other on ephemeral ports",
-    why="NCCL and Gloo listen on ports that the kernel chooses: an open master port is not enough.",
-    between=True,
-    after=(SUBNET, DUPLICATE),
+    title="every node can connect to every other on ephemeral ports",
+    why="NCCL and Gloo listen on ports that the kernel chooses; an open master port is not enough.",
+    pairwise=True,
+    explained_by=(SUBNET, DUPLICATE),
 )
 def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the fewest nodes that explain the failed connections."""
     for node in facts.values():
-        yield from _took_no_part(PAIRS, node)
+        yield from _not_probed(node)
         bound = _bound(node, "pair")
         if bound is not None and bound.port is None:
-            yield Finding(
-                check=PAIRS,
-                status="fail",
-                nodes=(node.node,),
-                message="it cannot listen on its address",
+            yield fail(
+                node.node,
+                "it cannot listen on its own address",
                 wanted=f"a listener on {bound.address}",
                 found=bound.error,
                 remedy=f"ip addr show to {shlex.quote(bound.address)} (on {node.node})",
@@ -87,7 +83,7 @@ def _most_involved(left: dict[tuple[str, str], ConnectResult], cluster: Cluster)
     for source, target in left:
         weight[target] += 1.0
         weight[source] += _SRC_WEIGHT
-    # Of two that are as likely, a worker: the fault of a master shows with every worker.
+    # Of two equally likely nodes, blame the worker: a faulty master fails with every worker.
     order = {node.name: index for index, node in enumerate(cluster.nodes)}
     return max(weight, key=lambda name: (weight[name], order.get(name, 0)))
 
@@ -100,24 +96,22 @@ def _blame(name: str, mine: dict[tuple[str, str], ConnectResult], network: Netwo
     others = [shlex.quote(one) for one in ([network.subnet] if network.subnet else others)]
     address = shlex.quote(made.address)
     if into and out:
-        message = "no TCP between it and " + _names(into, out)
+        message = "TCP fails in both directions between it and " + _names(into, out)
     elif into:
         message = "TCP to it fails from " + _names(into)
     else:
         message = "TCP from it fails to " + _names(out)
     if made.state == "foreign":
-        remedy = f"ip neigh show {address} (on {source}): is that {target}?"
+        remedy = f"ip neigh show {address} (on {source}) should show {target}"
     elif into:
         remedy = " && ".join(f"sudo ufw allow from {o}" for o in others) + f" (on {name})"
     else:
         remedy = " && ".join(f"sudo ufw allow out to {o}" for o in others) + f" (on {name})"
     if made.state == "unreachable":
-        remedy = f"ip route get {address} (on {source}); where there is a route: {remedy}"
-    return Finding(
-        check=PAIRS,
-        status="fail",
-        nodes=(name,),
-        message=message,
+        remedy = f"ip route get {address} (on {source}); if it shows a route: {remedy}"
+    return fail(
+        name,
+        message,
         wanted="connections on any port of the data network",
         found=_CAUSE.get(made.state, made.words) + f" ({made.address} port {made.port})",
         remedy=remedy,
@@ -131,28 +125,26 @@ def _names(*lists: list[str]) -> str:
 @check(
     PORT,
     title="the master port is free",
-    why="A rendezvous on a port that is taken fails with EADDRINUSE, or hangs with a stranger.",
-    between=True,
-    after=(SUBNET,),
+    why="If another program holds the port, the rendezvous fails with EADDRINUSE or hangs.",
+    pairwise=True,
+    explained_by=(SUBNET,),
 )
 def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge by binding it as PyTorch does; name who has it."""
+    """Judge by binding it as PyTorch does; name the process that holds it."""
     master = facts.get(cluster.master.name)
     if master is None:
         return
-    yield from _took_no_part(PORT, master)
+    yield from _not_probed(master)
     bound = _bound(master, "master")
     if bound is None or bound.port is not None:
         return
     free, _ = choose_port(None, master, but=network.master_port)
-    yield Finding(
-        check=PORT,
-        status="fail",
-        nodes=(cluster.master.name,),
-        message=f"the master port {network.master_port} cannot be used",
+    yield fail(
+        cluster.master.name,
+        f"cannot use the master port {network.master_port}",
         wanted=f"port {network.master_port} free ({network.master_port_why})",
         found=f"{bound.error}: held by {bound.holder}" if bound.holder else bound.error,
-        remedy=f"end it, or choose another port: network: {{master_port: {free}}}",
+        remedy=f"end that program, or choose another port: network: {{master_port: {free}}}",
     )
 
 
@@ -161,21 +153,21 @@ def _bound(node: NodeFacts, key: str) -> ListenResult | None:
 
 
 def _has_tried(node: NodeFacts, cluster: Cluster) -> bool:
-    """Whether a node connected to the master's port: of many, and where it is taken, none does."""
+    """Tell whether a node tried the master port; not all try, and none if the port is in use."""
     made = node.between.connected if node.between else ()
     return node.node == cluster.master.name or any(c.key == "master" for c in made)
 
 
 @check(
     REACH,
-    title="every node reaches the master port",
-    why="The ranks meet there; whoever cannot reach it waits until the rendezvous gives up.",
-    between=True,
-    after=(SUBNET, DUPLICATE, PORT),
+    title="every node can connect to the master port",
+    why="A rank that cannot reach the rendezvous waits until it times out.",
+    pairwise=True,
+    explained_by=(SUBNET, DUPLICATE, PORT),
     applies=_has_tried,
 )
 def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Where all workers fail the cause is at the master; what fails on any port, above, is left."""
+    """Blame the master if all workers fail; skip pairs that fail on every port."""
     blocked = _failures(facts, "pair")
     failed = {p: made for p, made in _failures(facts, "master").items() if p not in blocked}
     tried = [
@@ -187,16 +179,14 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
     master, port = cluster.master.name, network.master_port
     at_master = len(workers) > 1 and len(workers) == len(tried)
     for (source, _), made in failed.items():
-        yield Finding(
-            check=REACH,
-            status="fail",
-            nodes=(master,) if at_master else (source,),
-            message=f"no node reaches its port {port}"
+        yield fail(
+            (master,) if at_master else (source,),
+            f"no node can connect to its port {port}"
             if at_master
-            else f"it cannot reach the master port {port} of {master}",
+            else f"it cannot connect to the master port {port} of {master}",
             wanted=f"a connection to {network.master_address} port {port}",
             found=_port_cause(made),
-            remedy=f"ss -ltnp 'sport = :{port}' (on {master}) shows who listens"
+            remedy=f"ss -ltnp 'sport = :{port}' (on {master}) shows the listening process"
             if made.state == "foreign"
             else f"sudo ufw allow from {shlex.quote(network.subnet or 'any')}"
             f" to any port {port} proto tcp"
@@ -206,26 +196,24 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
 
 
 def _port_cause(made: ConnectResult) -> str:
-    """Say why this very port fails, where other ports of the same node answer."""
+    """Return why this port fails although other ports of the node answer."""
     if made.state in {"unreachable", "refused"}:
         return f"a firewall rejects it ({made.words}); other ports answer"
     if made.state == "timeout":
-        return "a firewall drops it without a word; other ports answer"
+        return "a firewall drops it silently; other ports answer"
     return _CAUSE.get(made.state, made.words)
 
 
 def _translated(facts: Facts, network: Network) -> Iterator[Finding]:
-    """Find nodes whose address the master sees as another."""
+    """Find the nodes whose address changes on the way to the master."""
     for node in facts.values():
         chosen = network.nodes.get(node.node)
         for made in node.between.connected if node.between else ():
             if made.key == "master" and made.seen_as and chosen and made.seen_as != chosen.address:
-                yield Finding(
-                    check=REACH,
-                    status="fail",
-                    nodes=(node.node,),
-                    message="its address is translated on the way (NAT): nobody can call back",
+                yield fail(
+                    node.node,
+                    "NAT translates its address: other nodes cannot connect back to it",
                     wanted=f"the master sees {chosen.address}",
                     found=f"it sees {made.seen_as}",
-                    remedy="choose a network without NAT: network: {subnet: …}",
+                    remedy="choose a network without NAT: set network: {subnet: …}",
                 )

@@ -1,7 +1,8 @@
-"""What a check says: a finding, and how equal ones fold."""
+"""The result of a check: findings, and how equal ones fold."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,14 +10,15 @@ from typing import Literal
 Status = Literal["pass", "warn", "fail", "skip", "unknown"]
 
 ORDER: tuple[Status, ...] = ("fail", "unknown", "warn", "skip", "pass")
-"""As a person wants to read them."""
+"""The worst first: the order in which a person wants to read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that a check has to say about some nodes."""
+    """What a check found on some nodes."""
 
-    check: str
+    check: str = ""
+    """The id of the check; the registry sets it."""
     status: Status
     nodes: tuple[str, ...]
     message: str
@@ -26,11 +28,47 @@ class Finding:
     """A command to type, or what to change; printed, never run."""
 
 
+def finding(
+    status: Status,
+    nodes: str | tuple[str, ...],
+    message: str,
+    *,
+    wanted: str = "",
+    found: str = "",
+    remedy: str = "",
+) -> Finding:
+    """Return a finding of this status.
+
+    Args:
+        status: how bad it is.
+        nodes: one node, or all that share the finding.
+        message: what is the matter.
+        wanted: the value that a healthy node has.
+        found: the value that these nodes have.
+        remedy: a command to type, or what to change.
+    """
+    return Finding(
+        status=status,
+        nodes=(nodes,) if isinstance(nodes, str) else nodes,
+        message=message,
+        wanted=wanted,
+        found=found,
+        remedy=remedy,
+    )
+
+
+fail = functools.partial(finding, "fail")
+warn = functools.partial(finding, "warn")
+unknown = functools.partial(finding, "unknown")
+skip = functools.partial(finding, "skip")
+passed = functools.partial(finding, "pass")
+
+
 def fold_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Join findings that say the same of different nodes, worst first."""
+    """Fold findings that differ only in their nodes; the worst come first."""
     folded: dict[Finding, list[str]] = {}
-    for finding in findings:
-        nodes = folded.setdefault(replace(finding, nodes=()), [])
-        nodes.extend(node for node in finding.nodes if node not in nodes)
-    joined = [replace(finding, nodes=tuple(nodes)) for finding, nodes in folded.items()]
-    return tuple(sorted(joined, key=lambda finding: ORDER.index(finding.status)))
+    for each in findings:
+        nodes = folded.setdefault(replace(each, nodes=()), [])
+        nodes.extend(node for node in each.nodes if node not in nodes)
+    joined = [replace(each, nodes=tuple(nodes)) for each, nodes in folded.items()]
+    return tuple(sorted(joined, key=lambda each: ORDER.index(each.status)))

@@ -1,4 +1,4 @@
-"""Whether each node is a machine of its own, free, on time, and lets a run live."""
+"""Whether each node is a separate machine, free, in time, and keeps a run alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from statistics import median
 
-from clusterctl.checks.finding import Finding
+from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.planned import chosen_by_job, planned_gpus
 from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.gpuset import VISIBLE
@@ -22,7 +22,7 @@ _RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
 
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 15.0
-"""torchrun's dynamic rendezvous drops peers whose heartbeat is older than 3 x 5 s by its clock."""
+"""torchrun's dynamic rendezvous drops peers whose heartbeat is older than 15 s."""
 
 GIB = 1024**3
 SHM_FAIL = GIB
@@ -32,12 +32,12 @@ MEMLOCK_WANTED = 16 * GIB
 
 @check(
     "node.same-machine",
-    title="no two entries are one machine",
-    why="Two ranks would share the GPUs of one machine, or wait for each other's ports.",
-    needs=("boot_id",),
+    title="each entry is a separate machine",
+    why="Ranks of two entries would share the GPUs and ports of one machine.",
+    required_facts=("boot_id",),
 )
 def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare boot ids, which every boot of every machine makes anew."""
+    """Compare boot ids: each boot of each machine has its own."""
     if cluster.same_machine:
         return
     machines: dict[str, list[NodeFacts]] = defaultdict(list)
@@ -48,40 +48,37 @@ def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
         if len(nodes) < 2:  # noqa: PLR2004  (one is as it should be)
             continue
         apart = len({node.netns for node in nodes}) == len(nodes)
-        yield Finding(
-            check="node.same-machine",
-            status="warn" if apart else "fail",
-            nodes=tuple(node.node for node in nodes),
-            message="these are containers of one machine"
+        yield finding(
+            "warn" if apart else "fail",
+            tuple(node.node for node in nodes),
+            "these are containers on one machine"
             if apart
-            else "these are one and the same machine",
-            wanted="a machine each",
+            else "these entries are the same machine",
+            wanted="a separate machine for each entry",
             found=f"boot id {boot_id} on all of them",
-            remedy="take all but one out of the inventory, or write `same_machine: allow` in it",
+            remedy="remove all but one from the inventory, or set `same_machine: allow` in it",
         )
 
 
 @check(
     "node.hostname",
-    title="host names tell the nodes apart",
-    why="NCCL takes nodes with equal name and boot id for one machine; Gloo binds to what the"
-    " node's own name resolves to unless GLOO_SOCKET_IFNAME is set, as clusterctl does.",
-    after=("node.same-machine",),
+    title="the nodes have different host names",
+    why="NCCL treats nodes with equal host name and boot id as one machine. Without"
+    " GLOO_SOCKET_IFNAME, which clusterctl sets, Gloo binds to the address of the host name.",
+    explained_by=("node.same-machine",),
 )
 def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Find equal names on one machine, and names that lead Gloo to loopback."""
+    """Find equal names on one machine, and names that resolve to loopback."""
     named: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in facts.values():
         if node.hostname and node.boot_id and not cluster.same_machine:
             named[node.hostname, node.boot_id].append(node.node)
     for (name, _), nodes in named.items():
         if len(nodes) > 1:
-            yield Finding(
-                check="node.hostname",
-                status="fail",
-                nodes=tuple(nodes),
-                message="containers of one machine have the same host name",
-                wanted="names that differ",
+            yield fail(
+                tuple(nodes),
+                "containers on one machine have the same host name",
+                wanted="different host names",
                 found=name,
                 remedy="give each container its own --hostname, or set NCCL_HOSTID per node",
             )
@@ -91,52 +88,48 @@ def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
     for node in facts.values():
         bad = [a for a in node.hostname_addresses or () if ip_address(a.split("%")[0]).is_loopback]
         if bad and len(bad) == len(node.hostname_addresses or ()):
-            yield Finding(
-                check="node.hostname",
-                status="fail",
-                nodes=(node.node,),
-                message="its own name resolves to loopback, and the job empties GLOO_SOCKET_IFNAME",
-                wanted="an address that the others can reach",
-                found=f"{node.hostname} is {', '.join(bad)}",
-                remedy="take GLOO_SOCKET_IFNAME out of job.env, or correct the node's /etc/hosts",
+            yield fail(
+                node.node,
+                "its host name resolves to loopback, and job.env clears GLOO_SOCKET_IFNAME",
+                wanted="an address that the other nodes can reach",
+                found=f"{node.hostname} resolves to {', '.join(bad)}",
+                remedy="remove GLOO_SOCKET_IFNAME from job.env, or correct the node's /etc/hosts",
             )
 
 
 @check(
     "node.python",
-    title="the node's own Python has the modules that a supervisor needs",
-    why="Some builds of Python lack ctypes, which every supervisor needs, or ssl, which encrypts"
-    " the link between the supervisors of several nodes.",
+    title="the node's own Python has the modules that clusterctl needs",
+    why="clusterctl runs a supervisor on every node. It needs ctypes, and ssl if there are several"
+    " nodes. Some builds of Python lack them.",
     applies=lambda node, _cluster: node.agent is not None,
 )
 def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Name the modules that are missing; one node needs no ssl."""
+    """Name the missing modules; a run on one node needs no ssl."""
     needed = {"ctypes", "ssl"} if len(cluster.nodes) > 1 else {"ctypes"}
     for node in facts.values():
         missing = sorted(needed.intersection(node.agent.lacks if node.agent else ()))
         if node.agent is None or not missing:
             continue
         path = node.agent.executable or "python3"
-        yield Finding(
-            check="node.python",
-            status="fail",
-            nodes=(node.node,),
-            message=f"the Python that runs clusterctl there lacks {' and '.join(missing)}",
+        yield fail(
+            node.node,
+            f"its own Python has no module {' and '.join(missing)}",
             wanted=f"a python3 with {' and '.join(sorted(needed))}",
             found=f"{path} without {' and '.join(missing)}",
-            remedy="sudo apt-get install python3 (there), and put /usr/bin before the folder of"
-            f" {shlex.quote(path)} on the PATH of SSH sessions",
+            remedy="sudo apt-get install python3 (on the node); put /usr/bin before the folder of"
+            f" {shlex.quote(path)} in the PATH of SSH sessions",
         )
 
 
 @check(
     "node.busy",
-    title="no other run holds a node",
-    why="Two runs on one node fight for its GPUs, memory and ports.",
-    needs=("lock",),
+    title="no other run uses a node",
+    why="Two runs on one node compete for its GPUs, memory and ports.",
+    required_facts=("lock",),
 )
 def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Name the runs that hold the node, or GPUs of it that this job wants."""
+    """Name the runs that hold the node or the GPUs that this job wants."""
     for node in facts.values():
         wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
         for lock in (node.lock, *node.sharing):
@@ -153,20 +146,18 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
     taken = {uuid for each in node.sharing for uuid in each.holds}
     held = ", ".join(str(gpu.index) for gpu in devices if gpu.uuid in lock.holds)
     free = ",".join(str(gpu.index) for gpu in devices if gpu.uuid not in taken)
-    # Anybody may hold the lock, and use any name: no such word is for a shell.
-    remedy = "see who holds it: sudo ss -xlp (on the node), and look for @clusterctl-run"
+    # Any user may hold the lock under any name: only a well-formed id may go into a command.
+    remedy = "sudo ss -xlp | grep @clusterctl-run (on the node) shows the process that holds it"
     if _RUN.fullmatch(lock.run):
-        remedy = f"clusterctl status {lock.run} shows it to its owner; --nodes or --exclude"
-        remedy += " launches on other nodes"
+        remedy = f"clusterctl status {lock.run} (as its owner) shows that run;"
+        remedy += " launch on other nodes with --nodes or --exclude"
     if held and free:
-        remedy += f", --env {VISIBLE}={free} on its free GPUs"
-    return Finding(
-        check="node.busy",
-        status="fail",
-        nodes=(node.node,),
-        message=f"another run holds {f'GPU {held} of ' if held else ''}the node",
+        remedy += f", or on its free GPUs with --env {VISIBLE}={free}"
+    return fail(
+        node.node,
+        f"another run uses {f'GPU {held} of ' if held else ''}the node",
         wanted="free GPUs" if held else "a free node",
-        found=f"run {lock.run}{about} of {lock.user or 'somebody'}{since}",
+        found=f"run {lock.run}{about} of {lock.user or 'an unknown user'}{since}",
         remedy=remedy,
     )
 
@@ -174,38 +165,35 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
 @check(
     "node.clock",
     title="the clocks agree",
-    why="Rendezvous by heartbeat drops a peer whose clock is 15 s off; logs of several nodes and"
-    " the first cause of a failure are put in order by time.",
+    why="A rendezvous drops a node whose clock is 15 s off. Merged logs and the first cause of a"
+    " failure depend on the clocks.",
     blocks=False,
-    needs=("clock",),
+    required_facts=("clock",),
 )
 def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Compare each clock with the middle of all, the controller's among them, or with that."""
+    """Compare each clock with the median of all, the controller's included, or with that one."""
     clocks = {node.node: node.clock for node in facts.values() if node.clock is not None}
     offsets = [clock.offset_s for clock in clocks.values() if _tells_time(clock)]
-    # The middle of two would be a time that neither has.
+    # The median of two clocks would be a time that neither shows.
     middle = median([*offsets, 0.0]) if len(offsets) > 1 else 0.0
     for name, clock in clocks.items():
         off = clock.offset_s - middle
         agrees = abs(off) - clock.error_s <= SKEW_WARN_S
         if not _tells_time(clock) or (agrees and abs(off) + clock.error_s > SKEW_FAIL_S):
-            yield Finding(
-                check="node.clock",
-                status="unknown",
-                nodes=(name,),
-                message="its clock was measured too coarsely to be compared",
-                wanted=f"an error that leaves it within {SKEW_FAIL_S:.0f} s of the other machines",
+            yield unknown(
+                name,
+                "its clock could not be measured precisely enough",
+                wanted=f"a measurement within {SKEW_FAIL_S:.0f} s of the other machines",
                 found=f"{off:+.3f} s, known to {clock.error_s:.3f} s",
-                remedy="run the check again, when the connection to the node is faster",
+                remedy="run the check again when the connection to the node is faster",
             )
             continue
         if agrees:
             continue
-        yield Finding(
-            check="node.clock",
-            status="fail" if abs(off) - clock.error_s > SKEW_FAIL_S else "warn",
-            nodes=(name,),
-            message=f"its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}",
+        yield finding(
+            "fail" if abs(off) - clock.error_s > SKEW_FAIL_S else "warn",
+            name,
+            f"its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}",
             wanted=f"within {SKEW_WARN_S:.0f} s of the other machines",
             found=f"{off:+.3f} s, known to {clock.error_s:.3f} s",
             remedy="sudo timedatectl set-ntp true",
@@ -213,106 +201,99 @@ def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findin
 
 
 def _tells_time(clock: Clock) -> bool:
-    """Tell whether a measurement says anything; facts of a file may hold any numbers."""
+    """Tell whether a measurement is usable; saved facts may hold any numbers."""
     return math.isfinite(clock.offset_s) and math.isfinite(clock.error_s) and clock.error_s >= 0
 
 
 @check(
     "node.arch",
-    title="all nodes have one processor architecture",
-    why="Code and packages that were built for one do not run on the other.",
-    needs=("arch",),
+    title="all nodes have the same CPU architecture",
+    why="Compiled packages for one CPU architecture do not run on another.",
+    required_facts=("arch",),
 )
 def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare with the master; while its own is unknown, that alone keeps a run from starting."""
+    """Compare with the master; skip if its own architecture is unknown."""
     master = facts.get(cluster.master.name)
     if master is None or master.arch is None:
         message = "the master's architecture is unknown"
         for node in facts.values():
             if node.arch is not None:
-                yield Finding(check="node.arch", status="skip", nodes=(node.node,), message=message)
+                yield skip(node.node, message)
         return
     for node in facts.values():
         if node.arch not in {None, master.arch}:
-            yield Finding(
-                check="node.arch",
-                status="fail",
-                nodes=(node.node,),
-                message="its processor is of another architecture than the master's",
+            yield fail(
+                node.node,
+                "its CPU architecture differs from the master's",
                 wanted=master.arch,
                 found=str(node.arch),
-                remedy=f"leave it out: --exclude {node.node}",
+                remedy=f"exclude it: --exclude {node.node}",
             )
 
 
 @check(
     "node.shm",
     title="shared memory (/dev/shm) is large enough",
-    why="NCCL between GPUs of one node, and data loaders, pass data through it; containers get"
-    " 64 MiB by default.",
-    needs=("shm_bytes",),
+    why="NCCL between GPUs of one node and data loaders pass data through it. Containers get 64 MiB"
+    " by default.",
+    required_facts=("shm_bytes",),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
 def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Look where GPUs are planned."""
+    """Judge the nodes where GPUs are planned."""
     for node in facts.values():
         if not planned_gpus(cluster, node) or node.shm_bytes is None:
             continue
         if node.shm_bytes < SHM_WARN:
-            yield Finding(
-                check="node.shm",
-                status="fail" if node.shm_bytes < SHM_FAIL else "warn",
-                nodes=(node.node,),
-                message="shared memory (/dev/shm) is small",
+            yield finding(
+                "fail" if node.shm_bytes < SHM_FAIL else "warn",
+                node.node,
+                "shared memory (/dev/shm) is too small",
                 wanted="8 GiB or more",
                 found=f"{node.shm_bytes / GIB:.2f} GiB",
-                remedy="sudo mount -o remount,size=64G /dev/shm (a container: --shm-size=64g)",
+                remedy="sudo mount -o remount,size=64G /dev/shm (for a container: --shm-size=64g)",
             )
 
 
 @check(
     "node.memlock",
-    title="RDMA may lock memory",
-    why="InfiniBand and RoCE register memory with the card; under a small limit NCCL ends with"
+    title="RDMA can lock enough memory",
+    why="InfiniBand and RoCE lock memory for the network card. If the limit is low, NCCL fails with"
     " `ibv_reg_mr failed`.",
     blocks=False,
-    needs=("limits",),
+    required_facts=("limits",),
     applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
 )
 def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Look where an RDMA port is active."""
+    """Judge the nodes with an active RDMA port."""
     for node in facts.values():
         limit = node.limits.memlock if node.limits else None
         if limit is None or not any(port.active for port in node.rdma or ()):
             continue
         if limit != UNLIMITED and limit < MEMLOCK_WANTED:
-            yield Finding(
-                check="node.memlock",
-                status="warn",
-                nodes=(node.node,),
-                message="little memory may be locked, and there is an RDMA card",
+            yield warn(
+                node.node,
+                "it has an RDMA card, but the limit of locked memory is low",
                 wanted="unlimited",
                 found=f"{limit / 1024:.0f} KiB",
-                remedy="write `* - memlock unlimited` into /etc/security/limits.conf and log in"
-                " anew (a container: --ulimit memlock=-1)",
+                remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
+                " (for a container: --ulimit memlock=-1)",
             )
 
 
 @check(
     "node.session",
-    title="a run outlives the SSH session",
-    why="With KillUserProcesses=yes logind ends everything of a user whose last session closes.",
+    title="a run keeps running when the SSH session ends",
+    why="With KillUserProcesses=yes logind kills all processes of a user after the last logout.",
 )
 def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Root is never touched, nor who lingers."""
+    """Judge the users that logind would log out: not root, and not with linger enabled."""
     for node in facts.values():
         if node.kill_user_processes and node.uid != 0 and not node.linger:
-            yield Finding(
-                check="node.session",
-                status="fail",
-                nodes=(node.node,),
-                message="logind would end the run when the SSH session closes",
-                wanted="KillUserProcesses=no, or linger for this user",
+            yield fail(
+                node.node,
+                "logind would kill the run when the SSH session closes",
+                wanted="KillUserProcesses=no, or linger enabled for this user",
                 found="KillUserProcesses=yes",
                 remedy="sudo loginctl enable-linger "
                 + (shlex.quote(node.user) if node.user else "$USER"),

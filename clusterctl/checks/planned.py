@@ -1,4 +1,4 @@
-"""What the inventory plans for a node."""
+"""The GPUs and the command that a run will use on a node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterctl.inventory.cluster import Cluster
 
 
 def planned_gpus(cluster: Cluster, facts: NodeFacts) -> int:
-    """Return how many GPUs a run will use there: what is written, else what was found."""
+    """Return how many GPUs a run will use: as set in the inventory, else as found."""
     node = cluster.node(facts.node)
     chosen = chosen_gpus(dict(cluster.job.env), cluster.job.env_from, facts.gpus)
     found = len(chosen or (facts.gpus.devices if facts.gpus else ()))
@@ -18,14 +18,14 @@ def planned_gpus(cluster: Cluster, facts: NodeFacts) -> int:
 
 
 def chosen_by_job(cluster: Cluster, facts: NodeFacts) -> tuple[Gpu, ...]:
-    """Return the only GPUs that a run may use there; empty: it takes the whole machine."""
+    """Return the only GPUs that a run may use; empty: it may use the whole machine."""
     if not planned_gpus(cluster, facts):
         return ()
     return chosen_gpus(dict(cluster.job.env), cluster.job.env_from, facts.gpus)
 
 
-def words_of(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return a job's command as it is run: by the interpreter where it is a module or a script."""
+def command_with_python(command: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """Return a job's command; a module, an option or a .py file gets the interpreter."""
     if command[0].startswith("-") or command[0].endswith(".py"):
         return (python, *command)
     return command

@@ -1,8 +1,7 @@
-"""The one list of checks, and how a verdict comes from them.
+"""The registry of checks, and how their findings become one verdict.
 
-A check is a pure function of the facts. It says nothing of a node that did not answer, and what
-it says of a node is dropped where a check named in its `after` has already failed there: one
-cause gives one finding.
+A check is a pure function of the facts. It reports nothing for a node that did not answer. Its
+findings for a node are dropped if a check in `explained_by` failed there: one cause, one finding.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from clusterctl.checks.finding import Finding, Status, fold_findings
+from clusterctl.checks.finding import Finding, Status, fold_findings, passed, skip, unknown
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
@@ -20,27 +19,27 @@ Judge = Callable[[Facts, Network, Cluster], Iterable[Finding]]
 Applies = Callable[[NodeFacts, Cluster], bool]
 
 SSH = "ssh.connect"
-"""The check that every other one comes after."""
+"""Its failure explains the failure of every other check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One rule: what it is called, why it matters, what it says of the facts."""
+    """One rule: its name, why it matters, and the function that judges the facts."""
 
     id: str
     title: str
     why: str
     judge: Judge
     blocks: bool = True
-    """A run cannot work where this fails or could not be looked at: `launch` stops."""
-    between: bool = False
-    """Judges the second round trip: not said where that was not made."""
-    code: bool = False
-    """Judges what `sync` brings: `launch` judges it after."""
-    after: tuple[str, ...] = ()
-    """Checks whose failure on a node explains this one's."""
-    needs: tuple[str, ...] = ()
-    """Fields of `NodeFacts` without which nothing can be said of a node."""
+    """A fail or unknown stops `launch`: the run could not work."""
+    pairwise: bool = False
+    """Judges the connections between nodes; skipped if none were tried."""
+    after_sync: bool = False
+    """Judges the synced code: `launch` runs it after `sync`."""
+    explained_by: tuple[str, ...] = ()
+    """Checks whose failure on a node explains a failure of this one."""
+    required_facts: tuple[str, ...] = ()
+    """Fields of `NodeFacts`; if one is unknown, the result is unknown."""
     applies: Applies = lambda _node, _cluster: True
     """Whether there is anything to judge on a node."""
 
@@ -54,21 +53,21 @@ def check(
     *,
     title: str,
     why: str,
-    after: tuple[str, ...] = (),
     blocks: bool = True,
-    between: bool = False,
-    code: bool = False,
-    needs: tuple[str, ...] = (),
+    pairwise: bool = False,
+    after_sync: bool = False,
+    explained_by: tuple[str, ...] = (),
+    required_facts: tuple[str, ...] = (),
     applies: Applies = lambda _node, _cluster: True,
 ) -> Callable[[Judge], Judge]:
-    """Register the decorated function as a check."""
+    """Register the decorated function as a check; the arguments are the fields of `Check`."""
 
     def register(judge: Judge) -> Judge:
         assert identity not in CHECKS, identity
         CHECKS[identity] = Check(
-            id=identity, title=title, why=why, judge=judge,
-            blocks=blocks, between=between, code=code, after=after,
-            needs=needs, applies=applies,
+            id=identity, title=title, why=why, judge=judge, blocks=blocks, pairwise=pairwise,
+            after_sync=after_sync, explained_by=explained_by, required_facts=required_facts,
+            applies=applies,
         )  # fmt: skip
         return judge
 
@@ -78,62 +77,62 @@ def check(
 def judge_all(
     checks: Iterable[Check], facts: Facts, network: Network, cluster: Cluster
 ) -> tuple[Finding, ...]:
-    """Judge these checks in their order and fold what they say, worst first."""
+    """Judge these checks in their order and fold their findings, worst first."""
     failed: dict[str, set[str]] = {}
-    said: list[Finding] = []
+    findings: list[Finding] = []
     for rule in checks:
-        causes = () if rule.id == SSH else (SSH, *rule.after)
+        causes = () if rule.id == SSH else (SSH, *rule.explained_by)
         explained = set().union(*(failed.get(name, set()) for name in causes))
-        found = [*rule.judge(facts, network, cluster), *_unlooked(rule, facts, cluster)]
-        # A skip of the rule's own: a cause that it knows itself, a missing share, has been said.
-        bad = {n for f in found if f.status in {"fail", "unknown", "skip"} for n in f.nodes}
-        # What is explained explains in turn: the effects of an effect are not said either.
-        failed[rule.id] = bad
-        for finding in found:
+        found = [*rule.judge(facts, network, cluster), *_unread(rule, facts, cluster)]
+        # A failure that is explained explains others in turn. So does a check's own skip: it has
+        # seen the cause itself, such as a missing shared filesystem.
+        failed[rule.id] = {
+            node
+            for finding in found
+            if finding.status in {"fail", "unknown", "skip"}
+            for node in finding.nodes
+        }
+        for finding in (*found, *_rest(rule, found, facts, cluster, explained)):
             left = tuple(node for node in finding.nodes if node not in explained)
             if left or not finding.nodes:
-                said.append(replace(finding, nodes=left))
-        said.extend(_rest(rule, found, facts, cluster, explained))
-    return fold_findings(said)
+                findings.append(replace(finding, check=rule.id, nodes=left))
+    return fold_findings(findings)
 
 
-def _unlooked(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
-    """Say where a fact is unknown that the rule needs: that is not a pass."""
+def _unread(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
+    """Yield unknown for each node that lacks a required fact."""
     for node in facts.values():
-        missing = [name for name in rule.needs if getattr(node, name) is None]
+        missing = [name for name in rule.required_facts if getattr(node, name) is None]
         if node.answered and missing and rule.applies(node, cluster):
-            yield Finding(
-                check=rule.id,
-                status="unknown",
-                nodes=(node.node,),
-                message="this could not be looked at",
+            yield unknown(
+                node.node,
+                "could not check this",
                 wanted=rule.title,
-                found=f"{missing[0]}: {node.why_unknown(missing[0]) or 'it could not be read'}",
-                remedy="run the check again, as a user who may look",
+                found=f"{missing[0]}: {node.why_unknown(missing[0]) or 'could not be read'}",
+                remedy="run the check again as a user who may read it",
             )
 
 
 def _rest(
     rule: Check, found: list[Finding], facts: Facts, cluster: Cluster, explained: set[str]
 ) -> Iterator[Finding]:
-    """Say pass, or skip where there is nothing to judge, for the nodes not spoken of."""
-    spoken = {name for finding in found for name in finding.nodes} | explained
-    passed: list[str] = []
+    """Yield pass, or skip if there is nothing to judge, for the nodes without a finding."""
+    named = {name for finding in found for name in finding.nodes} | explained
+    well: list[str] = []
     skipped: list[str] = []
     for node in facts.values():
-        if node.node in spoken or not node.answered:
+        if node.node in named or not node.answered:
             continue
-        judged = rule.applies(node, cluster) and not (rule.between and node.between is None)
-        (passed if judged else skipped).append(node.node)
-    if passed:
-        yield Finding(check=rule.id, status="pass", nodes=tuple(passed), message=rule.title)
+        judged = rule.applies(node, cluster) and not (rule.pairwise and node.between is None)
+        (well if judged else skipped).append(node.node)
+    if well:
+        yield passed(tuple(well), rule.title)
     if skipped:
-        why = "not tried" if rule.between else "nothing to judge"
-        yield Finding(check=rule.id, status="skip", nodes=tuple(skipped), message=why)
+        yield skip(tuple(skipped), "not tried" if rule.pairwise else "nothing to check")
 
 
 def exit_code(statuses: Collection[Status], *, strict: bool = False) -> int:
-    """Return 1 where something failed, 3 where nothing did but something is unknown, else 0.
+    """Return 1 if something failed, else 3 if something is unknown, else 0.
 
     Args:
         statuses: of all findings.

@@ -1,7 +1,7 @@
-"""What is wrong with the shared paths, told from tokens and mounts, as one value for all checks.
+"""Finds the shared paths that a node lacks, from token files and mounts.
 
-A path that lies on a share which is missing on a node is missing there too; the checks of such
-paths ask here first, so that one cause gives one finding.
+A path on a share that a node lacks is missing there, too. Checks of such paths ask here first, so
+that one cause gives one finding.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from clusterctl.checks.finding import Finding
-from clusterctl.checks.places import share_of
+from clusterctl.checks.finding import Finding, fail, skip
+from clusterctl.checks.run_paths import share_of
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts, PathFacts, TokenSeen
 from clusterctl.inventory.cluster import Cluster
@@ -21,58 +21,48 @@ Facts = Mapping[str, NodeFacts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A share that one node does not have."""
-
-    node: str
-    share: str
-    message: str
-    wanted: str
-    found: str
-    remedy: str
-
-
-def broken_shares(facts: Facts, cluster: Cluster) -> tuple[Broken, ...]:
-    """Return each share that a node lacks, with how that shows."""
-    nodes = [node for node in facts.values() if node.answered]
-    return tuple(b for share in cluster.shared for b in _broken(share, nodes, cluster))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """Which share is missing on which node: the cause of whatever is wrong below it."""
+class MissingShares:
+    """Which share is missing on which node: the cause of any fault of a path on it."""
 
     cluster: Cluster
+    findings: tuple[Finding, ...]
+    """One for each node and each share that it lacks."""
     pairs: frozenset[tuple[str, str]]
+    """Each node and the share that it lacks."""
 
     @classmethod
-    def of(cls, facts: Facts, cluster: Cluster) -> Missing:
-        """Look once, for all paths."""
-        broken = broken_shares(facts, cluster)
-        return cls(cluster=cluster, pairs=frozenset((b.node, b.share) for b in broken))
+    def of(cls, facts: Facts, cluster: Cluster) -> MissingShares:
+        """Compare the nodes that answered."""
+        nodes = [node for node in facts.values() if node.answered]
+        missing = [
+            (found, share) for share in cluster.shared for found in _missing(share, nodes, cluster)
+        ]
+        return cls(
+            cluster=cluster,
+            findings=tuple(found for found, _ in missing),
+            pairs=frozenset((node, share) for found, share in missing for node in found.nodes),
+        )
 
     def explains(self, node: str, path: str) -> bool:
-        """Whether the path lies on a share that this node lacks."""
+        """Tell whether the path is on a share that this node lacks."""
         share = share_of(self.cluster, path)
         return share is not None and (node, share) in self.pairs
 
 
-def explained(check: str, node: str, path: str) -> Finding:
-    """Return what a check says of a path that is missing with its share: nothing of its own."""
-    message = f"{path} lies on a share that is missing there"
-    return Finding(check=check, status="skip", nodes=(node,), message=message)
+def skip_missing(node: str, path: str) -> Finding:
+    """Return the skip of a path that is missing because its share is."""
+    return skip(node, f"{path} is on a share that this node lacks")
 
 
 def tokens_of(node: NodeFacts, share: str) -> tuple[TokenSeen, ...]:
-    """Return what a node saw of the others' tokens on a share."""
+    """Return the token files of the other nodes that a node looked for on a share."""
     return tuple(t for t in (node.between.tokens if node.between else ()) if t.path == share)
 
 
 def groups(share: str, nodes: list[NodeFacts]) -> list[set[str]]:
-    """Return the nodes that see each other's tokens, the largest group first, then the earliest.
+    """Return the nodes that see each other's tokens, the largest group first.
 
-    Sight in one direction is enough, and so is the same export of a file server: what differs
-    then is the delay, not the filesystem.
+    One direction is enough, and so is the same export of a file server: a token may be late.
     """
     leader = {node.node: node.node for node in nodes}
 
@@ -99,7 +89,7 @@ def groups(share: str, nodes: list[NodeFacts]) -> list[set[str]]:
     )
 
 
-def _broken(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[Broken]:
+def _missing(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[Finding]:
     present = []
     for node in nodes:
         path = node.path(share)
@@ -111,18 +101,17 @@ def _broken(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[Br
             continue
         message, found = absence
         named = shlex.quote(share)
-        yield Broken(
-            node=node.node,
-            share=share,
-            message=f"{share} {message}",
+        yield fail(
+            node.node,
+            f"{share} {message}",
             wanted=f"the folder {share}, one filesystem for all nodes",
             found=found,
             remedy=f"sudo mount {named} (on the node)"
             if path.exists is False
-            else f"its file server hangs; then: sudo umount -l {named} && sudo mount {named}",
+            else f"restart its file server; then: sudo umount -l {named} && sudo mount {named}",
         )
     tried = [node for node in present if any(t.seen is not None for t in tokens_of(node, share))]
-    if len(tried) < 2:  # noqa: PLR2004  (nobody to compare with)
+    if len(tried) < 2:  # noqa: PLR2004  (there is nothing to compare)
         return
     usual, *others = groups(share, tried)
     reference = _usual_mount(share, [node for node in tried if node.node in usual])
@@ -134,15 +123,15 @@ def _broken(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[Br
     for node in tried:
         path = node.path(share)
         if node.node in lost and path is not None:
-            yield _elsewhere(node.node, path, reference, len(usual))
+            yield _not_shared(node.node, path, reference, len(usual))
 
 
 def _absence(path: PathFacts) -> tuple[str, str] | None:
-    """Return how a path is not a folder in sight, None where it is one."""
+    """Return why a path is not a usable folder; None if it is one."""
     if path.exists is None:
         return "does not answer", path.problem or "no answer"
     if not path.exists:
-        return "is not there", "no such folder"
+        return "does not exist", "no such folder"
     if path.folder is False:
         return "is not a folder", "a file"
     return None
@@ -156,24 +145,23 @@ def _usual_mount(share: str, nodes: list[NodeFacts]) -> PathFacts | None:
     return next(p for p in paths if (p.mount, p.filesystem) == usual)
 
 
-def _elsewhere(node: str, path: PathFacts, usual: PathFacts | None, count: int) -> Broken:
-    """Say what lies under the path instead: nothing of its own, or another filesystem."""
+def _not_shared(node: str, path: PathFacts, usual: PathFacts | None, count: int) -> Finding:
+    """Return the finding of a path that is on another filesystem than on the other nodes."""
     unmounted = usual is not None and len(path.mount) < len(usual.mount)
     if unmounted:
-        message = f"{path.path} is not mounted: it is a plain folder of {path.mount}"
+        message = f"{path.path} is not mounted: it is a plain folder on {path.mount}"
     else:
-        message = f"{path.path} is another filesystem than on the other nodes"
+        message = f"{path.path} is on another filesystem than on the other nodes"
     named = shlex.quote(path.path)
     where = f"as on {counted(count, 'other node')}"
-    return Broken(
-        node=node,
-        share=path.path,
-        message=message,
+    return fail(
+        node,
+        message,
         wanted=f"{_name(usual)}, {where}" if usual is not None else where,
         found=_name(path),
         remedy=f"sudo mount {named}"
         if unmounted
-        else f"findmnt -T {named} (on the node), and mount what the others have",
+        else f"findmnt -T {named} (on the node); mount the filesystem of the other nodes",
     )
 
 

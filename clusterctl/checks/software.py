@@ -1,4 +1,4 @@
-"""Whether the job's interpreter and its packages are there, alike, and can use the hardware."""
+"""Whether the job's interpreter and its packages exist, match, and can use the GPUs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from clusterctl.checks.finding import Finding, Status
-from clusterctl.checks.planned import planned_gpus, words_of
+from clusterctl.checks.finding import Finding, Status, fail, finding
+from clusterctl.checks.planned import command_with_python, planned_gpus
 from clusterctl.checks.registry import Facts, check
-from clusterctl.checks.shares import Missing, explained
+from clusterctl.checks.shares import MissingShares, skip_missing
 from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
 from clusterctl.facts.interpreter import NAME_INTERPRETER
@@ -31,24 +31,23 @@ def _pythons(facts: Facts) -> dict[str, Python]:
 @check(
     FOUND,
     title="the job's interpreter starts in a non-interactive shell",
-    why="What ~/.bashrc or a login shell activates is not there when SSH runs a command.",
-    needs=("python",),
+    why="A command over SSH does not get the environment of ~/.bashrc or a login shell.",
+    required_facts=("python",),
 )
 def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Say why it did not start; where it lies on a share that is missing, that is the cause."""
-    missing = Missing.of(facts, cluster)
+    """Report why it did not start, unless it is on a missing share."""
+    missing = MissingShares.of(facts, cluster)
     for node in facts.values():
         python = node.python
         if python is None or not python.problem:
             continue
         if missing.explains(node.node, python.asked):
-            yield explained(FOUND, node.node, python.asked)
+            yield skip_missing(node.node, python.asked)
             continue
-        yield Finding(
-            check=FOUND,
-            status="unknown" if python.problem.startswith("no answer") else "fail",
-            nodes=(node.node,),
-            message="the job's interpreter does not start",
+        yield finding(
+            "unknown" if python.problem.startswith("no answer") else "fail",
+            node.node,
+            "the job's interpreter does not start",
             wanted=python.asked,
             found=python.problem,
             remedy=_make_python(python, node.user or "its user"),
@@ -60,43 +59,42 @@ def _make_python(python: Python, user: str) -> str:
     is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
     make = f"python3 -m venv {shlex.quote(folder)}" if is_venv else "sudo apt-get install python3"
     if "Permission denied" in python.problem:
-        make = f"let {shlex.quote(user)} read and run {shlex.quote(python.asked)}"
-    return f"{make} (there), or write another absolute path as `python:` in the inventory"
+        make = f"let {shlex.quote(user)} read and execute {shlex.quote(python.asked)}"
+    return f"{make} (on the node), or set another absolute path as `python:` in the inventory"
 
 
 @check(
     "python.version",
-    title="all nodes run the job with one Python",
-    why="Pickled objects and compiled packages do not cross minor versions.",
-    after=(FOUND,),
+    title="all nodes run the job with the same Python",
+    why="Pickled objects and compiled packages do not work across minor versions.",
+    explained_by=(FOUND,),
 )
 def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Compare with what most nodes have; another patch level is a warning."""
+    """Compare with most other nodes; another patch level is a warning."""
     pythons = _pythons(facts)
     minor = {name: ".".join(p.version.split(".")[:2]) for name, p in pythons.items()}
 
     def status(name: str, usual: str) -> Status:
         return "warn" if usual.startswith(minor[name] + ".") else "fail"
 
-    yield from _odd_ones(
-        "python.version",
+    yield from _outliers(
         {name: python.version for name, python in pythons.items()},
         "Python",
         status,
         lambda _name, usual: (
-            f"install Python {shlex.quote(usual)} there, or give another `python:` in the inventory"
+            f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
         ),
     )
 
 
 @check(
     TORCH,
-    title="torch is there, of one version",
+    title="torch is installed, in one version",
     why="Ranks with different versions of torch hang or exchange wrong tensors.",
-    after=(FOUND,),
+    explained_by=(FOUND,),
 )
 def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Torch must be there where torchrun starts the ranks, and equal in any case."""
+    """Compare the versions; with torchrun every node needs torch."""
     pythons = _pythons(facts)
     versions = {name: python.package("torch") for name, python in pythons.items()}
     if not any(versions.values()) and cluster.job.launcher != "torchrun":
@@ -104,19 +102,16 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     for name, installed in versions.items():
         if not installed:
             wanted = next(filter(None, versions.values()), "")
-            yield Finding(
-                check=TORCH,
-                status="fail",
-                nodes=(name,),
-                message="the job's interpreter has no torch",
+            yield fail(
+                name,
+                "the job's interpreter has no torch",
                 wanted=f"torch {wanted}".strip(),
                 found=f"none in {pythons[name].executable}",
                 remedy=_install(pythons[name], "torch", wanted)
                 if "/" in pythons[name].asked
                 else NAME_INTERPRETER,
             )
-    yield from _odd_ones(
-        TORCH,
+    yield from _outliers(
         {name: installed for name, installed in versions.items() if installed},
         "torch",
         lambda _name, _usual: "fail",
@@ -129,7 +124,7 @@ _BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
 
 
 def _install(python: Python, package: str, version: str) -> str:
-    """Return the command; what torch was built for is not on PyPI but has an index of its own."""
+    """Return the command; builds such as +cu128 are on an index of their own, not on PyPI."""
     wanted = f"{package}=={version}" if version else package
     command = shlex.join([python.executable, "-m", "pip", "install", wanted])
     build = version.partition("+")[2]
@@ -138,18 +133,18 @@ def _install(python: Python, package: str, version: str) -> str:
     if package == "torch" and _BUILD.fullmatch(build):
         return f"{command} --index-url https://download.pytorch.org/whl/{build}"
     named = f"{shlex.quote(package)} {shlex.quote(version)}"
-    return f"install {named} there, from where the other nodes have it"
+    return f"install {named} on the node, from the source that the other nodes use"
 
 
 @check(
     "python.packages",
-    title="the training packages are of one version",
-    why="transformers, peft and their like change formats and defaults between versions.",
-    after=(FOUND,),
+    title="the training packages have one version",
+    why="transformers, peft and similar packages change formats and defaults between versions.",
+    explained_by=(FOUND,),
     blocks=False,
 )
 def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Compare every package that some node has."""
+    """Compare every package that any node has."""
     pythons = _pythons(facts)
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:
@@ -158,11 +153,10 @@ def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
         def remedy(name: str, usual: str, package: str = package) -> str:
             if usual == _NONE:
                 remove = shlex.join([pythons[name].executable, "-m", "pip", "uninstall", package])
-                return f"{remove}; or install it on the others, where the job needs it"
+                return f"{remove}; or install it on the other nodes if the job needs it"
             return _install(pythons[name], package, usual)
 
-        yield from _odd_ones(
-            "python.packages",
+        yield from _outliers(
             {name: installed or _NONE for name, installed in versions.items()},
             package,
             lambda _name, _usual: "warn",
@@ -170,24 +164,22 @@ def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
         )
 
 
-def _odd_ones(
-    check_id: str,
+def _outliers(
     values: Mapping[str, str],
     what: str,
     status: Callable[[str, str], Status],
     remedy: Callable[[str, str], str],
 ) -> Iterator[Finding]:
-    """Yield a finding for each node whose value is not the usual one."""
-    if len(set(values.values())) < 2:  # noqa: PLR2004  (one is as it should be)
+    """Yield a finding for each node whose value differs from the most common one."""
+    if len(set(values.values())) < 2:  # noqa: PLR2004  (all are equal)
         return
     usual = Counter(values.values()).most_common(1)[0][0]
     for name, value in values.items():
         if value != usual:
-            yield Finding(
-                check=check_id,
-                status=status(name, usual),
-                nodes=(name,),
-                message=f"another version of {what} than on the other nodes",
+            yield finding(
+                status(name, usual),
+                name,
+                f"another version of {what} than on the other nodes",
                 wanted=usual,
                 found=value,
                 remedy=remedy(name, usual),
@@ -197,12 +189,12 @@ def _odd_ones(
 @check(
     "python.cuda",
     title="torch can use the accelerators",
-    why="A torch that was built for CPUs, or for a newer driver, fails at the first tensor.",
-    after=(FOUND, TORCH, "accelerator.count"),
+    why="torch fails at the first tensor if it was built for CPUs or for a newer driver.",
+    explained_by=(FOUND, TORCH, "accelerator.count"),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
 def cuda(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Look where GPUs are planned and torch is installed."""
+    """Judge the nodes where GPUs are planned and torch is installed."""
     for node in facts.values():
         python = node.python
         planned = planned_gpus(cluster, node)
@@ -211,11 +203,10 @@ def cuda(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
         complaint = _cuda_complaint(node, python, planned)
         if complaint is not None:
             status, message, seen, remedy = complaint
-            yield Finding(
-                check="python.cuda",
-                status=status,
-                nodes=(node.node,),
-                message=message,
+            yield finding(
+                status,
+                node.node,
+                message,
                 wanted=f"{counted(planned, 'GPU')} that torch can use",
                 found=seen,
                 remedy=remedy,
@@ -234,62 +225,66 @@ def _cuda_complaint(
             "fail",
             "torch is built for CPUs only",
             installed,
-            "install a torch for ROCm there: https://pytorch.org/get-started/locally"
+            "install torch for ROCm on the node: https://pytorch.org/get-started/locally"
             if amd
             else shlex.join([*install, "--index-url", wheels]),
         )
-    told = python.torch
-    if told is None:
-        return "unknown", "torch was not asked for its GPUs", installed, "clusterctl check"
-    if not told.cuda_available:
-        return _cuda_missing(node, python, told, amd=amd)
-    if told.error:
+    imported = python.torch
+    if imported is None:
+        return "unknown", "the saved facts lack torch's GPUs", installed, "clusterctl check"
+    if not imported.cuda_available:
+        return _cuda_missing(node, python, imported, amd=amd)
+    if imported.error:
         ask = "amd-smi static" if amd else "nvidia-smi -q"
-        return "fail", "torch fails on the GPU", told.error, f"{ask} (on the node)"
-    if told.device_count < planned:
+        return "fail", "torch fails on the GPU", imported.error, f"{ask} (on the node)"
+    if imported.device_count < planned:
         return (
             "fail",
-            "torch sees fewer GPUs than are planned",
-            f"{told.device_count}",
-            "look for CUDA_VISIBLE_DEVICES in the node's ~/.bashrc, and for MIG",
+            "torch sees fewer GPUs than the job needs",
+            f"{imported.device_count}",
+            "look for CUDA_VISIBLE_DEVICES in the node's ~/.bashrc, and for GPUs in MIG mode",
         )
     return None
 
 
 def _cuda_missing(
-    node: NodeFacts, python: Python, told: Torch, *, amd: bool
+    node: NodeFacts, python: Python, imported: Torch, *, amd: bool
 ) -> tuple[Status, str, str, str]:
-    """Say why torch has no GPU; where it did not answer in time, that it may have one."""
-    if told.error.startswith("no answer"):
-        again = "clusterctl check: a second import is quicker; else look at the disk and the driver"
-        return "unknown", "torch did not say whether it can use the GPUs", told.error, again
+    """Return why torch has no GPU; unknown if torch did not answer in time."""
+    if imported.error.startswith("no answer"):
+        again = "clusterctl check (a second import is quicker); else check the disk and the driver"
+        return (
+            "unknown",
+            "torch did not answer in time about the GPUs",
+            imported.error,
+            again,
+        )
     needs = f"torch {python.package('torch')}: it was built for "
     if amd:
         needs += python.torch_build
-        remedy = "update the AMD driver, or install a torch for its ROCm"
+        remedy = "update the AMD driver, or install torch for its ROCm version"
     else:
         driver = (node.gpus.cuda if node.gpus else "") or "?"
-        needs += f"CUDA {python.torch_build}, the driver runs up to {driver}"
-        remedy = "update the NVIDIA driver, or install a torch for its CUDA"
-    return "fail", "torch cannot use the GPUs", told.error or needs, remedy
+        needs += f"CUDA {python.torch_build}, the driver supports up to {driver}"
+        remedy = "update the NVIDIA driver, or install torch for its CUDA version"
+    return "fail", "torch cannot use the GPUs", imported.error or needs, remedy
 
 
 @check(
     "python.nccl",
-    title="NCCL is of one version",
-    why="Ranks with different versions of NCCL do not find together, or hang.",
-    after=(FOUND, TORCH, "python.cuda"),
+    title="NCCL has one version",
+    why="Ranks with different versions of NCCL fail to connect, or hang.",
+    explained_by=(FOUND, TORCH, "python.cuda"),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
 def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Compare what torch loaded."""
-    yield from _odd_ones(
-        "python.nccl",
+    """Compare the versions that torch loaded."""
+    yield from _outliers(
         {name: p.torch.nccl for name, p in _pythons(facts).items() if p.torch and p.torch.nccl},
         "NCCL",
         lambda _name, _usual: "fail",
         lambda _name, _usual: (
-            "install the same torch there, and look for LD_LIBRARY_PATH in ~/.bashrc"
+            "install the same torch on the node, and look for LD_LIBRARY_PATH in its ~/.bashrc"
         ),
     )
 
@@ -297,19 +292,17 @@ def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
 @check(
     "node.rsync",
     title="rsync is installed",
-    why="`sync` mirrors the code with it.",
-    needs=("rsync",),
+    why="`sync` copies the code with it.",
+    required_facts=("rsync",),
     applies=lambda node, cluster: not cluster.node(node.node).local,
 )
 def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Look on the node's PATH; what this machine itself needs, `sync` says."""
+    """Judge the other machines; `sync` itself reports a missing rsync on this one."""
     for node in facts.values():
         if node.rsync == "" and not cluster.node(node.node).local:
-            yield Finding(
-                check="node.rsync",
-                status="fail",
-                nodes=(node.node,),
-                message="rsync is not installed",
+            yield fail(
+                node.node,
+                "rsync is not installed",
                 wanted="rsync",
                 found="no such program",
                 remedy="sudo apt-get install rsync",
@@ -318,17 +311,15 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 
 @check(
     "job.launcher",
-    title="the job's launcher is one that can be launched with",
-    why="`launch` refuses the others; an inventory may name them for a version that can.",
+    title="this version of clusterctl supports the job's launcher",
+    why="`launch` refuses other launchers; an inventory may name one for a later version.",
 )
 def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Name those that work."""
+    """Name the supported launchers."""
     if cluster.job.launcher not in LAUNCHABLE:
-        yield Finding(
-            check="job.launcher",
-            status="fail",
-            nodes=tuple(facts),
-            message=f"clusterctl does not launch with {cluster.job.launcher} yet",
+        yield fail(
+            tuple(facts),
+            f"clusterctl does not support the launcher {cluster.job.launcher} yet",
             wanted=f"job.launcher: {' or '.join(LAUNCHABLE)}",
             found=cluster.job.launcher,
             remedy=f"clusterctl launch --launcher {LAUNCHABLE[0]}, or change it in the inventory",
@@ -338,9 +329,9 @@ def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
 @check(
     JOB_CHECK,
     title="the job's own check passes",
-    why="What only the job knows: its configuration, its data, its memory.",
-    after=(SHARED, FOUND, TORCH, "python.cuda", "storage.needs", "storage.writable"),
-    code=True,
+    why="Only the job itself can check its configuration, its data and its memory.",
+    explained_by=(SHARED, FOUND, TORCH, "python.cuda", "storage.needs", "storage.writable"),
+    after_sync=True,
     applies=lambda node, cluster: bool(cluster.job.check) and node.job_check is not None,
 )
 def job_check(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -351,13 +342,12 @@ def job_check(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
             continue
         ended = result.exit_code is not None
         python = node.python.asked if node.python else "python3"
-        there = f"run it there: {shlex.join(words_of(cluster.job.check, python))}"
-        sync = "clusterctl sync brings the code, from the folder that has it"
-        yield Finding(
-            check=JOB_CHECK,
-            status="fail" if ended else "unknown",
-            nodes=(node.node,),
-            message="the job's own check fails" if ended else "the job's own check did not end",
+        there = f"run it on the node: {shlex.join(command_with_python(cluster.job.check, python))}"
+        sync = "clusterctl sync (in the folder with the code) copies the code there"
+        yield finding(
+            "fail" if ended else "unknown",
+            node.node,
+            "the job's own check fails" if ended else "the job's own check did not finish",
             wanted="exit code 0",
             found=last_line(result.output) or result.words or f"exit code {result.exit_code}",
             remedy=sync if _is_absent(cluster.job.check, result.output) else there,
@@ -365,9 +355,9 @@ def job_check(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
 
 
 def _is_absent(command: tuple[str, ...], output: str) -> bool:
-    """Tell whether Python found not even the command's own module or script."""
-    said = last_line(output)
+    """Tell whether Python did not find the command's own module or script."""
+    printed = last_line(output)
     if command[0] == "-m" and len(command) > 1:
         module = re.escape(command[1].split(".")[0])
-        return re.search(rf"No module named '?{module}\b", said) is not None
-    return "can't open file" in said and command[0] in said
+        return re.search(rf"No module named '?{module}\b", printed) is not None
+    return "can't open file" in printed and command[0] in printed

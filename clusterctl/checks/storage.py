@@ -1,4 +1,4 @@
-"""Whether the paths of the run are there: shared where they must be, writable, alike, with room."""
+"""Whether the paths of the run exist: shared as set, writable, equal, with free space."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding
-from clusterctl.checks.places import DEFAULT_STATE, places
+from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Facts, check
-from clusterctl.checks.shares import Missing, broken_shares, explained, tokens_of
-from clusterctl.checks.wording import counted
+from clusterctl.checks.run_paths import DEFAULT_STATE, run_paths
+from clusterctl.checks.shares import MissingShares, skip_missing, tokens_of
+from clusterctl.checks.wording import NOT_IN_FACTS, counted
 from clusterctl.facts.nodefacts import NodeFacts, PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
@@ -19,63 +19,49 @@ SHARED = "storage.shared"
 GIB = 1024**3
 ROOM_FAIL = GIB
 ROOM_WARN = 4 * GIB
-_NOT_SAVED = "the facts, from before the inventory named it, do not have it"
 _LOOK = "clusterctl check"
 DELAY_WARN_S = 2.0
-"""Longer, and programs that wait for each other's files give up: NFS caches for up to 60 s."""
+"""Beyond this, programs that wait for each other's files time out: NFS caches for up to 60 s."""
 
 
 @check(
     SHARED,
     title="the shared paths are one filesystem on all nodes",
-    why="A path that is only local on one node looks right and loses that node's checkpoints.",
+    why="If the path is local on one node, that node's checkpoints never reach the other nodes.",
     applies=lambda _node, cluster: bool(cluster.shared),
 )
 def shared(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge by tokens that every node wrote and looked for."""
-    for broken in broken_shares(facts, cluster):
-        yield Finding(
-            check=SHARED,
-            status="fail",
-            nodes=(broken.node,),
-            message=broken.message,
-            wanted=broken.wanted,
-            found=broken.found,
-            remedy=broken.remedy,
-        )
-    missing = Missing.of(facts, cluster)
+    """Judge by small token files that every node wrote and looked for."""
+    missing = MissingShares.of(facts, cluster)
+    yield from missing.findings
     for share in cluster.shared:
-        yield from _unasked(facts, share)
-        yield from _sight(facts, missing, share)
+        yield from _not_in_facts(facts, share)
+        yield from _late_tokens(facts, missing, share)
 
 
-def _unasked(facts: Facts, share: str) -> Iterator[Finding]:
-    """Say where nobody looked at a share."""
+def _not_in_facts(facts: Facts, share: str) -> Iterator[Finding]:
+    """Yield unknown for each node whose facts do not have the path."""
     for node in facts.values():
         if node.answered and node.path(share) is None:
-            yield Finding(
-                check=SHARED,
-                status="unknown",
-                nodes=(node.node,),
-                message=f"whether {share} is one filesystem is not known",
+            yield unknown(
+                node.node,
+                f"it is unknown whether {share} is shared",
                 wanted=f"the folder {share}, one filesystem for all nodes",
-                found=_NOT_SAVED,
+                found=NOT_IN_FACTS,
                 remedy=_LOOK,
             )
 
 
-def _sight(facts: Facts, missing: Missing, share: str) -> Iterator[Finding]:
-    """Say where tokens came late, or where nobody could write any."""
+def _late_tokens(facts: Facts, missing: MissingShares, share: str) -> Iterator[Finding]:
+    """Report tokens that appear late, and nodes where no token could be written."""
     for node in facts.values():
         if not node.answered or missing.explains(node.node, share):
             continue
         if node.between is not None and node.between.problem and len(_answered(facts)) > 1:
-            yield Finding(
-                check=SHARED,
-                status="unknown",
-                nodes=(node.node,),
-                message=f"whether {share} is one filesystem could not be tried",
-                wanted="a token that every node writes and looks for",
+            yield unknown(
+                node.node,
+                f"could not test whether {share} is shared",
+                wanted="a token file that every node writes and looks for",
                 found=node.between.problem,
                 remedy="clusterctl check",
             )
@@ -85,24 +71,20 @@ def _sight(facts: Facts, missing: Missing, share: str) -> Iterator[Finding]:
         late = [t for t in shown if t.seen is False or (t.delay_s or 0.0) > DELAY_WARN_S]
         if late:
             longest = max((t.delay_s or 0.0 for t in late), default=0.0)
-            yield Finding(
-                check=SHARED,
-                status="warn",
-                nodes=(node.node,),
-                message=f"what others write to {share} shows late",
+            yield warn(
+                node.node,
+                f"files that other nodes write to {share} appear late",
                 wanted=f"within {DELAY_WARN_S:.0f} s",
-                found=f"{longest:.1f} s" if longest else "not within the time of the check",
-                remedy="mount it with lookupcache=none (NFS), or wait between writing and reading",
+                found=f"{longest:.1f} s" if longest else "not during the check",
+                remedy="mount it with lookupcache=none (NFS), or let the job wait before it reads",
             )
         elif shown and len(_answered(facts)) > 1 and not any(t.seen for t in shown):
-            yield Finding(
-                check=SHARED,
-                status="unknown",
-                nodes=(node.node,),
-                message=f"whether {share} is one filesystem could not be tried",
-                wanted="a folder on it that every node may write to",
+            yield unknown(
+                node.node,
+                f"could not test whether {share} is shared",
+                wanted="a folder on it that every node can write to",
                 found=next((t.words for t in tokens if t.words), "no token could be written"),
-                remedy=f"let the user of the run write to {share}, or to workdir on it",
+                remedy=f"give the job's user write access to {share}, or to workdir on it",
             )
 
 
@@ -110,7 +92,7 @@ def _answered(facts: Facts) -> list[NodeFacts]:
     return [node for node in facts.values() if node.answered]
 
 
-def _looked_at(
+def _known_paths(
     facts: Facts, cluster: Cluster, *roles: str
 ) -> Iterator[tuple[Node, NodeFacts, PathFacts]]:
     """Yield the paths of these roles on every node that answered."""
@@ -118,46 +100,45 @@ def _looked_at(
         known = facts.get(node.name)
         if known is None or not known.answered:
             continue
-        for path in dict.fromkeys(p.path for p in places(cluster, node) if p.role in roles):
-            yield node, known, known.path(path) or PathFacts(path=path, problem=_NOT_SAVED)
+        for path in dict.fromkeys(p.path for p in run_paths(cluster, node) if p.role in roles):
+            yield node, known, known.path(path) or PathFacts(path=path, problem=NOT_IN_FACTS)
 
 
-def _unseen(path: PathFacts) -> bool:
-    return path.problem == _NOT_SAVED
+def _not_checked(path: PathFacts) -> bool:
+    return path.problem == NOT_IN_FACTS
 
 
-def _silence(path: PathFacts) -> str:
-    return "was not looked at" if _unseen(path) else "does not answer"
+def _why_silent(path: PathFacts) -> str:
+    return "was not checked" if _not_checked(path) else "does not answer"
 
 
-def _has_place(node: NodeFacts, cluster: Cluster) -> bool:
+def _has_folder(node: NodeFacts, cluster: Cluster) -> bool:
     return any(
-        p.role in {"workdir", "checkpoints"} for p in places(cluster, cluster.node(node.node))
+        p.role in {"workdir", "checkpoints"} for p in run_paths(cluster, cluster.node(node.node))
     )
 
 
 @check(
     "storage.writable",
-    title="workdir and checkpoints can be written",
-    why="Code is mirrored to workdir, and a run that cannot save loses its work.",
-    applies=_has_place,
+    title="workdir and checkpoints are writable",
+    why="`sync` writes the code to workdir, and a run that cannot save checkpoints loses its work.",
+    applies=_has_folder,
 )
 def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge by a file that was made and removed there."""
-    missing = Missing.of(facts, cluster)
-    for node, known, path in _looked_at(facts, cluster, "workdir", "checkpoints"):
+    """Judge by a file that was created and removed there."""
+    missing = MissingShares.of(facts, cluster)
+    for node, known, path in _known_paths(facts, cluster, "workdir", "checkpoints"):
         if missing.explains(node.name, path.path):
-            yield explained("storage.writable", node.name, path.path)
+            yield skip_missing(node.name, path.path)
             continue
         if path.writable:
             continue
-        unknown = path.writable is None and path.exists is None
-        yield Finding(
-            check="storage.writable",
-            status="unknown" if unknown else "fail",
-            nodes=(node.name,),
-            message=f"{path.path} {_silence(path) if unknown else 'is not writable'}",
-            wanted=f"a folder that {known.user or 'the user'} may write to",
+        silent = path.writable is None and path.exists is None
+        yield finding(
+            "unknown" if silent else "fail",
+            node.name,
+            f"{path.path} {_why_silent(path) if silent else 'is not writable'}",
+            wanted=f"a folder that {known.user or 'the user'} can write to",
             found="mounted read-only" if path.read_only else path.problem or "no answer",
             remedy=_make_writable(path, shlex.quote(known.user) if known.user else "$USER"),
         )
@@ -168,12 +149,12 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 def _make_writable(path: PathFacts, user: str) -> str:
     named = shlex.quote(path.path)
-    if _unseen(path):
+    if _not_checked(path):
         return _LOOK
     if path.exists is None:
-        return f"findmnt -T {named} (on the node): does its file server answer?"
+        return f"findmnt -T {named} (on the node) names its file server; check that it answers"
     if path.problem in _FULL:
-        return _find_the_large(path)
+        return _list_largest(path)
     if path.read_only:
         return f"sudo mount -o remount,rw {shlex.quote(path.mount)}"
     return f"sudo mkdir -p {named} && sudo chown {user} {named}"
@@ -181,56 +162,55 @@ def _make_writable(path: PathFacts, user: str) -> str:
 
 @check(
     "storage.room",
-    title="workdir, checkpoints and the runs' logs have room",
-    why="A disk that is full stops a run in the middle of a checkpoint, or at its next print.",
+    title="workdir, checkpoints and the runs' logs have free space",
+    why="On a full disk a run fails while it writes a checkpoint or a log line.",
 )
 def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Look at what an unprivileged user may still use."""
-    missing = Missing.of(facts, cluster)
+    """Judge the space that an unprivileged user can still use."""
+    missing = MissingShares.of(facts, cluster)
     seen: set[tuple[str, str]] = set()
-    for node, _known, path in _looked_at(facts, cluster, "workdir", "checkpoints", "state"):
+    for node, _known, path in _known_paths(facts, cluster, "workdir", "checkpoints", "state"):
         again = (node.name, path.mount or path.path) in seen
         alone = all(name != node.name for name, _ in seen)
         seen.add((node.name, path.mount or path.path))
         silent = path.exists is None and not alone
         if path.path == (node.state or DEFAULT_STATE) and (again or silent):
-            continue  # reported for workdir already, or a hung root that all else shows
+            continue  # already reported for workdir, or a root filesystem that hangs
         if missing.explains(node.name, path.path):
-            yield explained("storage.room", node.name, path.path)
+            yield skip_missing(node.name, path.path)
         elif path.exists is None or not path.total_bytes:
-            # The first is said by `storage.writable`; some file systems in user space say 0 of 0.
-            why = _silence(path) if path.exists is None else "does not tell its room"
+            # `storage.writable` reports the first; some FUSE filesystems report 0 bytes of 0.
+            why = _why_silent(path) if path.exists is None else "does not report its free space"
             message = f"{path.mount or path.path} {why}"
-            yield Finding(check="storage.room", status="skip", nodes=(node.name,), message=message)
+            yield skip(node.name, message)
         elif path.free_bytes is not None and path.free_bytes < ROOM_WARN:
-            yield Finding(
-                check="storage.room",
-                status="fail" if path.free_bytes < ROOM_FAIL else "warn",
-                nodes=(node.name,),
-                message=f"little room on {path.mount or path.path}",
+            yield finding(
+                "fail" if path.free_bytes < ROOM_FAIL else "warn",
+                node.name,
+                f"low free space on {path.mount or path.path}",
                 wanted=f"{ROOM_WARN // GIB} GiB or more for {path.path}",
                 found=f"{path.free_bytes / GIB:.2f} GiB",
-                remedy=_find_the_large(path),
+                remedy=_list_largest(path),
             )
 
 
-def _find_the_large(path: PathFacts) -> str:
+def _list_largest(path: PathFacts) -> str:
     return f"du -xh --max-depth=2 {shlex.quote(path.mount or path.path)} | sort -h | tail"
 
 
 @check(
     "storage.needs",
-    title="what the job needs is there, and equal on every node",
-    why="A model or data set that is missing or older on one node fails late, or trains wrong.",
+    title="the paths in `needs:` exist and are equal on every node",
+    why="If a model or dataset is missing or differs on one node, the job fails or trains wrong.",
     applies=lambda _node, cluster: bool(cluster.job.needs),
 )
 def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare sizes, names and the ends of the largest files with what most nodes have."""
-    missing = Missing.of(facts, cluster)
+    """Compare sizes, names and the ends of the largest files with most other nodes."""
+    missing = MissingShares.of(facts, cluster)
     by_need: dict[str, list[tuple[Node, PathFacts]]] = defaultdict(list)
-    for node, _known, path in _looked_at(facts, cluster, "needs"):
+    for node, _known, path in _known_paths(facts, cluster, "needs"):
         if missing.explains(node.name, path.path):
-            yield explained("storage.needs", node.name, path.path)
+            yield skip_missing(node.name, path.path)
         else:
             by_need[path.path].append((node, path))
     for found in by_need.values():
@@ -245,7 +225,7 @@ def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 
 
 def _copy(model: PathFacts, owner: Node, node: Node) -> str:
-    # Without the slash rsync would put a folder into the one of the same name.
+    # Without the slash rsync would copy the folder into the folder of the same name.
     path = model.path.rstrip("/") + ("/" if model.folder else "")
     if owner.local:
         return shlex.join(["rsync", "-a", path, f"{node.host}:{path}"]) + " (on this machine)"
@@ -255,33 +235,27 @@ def _copy(model: PathFacts, owner: Node, node: Node) -> str:
 def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> Iterator[Finding]:
     need = path.path
     if path.exists is False:
-        yield Finding(
-            check="storage.needs",
-            status="fail",
-            nodes=(node,),
-            message=f"{need} is missing",
-            wanted=_size(model) if model is not None else "it to exist",
-            found="nothing of that name",
+        yield fail(
+            node,
+            f"{need} is missing",
+            wanted=_size(model) if model is not None else "an existing path",
+            found="no such file or folder",
             remedy=remedy,
         )
     elif path.exists is None or not path.digest:
-        yield Finding(
-            check="storage.needs",
-            status="unknown",
-            nodes=(node,),
-            message=f"{need} {'was not looked at' if _unseen(path) else 'could not be read'}",
-            wanted="it to be readable",
+        yield unknown(
+            node,
+            f"{need} {'was not checked' if _not_checked(path) else 'could not be read'}",
+            wanted="a readable path",
             found=path.problem or "no answer",
-            remedy=_LOOK if _unseen(path) else f"ls -l {shlex.quote(need)} (on the node)",
+            remedy=_LOOK if _not_checked(path) else f"ls -l {shlex.quote(need)} (on the node)",
         )
     elif model is not None and path.digest != model.digest:
-        yield Finding(
-            check="storage.needs",
-            status="fail",
-            nodes=(node,),
-            message=f"{need} is not what the other nodes have",
+        yield fail(
+            node,
+            f"{need} differs from the other nodes",
             wanted=_size(model),
-            found=_size(path) + (", other content" if _size(path) == _size(model) else ""),
+            found=_size(path) + (", different content" if _size(path) == _size(model) else ""),
             remedy=remedy,
         )
 

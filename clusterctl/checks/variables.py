@@ -1,4 +1,4 @@
-"""Whether the variables that the libraries listen to are right, and the same, on every node."""
+"""Whether the variables of NCCL, Gloo and TensorPipe are right on every node, and equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterctl.checks.addresses import SUBNET
-from clusterctl.checks.finding import Finding, Status
+from clusterctl.checks.finding import Finding, Status, finding, warn
 from clusterctl.checks.registry import Facts, check
 from clusterctl.facts.nodefacts import Interface, NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -33,13 +33,13 @@ _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_")
 
 @check(
     IFNAME,
-    title="interface names that the job sets are right on every node",
-    why="One name for all nodes is wrong where a node calls its interface otherwise; each library"
-    " reads the value in its own way. Unset, clusterctl sets each node's own.",
-    after=(SUBNET,),
+    title="interface names in job.env are right on every node",
+    why="Interface names may differ between nodes, and each library reads the value differently."
+    " If you set none, clusterctl sets each node's own.",
+    explained_by=(SUBNET,),
 )
 def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Ask what each library would pick there."""
+    """Simulate which interface each library would pick."""
     for name, value in cluster.job.env:
         picks = _LIBRARIES.get(name)
         if picks is None or not value:
@@ -61,33 +61,32 @@ def _judge(
         status, message = "fail", f"{name}={value!r} names no interface of this node"
         found = pick.problem
     elif chosen.interface not in pick.interfaces:
-        status, message = "warn", f"{name}={value!r} leads past the chosen network"
+        status, message = "warn", f"{name}={value!r} does not use the chosen network"
         found = f"it takes {', '.join(pick.interfaces)}"
     elif extra:
-        status, message = "warn", f"{name}={value!r} is a prefix, and takes more than it names"
+        status, message = "warn", f"{name}={value!r} is a prefix, and matches more interfaces"
         found = f"it takes {', '.join(pick.interfaces)}"
     if status is not None:
         own = f"={chosen.interface}" if name.startswith("NCCL") else chosen.interface
-        yield Finding(
-            check=IFNAME,
-            status=status,
-            nodes=(node.node,),
-            message=message,
-            wanted=f"{own} here",
+        yield finding(
+            status,
+            node.node,
+            message,
+            wanted=f"{own} on this node",
             found=found,
-            remedy=f"take {name} out of job.env: clusterctl sets it for each node",
+            remedy=f"remove {name} from job.env: clusterctl sets it for each node",
         )
 
 
 @check(
     "network.settings",
-    title="the nodes bring no settings of NCCL or Gloo of their own",
-    why="A node's ~/.bashrc, /etc/nccl.conf or ~/.nccl.conf is read by its ranks only: one node"
-    " without InfiniBand, or with another protocol, hangs or slows all.",
+    title="all nodes have the same settings of NCCL and Gloo",
+    why="A node's ~/.bashrc, /etc/nccl.conf or ~/.nccl.conf affects only its own ranks. If one node"
+    " disables InfiniBand or uses another protocol, all nodes hang or slow down.",
     blocks=False,
 )
 def settings(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare what each node sets by itself with what most nodes do."""
+    """Compare each node's own settings with most other nodes."""
     ours = {*_LIBRARIES, *(name for name, _ in cluster.job.env)}
     own = {
         node.node: {
@@ -103,15 +102,13 @@ def settings(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
     for name, pairs in own.items():
         if pairs != usual:
             differing = sorted({key for key, _ in pairs ^ usual})
-            yield Finding(
-                check="network.settings",
-                status="warn",
-                nodes=(name,),
-                message=f"it sets {', '.join(differing)} otherwise than the other nodes",
+            yield warn(
+                name,
+                f"its {', '.join(differing)} differs from the other nodes",
                 wanted=_shown(usual, differing),
                 found=_shown(pairs, differing),
-                remedy="look into its ~/.bashrc, /etc/environment, /etc/nccl.conf, ~/.nccl.conf;"
-                " what all nodes need belongs into job.env",
+                remedy="check its ~/.bashrc, /etc/environment, /etc/nccl.conf and ~/.nccl.conf;"
+                " put settings for all nodes into job.env",
             )
 
 

@@ -1,4 +1,4 @@
-"""A verdict as a person reads it at a glance: the nodes, what is wrong, what to type."""
+"""Prints a check for a person: the nodes, the findings, and the command to type next."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SAID: dict[Status, str] = {
     "pass": "passed",
 }
 WANTED = ("node", "state", "rank", "address", "gpus", "interface")
-"""The columns of the nodes, the most wanted first: a narrow terminal does not have room for all."""
+"""The columns of the nodes, the most important first; a narrow terminal shows only some."""
 ENOUGH = {"node": 12, "address": 15, "gpus": 12}
 _INDENT = 5
-_LABEL = 8
+_LABEL = 10
 
 
 def print_check(console: Console, result: CheckResult) -> None:
-    """Print nodes, findings and the sum of it."""
+    """Print nodes, findings and the summary."""
     console.print(safe_text(headline(result)))
     if result.network.why:
         console.print(safe_text(f"network: {result.network.why}"))
@@ -59,7 +59,7 @@ def print_check(console: Console, result: CheckResult) -> None:
 
 
 def print_code_check(console: Console, result: CheckResult) -> None:
-    """Print what the job's own check said; the others were printed before the code was synced."""
+    """Print the job's own check; the other checks were printed before the sync."""
     for finding in result.findings:
         if finding.check != JOB_CHECK:
             continue
@@ -71,30 +71,29 @@ def print_code_check(console: Console, result: CheckResult) -> None:
 
 
 def print_explanation(console: Console, check: Check) -> None:
-    """Print what a check is for."""
+    """Print what a check is for and what its failure means."""
     console.print(safe_text(f"{check.id}: {check.title}"))
     console.print(safe_text(check.why))
     consequence = "stops a launch" if check.blocks else "does not stop a launch"
     console.print(safe_text(f"A failure {consequence}."))
-    if check.after:
-        console.print(
-            safe_text(f"Not said where one of these has failed: {', '.join(check.after)}.")
-        )
+    if check.explained_by:
+        causes = ", ".join(check.explained_by)
+        console.print(safe_text(f"Left out for a node where one of these failed: {causes}."))
 
 
 def problems(result: CheckResult) -> tuple[Finding, ...]:
-    """Return what a person must read: neither passes nor skips."""
+    """Return the findings that a person must read: neither passes nor skips."""
     return tuple(f for f in result.findings if f.status in {"fail", "unknown", "warn"})
 
 
 def notes(result: CheckResult) -> tuple[Finding, ...]:
-    """Return what passed and is worth a sentence."""
+    """Return the passes that have something to tell."""
     return tuple(f for f in result.findings if f.status == "pass" and f.found)
 
 
 def details(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """Return what is said below a finding's message, each part with its name."""
-    parts = (("wanted", finding.wanted), ("found", finding.found), ("hint", finding.remedy))
+    """Return the labeled lines below a finding's message."""
+    parts = (("expected", finding.wanted), ("found", finding.found), ("hint", finding.remedy))
     return tuple((name, text) for name, text in parts if text)
 
 
@@ -115,7 +114,7 @@ def headline(result: CheckResult) -> str:
 
 
 def summary(result: CheckResult) -> str:
-    """Return how many checks said what, and how long it took."""
+    """Return the number of checks of each status, and the time."""
     worst: dict[str, Status] = {}
     for finding in result.findings:
         known = worst.get(finding.check)
@@ -164,7 +163,7 @@ def _nodes(rows: tuple[NodeRow, ...], room: int) -> Table:
 
 
 def _cells(row: NodeRow) -> dict[str, str]:
-    """Return what the table says of a node, in the order of its columns."""
+    """Return the row of a node, in the order of the columns."""
     return {
         "rank": str(row.rank),
         "node": safe_line(row.name),
@@ -176,7 +175,7 @@ def _cells(row: NodeRow) -> dict[str, str]:
 
 
 def _print_finding(console: Console, finding: Finding, result: CheckResult) -> None:
-    """Print one finding: how bad, which check, who; then what, wanted, found, what to do."""
+    """Print one finding: status, check and nodes; then message, expected, found and hint."""
     title = Text(f"{finding.status.upper():<{_INDENT}}", style=COLOURS[finding.status])
     if len(finding.status) >= _INDENT:
         title.append(" ")
@@ -189,7 +188,7 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
 
 
 def _print_indented(console: Console, label: str, text: str) -> None:
-    """Print text below its finding, its further lines below the first."""
+    """Print indented text; further lines are aligned with the first."""
     room = max(console.width - _INDENT - len(label), 1)
     wrapped = [line for part in text.split("\n") for line in safe_text(part).wrap(console, room)]
     for number, line in enumerate(wrapped):

@@ -162,7 +162,7 @@ def judged(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> CheckResult:
     for name, known in result.facts.items():
         for rule in every_check():
             assert rule.id == SSH or known.answered or (rule.id, name) not in passed
-            if any(getattr(known, need) is None for need in rule.needs):
+            if any(getattr(known, need) is None for need in rule.required_facts):
                 applies = known.answered and rule.applies(known, cluster)
                 assert not applies or (rule.id, name) not in passed, rule.id
         if ("node.clock", name) in passed:

@@ -20,7 +20,7 @@ def says(identity: str, status: Status, *nodes: str, after: tuple[str, ...] = ()
         for node in nodes:
             yield Finding(check=identity, status=status, nodes=(node,), message="m")
 
-    return Check(id=identity, title=identity, why="", judge=judge, after=after)
+    return Check(id=identity, title=identity, why="", judge=judge, explained_by=after)
 
 
 def judged(*rules: Check, facts: Facts = FACTS) -> set[tuple[str, str, tuple[str, ...]]]:

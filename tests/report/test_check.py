@@ -85,7 +85,7 @@ def test_a_person_sees_nodes_findings_and_the_sum_in_80_columns(result: CheckRes
     assert any(re.match(r"   2  gpu3  -  .*\?.*UNREACHABLE", line) for line in lines)
     assert "FAIL node.rsync  gpu2" in lines
     assert "UNKNOWN node.clock  2 of 3 nodes: gpu[1-2]" in lines
-    assert "     hint:   sudo apt-get install rsync" in lines
+    assert "     hint:     sudo apt-get install rsync" in lines
     assert lines[-1] == "4 checks in 1.2 s: 2 failed, 1 unknown, 1 passed"
 
 
@@ -161,7 +161,7 @@ def test_what_a_finding_does_not_say_has_no_line(result: CheckResult) -> None:
     assert result.findings[0].status == "fail"
     assert "<dt>found" in html_page(bare)
     for form in (html_page(bare), markdown_page(bare), printed(bare)):
-        assert "wanted" not in form
+        assert "expected" not in form
         assert "hint" not in form
 
 
@@ -181,5 +181,7 @@ def test_a_check_explains_itself() -> None:
     stream = io.StringIO()
     print_explanation(make_console(stream), CHECKS["network.master-reach"])
 
-    assert stream.getvalue().startswith("network.master-reach: every node reaches the master port")
+    assert stream.getvalue().startswith(
+        "network.master-reach: every node can connect to the master port"
+    )
     assert "network.master-port" in stream.getvalue()

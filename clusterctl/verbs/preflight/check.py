@@ -139,7 +139,7 @@ def check(
     survey = FactsSession(cluster=cluster)
     facts = yield from collect_facts(survey, pool)
     network = choose_network(cluster, facts)
-    if any(rule.between or rule.id == SHARED for rule in chosen):
+    if any(rule.pairwise or rule.id == SHARED for rule in chosen):
         facts = yield from probe_connectivity(survey, facts, network)
     else:
         survey.finish()
@@ -182,7 +182,7 @@ def judge(
     }
     network = network or choose_network(cluster, known)
     chosen = {rule.id for rule in select_checks(options)} | {SSH}
-    rules = [rule for rule in every_check() if options.code or not rule.code]
+    rules = [rule for rule in every_check() if options.code or not rule.after_sync]
     # All are judged, since one may explain another; what was not asked for is not said.
     findings = tuple(f for f in judge_all(rules, known, network, cluster) if f.check in chosen)
     return CheckResult(

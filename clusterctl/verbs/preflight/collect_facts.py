@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from clusterctl.checks.places import places
+from clusterctl.checks.run_paths import run_paths
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import Clock, NodeFacts, SshStatus
 from clusterctl.facts.parse_facts import parse_facts
@@ -135,7 +135,7 @@ def collect_facts(
 def fact_request(cluster: Cluster, node: Node) -> FactRequest:
     """Return what is to be known of a node."""
     found: dict[str, PathQuestion] = {}
-    for place in places(cluster, node):
+    for place in run_paths(cluster, node):
         before = found.get(place.path, PathQuestion(path=place.path))
         found[place.path] = replace(
             before,

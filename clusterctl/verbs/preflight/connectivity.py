@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterctl.checks.places import places, share_of
+from clusterctl.checks.run_paths import run_paths, share_of
 from clusterctl.facts.nodefacts import (
     ConnectResult,
     ListenResult,
@@ -148,7 +148,7 @@ def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
     """Return the share and the run's own folders on it: not every user may write to its top."""
     inner = [
         place.path
-        for place in places(cluster, node)
+        for place in run_paths(cluster, node)
         if place.role in {"workdir", "checkpoints"} and share_of(cluster, place.path) == share
     ]
     return list(dict.fromkeys([share, *map(posixpath.normpath, inner)]))

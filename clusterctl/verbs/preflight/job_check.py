@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.checks.planned import words_of
+from clusterctl.checks.planned import command_with_python
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import CommandResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
@@ -65,7 +65,7 @@ def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
     }
     command = {
         "key": "job.check",
-        "argv": list(words_of(job.check, python)),
+        "argv": list(command_with_python(job.check, python)),
         "limit_s": LIMIT_S,
         "cwd": node.workdir,
         "job": composed,

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Generator
 from dataclasses import replace
 
-from clusterctl.checks.places import inside
+from clusterctl.checks.run_paths import job_path
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.pool import Pool
@@ -51,7 +51,7 @@ def _brought(cluster: Cluster) -> tuple[str, ...]:
 
 def _is_below(node: Node, need: str) -> bool:
     folder = posixpath.normpath(str(node.workdir)).rstrip("/") + "/"
-    return inside(node, need).startswith(folder)
+    return job_path(node, need).startswith(folder)
 
 
 def _needing(cluster: Cluster, needs: tuple[str, ...]) -> Cluster:

@@ -102,19 +102,19 @@ class Case:
 
 FAULTS = [
     Case(node="node2", kind="port-dropped", check="network.master-reach",
-         says="cannot reach the master port.*drops it", remedy="ufw allow .*29500.*node2"),
+         says="cannot connect to the master port.*drops it", remedy="ufw allow .*29500.*node2"),
     Case(node="node2", kind="port-rejected", check="network.master-reach",
-         says="cannot reach the master port.*rejects it", remedy="ufw allow .*29500"),
+         says="cannot connect to the master port.*rejects it", remedy="ufw allow .*29500"),
     Case(node="node1", kind="port-rejected", check="network.master-reach",
-         says="no node reaches its port", remedy=r"ufw allow .*\(on node1\)"),
+         says="no node can connect to its port", remedy=r"ufw allow .*\(on node1\)"),
     Case(node="node1", kind="port-taken", check="network.master-port",
          says="held by .*pid", remedy="master_port: 29501"),
     Case(node="node3", kind="sshd-killed", check="ssh.connect",
-         says="its SSH port does not.*refused", remedy="sshd"),
+         says="refuses SSH connections.*refused", remedy="sshd"),
     Case(node="node3", kind="frozen", check="ssh.connect",
-         says="takes the connection and then does not answer", remedy="sshd|overloaded"),
+         says="accepts the connection but does not answer", remedy="sshd|overloaded"),
     Case(node="node3", kind="killed", check="ssh.connect",
-         says="does not answer, to ping neither", remedy="ping"),
+         says="does not answer to SSH or ping", remedy="ping"),
     Case(node="node2", kind="shared-unmounted", check="storage.shared",
          says="/shared is not mounted: it is a plain folder", remedy="mount /shared"),
     Case(node="node1", kind="shared-replaced", check="storage.shared",
@@ -173,7 +173,7 @@ def test_one_name_for_all_is_wrong_where_an_interface_was_renamed(
 
     (finding,) = wrong(document)
     assert (code, finding["check"], finding["nodes"]) == (1, "network.ifname", ["node3"])
-    assert finding["wanted"] == "=ens5 here"
+    assert finding["wanted"] == "=ens5 on this node"
 
 
 @pytest.mark.netns
@@ -241,7 +241,9 @@ def test_a_node_that_another_run_holds_names_the_run(make_sandbox: MakeSandbox) 
     (finding,) = wrong(document)
     assert (code, finding["check"], finding["nodes"]) == (1, "node.busy", ["node2"])
     assert finding["found"] == "run lab-1-abcd of ada since 1970-01-01 00:00 UTC"
-    assert finding["remedy"].startswith("clusterctl status lab-1-abcd shows it to its owner; ")
+    assert finding["remedy"].startswith(
+        "clusterctl status lab-1-abcd (as its owner) shows that run; "
+    )
 
 
 @pytest.mark.netns
@@ -315,7 +317,7 @@ def test_a_deep_check_sums_with_the_jobs_own_torch(sandbox3: Sandbox) -> None:
     assert (code, wrong(document)) == (0, [])
     (deep,) = [f for f in document["findings"] if f["check"] == "deep.all-reduce"]
     assert (deep["status"], deep["nodes"]) == ("pass", ["node1", "node2", "node3"])
-    assert re.search(r"gloo sums across the nodes at \d", deep["message"])
+    assert re.search(r"the gloo all-reduce across the nodes reaches \d", deep["message"])
 
 
 @pytest.mark.netns

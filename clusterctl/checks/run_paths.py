@@ -1,0 +1,54 @@
+"""The paths that a run uses on each node, and the shared path that each is on."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Literal
+
+from clusterctl.inventory.cluster import Cluster, Node
+
+Role = Literal["shared", "workdir", "checkpoints", "needs", "state"]
+
+DEFAULT_STATE = "/var/tmp"  # noqa: S108  (only read)
+"""Where the folders of runs are, with their logs, if the inventory sets no `state:`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPath:
+    """One path and its purpose."""
+
+    path: str
+    role: Role
+
+
+def run_paths(cluster: Cluster, node: Node) -> tuple[RunPath, ...]:
+    """Return the node's paths; relative ones are in workdir."""
+    job = cluster.job
+    found = [RunPath(path=path, role="shared") for path in cluster.shared]
+    if node.workdir:
+        found.append(RunPath(path=node.workdir, role="workdir"))
+    if job.checkpoints:
+        found.append(RunPath(path=job_path(node, job.checkpoints), role="checkpoints"))
+    found.append(RunPath(path=node.state or DEFAULT_STATE, role="state"))
+    found.extend(RunPath(path=job_path(node, need), role="needs") for need in job.needs)
+    return tuple(found)
+
+
+def job_path(node: Node, path: str) -> str:
+    """Return a path of the job, relative to its workdir; `~` is the home on the node."""
+    if path.startswith("~"):
+        return path
+    return posixpath.normpath(posixpath.join(node.workdir or "~", path))
+
+
+def share_of(cluster: Cluster, path: str) -> str | None:
+    """Return the innermost shared path that holds this one; None for a local path."""
+    normal = posixpath.normpath(path)
+    shares = [
+        share
+        for share in cluster.shared
+        if normal == posixpath.normpath(share)
+        or normal.startswith(posixpath.normpath(share).rstrip("/") + "/")
+    ]
+    return max(shares, key=len, default=None)
