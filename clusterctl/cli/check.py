@@ -20,21 +20,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_selection(parser)
     add_workdir(parser)
-    for flag, text in (("--only", "only these checks or areas"), ("--skip", "all but these")):
-        help_text = f"{text}, as storage,network.pairs"
+    for flag, text in (
+        ("--only", "only these checks or areas"),
+        ("--skip", "skip these checks or areas"),
+    ):
+        help_text = f"{text}, such as storage,network.pairs"
         parser.add_argument(flag, default=(), metavar="IDS", help=help_text)
     parser.add_argument(
-        "--deep", action="store_true", help="let the job's torch sum across the nodes too"
+        "--deep", action="store_true", help="also run an all-reduce with the job's torch"
     )
     parser.add_argument("--strict", action="store_true", help="a warning counts as a failure")
     parser.add_argument(
         "--accept-new", action="store_true", help="record the keys of hosts not known yet"
     )
-    parser.add_argument("--facts", type=Path, metavar="FILE", help="judge saved facts instead")
-    parser.add_argument("--save-facts", type=Path, metavar="FILE", help="save what was found")
-    parser.add_argument("--explain", metavar="ID", help="say what a check is for, and end")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write .html or .md too")
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parser.add_argument(
+        "--facts", type=Path, metavar="FILE", help="judge saved facts; connect to no node"
+    )
+    parser.add_argument(
+        "--save-facts", type=Path, metavar="FILE", help="save the facts of the nodes"
+    )
+    parser.add_argument("--explain", metavar="ID", help="explain a check and exit")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="also write a report as .html or .md"
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         metavar="SPEC|N",
-        help="only these nodes: names and ranges as gpu[02-04,07], or the first N",
+        help="only these nodes: names and ranges such as gpu[02-04,07], or the first N",
     )
     parser.add_argument("--exclude", metavar="SPEC", help="leave these nodes out")
 

@@ -26,7 +26,7 @@ from clusterctl.wire import plain
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_options(parser)
-    parser.epilog = "A command after -- is launched instead of the job's: -- train.py --lr 1e-4"
+    parser.epilog = "A command after -- replaces the job's: -- train.py --lr 1e-4"
 
 
 def run(args: argparse.Namespace) -> int:

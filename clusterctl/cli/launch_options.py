@@ -34,16 +34,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--launcher", choices=tuple(LAUNCHERS), help="what starts the ranks (default: the job's)")
     add("--exclude-unhealthy", action="store_true", help="leave out nodes that fail a check")
-    add("--gpus", type=_READERS["gpus"], metavar="N", help="GPUs to use on every node, at most")
+    add("--gpus", type=_READERS["gpus"], metavar="N", help="GPUs to use on every node at most")
     add(
         "--procs-per-node",
         type=_READERS["procs_per_node"],
         metavar="N",
-        help="ranks on every node, whatever its GPUs: 1 for a script that starts its own",
+        help="ranks on every node, however many GPUs it has; 1 if the script starts its own",
     )
     add_workdir(parser)
     add("--name", default="", help="a name of your own for the run")
-    add("--env", action="append", default=[], metavar="K=V", help="set for every rank; repeatable")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="environment variable of every rank; repeatable",
+    )
     add("--master-port", type=_READERS["master_port"], metavar="P", help="port of the rendezvous")
     add(
         "--max-restarts",
@@ -55,23 +61,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--start-timeout",
         type=_READERS["start_timeout"],
         metavar="S",
-        help="end it when ranks have not joined by then",
+        help="seconds until the run ends if not all ranks have joined",
     )
     add(
         "--lost-after",
         type=_READERS["lost_after"],
         metavar="S",
-        help="a node silent for so long is lost (15)",
+        help="seconds without a heartbeat until a node is lost (15)",
     )
-    add("--debug", action="store_true", help="NCCL and torch say all they can")
-    add("--detach", action="store_true", help="start it and do not follow")
+    add("--debug", action="store_true", help="set the debug variables of NCCL and torch")
+    add("--detach", action="store_true", help="start the run and do not follow it")
     add("--dry-run", action="store_true", help="print what would be started, and start nothing")
     add("--no-check", action="store_true", help="do not check the nodes first")
     add("--no-sync", action="store_true", help="do not mirror the current folder first")
     add("--delete", action="store_true", help=DELETE_HELP)
-    add("--force", action="store_true", help="launch in spite of checks that failed")
+    add("--force", action="store_true", help="launch even if checks failed")
     add("--accept-new", action="store_true", help="record the keys of hosts not known yet")
-    add("--json", action="store_true", help="print one JSON object a line")
+    add("--json", action="store_true", help="print one JSON object per line")
 
 
 def launch_flags(args: argparse.Namespace) -> LaunchFlags:

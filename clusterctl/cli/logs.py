@@ -22,16 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run(parser)
     add = parser.add_argument
-    add("-f", "--follow", action="store_true", help="go on until the run is over")
+    add("-f", "--follow", action="store_true", help="follow until the run is over")
     add("--node", metavar="SPEC", help="only these nodes: names and ranges")
-    add("--rank", metavar="RANKS", help="only these ranks, as 0-3,7")
-    add("-n", "--tail", type=whole(0), metavar="N", help="only the last N lines; -f goes on")
+    add("--rank", metavar="RANKS", help="only these ranks, such as 0-3,7")
+    add(
+        "-n",
+        "--tail",
+        type=whole(0),
+        metavar="N",
+        help="only the last N lines; with -f, then follow",
+    )
     add("--since", metavar="T", help="only lines since then: 90s, 10m, 2h, 1d, or an ISO time")
     add("--grep", metavar="RE", help="only lines that match")
     add("--timestamps", action="store_true", help="begin each line with its time, in UTC")
-    add("--raw", action="store_true", help="each line as it was: unfolded, without a prefix")
+    add(
+        "--raw", action="store_true", help="print lines as they were written: no prefix, not folded"
+    )
     add("--collect", type=Path, metavar="DIR", help="copy the logs to DIR/NODE/ instead")
-    add("--json", action="store_true", help="one JSON object a line")
+    add("--json", action="store_true", help="print one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,12 +18,12 @@ VERBS: dict[str, str] = {
     "check": "find over SSH what would break the run",
     "sync": "mirror the current folder to every node",
     "launch": "check, sync and start the job on every node, and follow it",
-    "resume": "launch the job again from a checkpoint that is proven complete",
-    "status": "say what a run is doing",
+    "resume": "launch the job again from a verified checkpoint",
+    "status": "show what a run is doing, or why it ended",
     "logs": "show the merged logs of a run",
-    "stop": "stop exactly this run and prove it gone",
+    "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
-    "forget": "drop the recorded host key of a host that was installed anew",
+    "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
 }
 """Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""

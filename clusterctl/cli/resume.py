@@ -1,4 +1,4 @@
-"""`clusterctl resume`: launch a run's job again from a checkpoint that is proven complete."""
+"""`clusterctl resume`: launch a run's job again from a checkpoint that is verified first."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=run_name,
         metavar="RUN",
-        help="the run to go on from; omitted: the newest",
+        help="the run to resume; omitted: the newest",
     )
     parser.add_argument(
-        "--checkpoint", required=True, metavar="PATH|latest", help="what to go on from"
+        "--checkpoint", required=True, metavar="PATH|latest", help="the checkpoint to resume from"
     )
     add_options(parser)
     parser.epilog = (
-        "Instead of the job's own, a command may come after --, with {checkpoint} in it."
+        "A command after -- replaces the job's; {checkpoint} in it is the checkpoint's path."
     )
 
 

@@ -1,4 +1,4 @@
-"""`clusterctl stop`: stop exactly this run, or all of the cluster's, and prove it gone."""
+"""`clusterctl stop`: stop one run or all, and verify that nothing is left."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.rpc import NodeError
-from clusterctl.verbs.stop import UNPROVEN
+from clusterctl.verbs.stop import UNVERIFIED
 from clusterctl.wire import SCHEMA, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run(parser)
-    parser.add_argument("--grace", type=seconds, metavar="S", help="seconds until KILL")
-    parser.add_argument("--all", action="store_true", help="every live run of the cluster")
+    parser.add_argument(
+        "--grace", type=seconds, metavar="S", help="seconds until SIGKILL (default: the job's)"
+    )
+    parser.add_argument("--all", action="store_true", help="stop every live run of the cluster")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop; 0 proven gone, 1 something is left, 3 not proven on some node."""
+    """Stop; 0 stopped and verified, 1 something is left, 3 not verified on some node."""
     if args.all and args.run:
         raise UsageError("wanted either RUN or --all, found both")
     screen = Screen()
@@ -53,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
     for trouble in silent:
         text = f"{trouble.message}: whether a run lives there is not known"
         screen.say(Notice(node=trouble.node, text=text, level="warning"))
-    codes = {result.exit_code for result in results} | ({UNPROVEN} if silent else set())
-    return next((code for code in (1, UNPROVEN) if code in codes), 0)
+    codes = {result.exit_code for result in results} | ({UNVERIFIED} if silent else set())
+    return next((code for code in (1, UNVERIFIED) if code in codes), 0)

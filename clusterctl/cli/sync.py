@@ -11,7 +11,7 @@ from clusterctl.cli.workdir_option import add_workdir, workdir_of
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 
-DELETE_HELP = "let the sync delete most of what it placed, or what the command needs"
+DELETE_HELP = "allow the sync to delete most of what it placed, or files that the command needs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

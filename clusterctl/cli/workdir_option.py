@@ -17,7 +17,7 @@ def add_workdir(parser: argparse.ArgumentParser) -> None:
         "--workdir",
         type=node_folder,
         metavar="DIR",
-        help="folder on the nodes to mirror the code to and run in, instead of the inventory's",
+        help="folder on the nodes that gets the code and runs it, instead of the inventory's",
     )
 
 

@@ -84,7 +84,7 @@ class TerminalDisplay:
         """Say nothing: a person reads the error itself."""
 
     def stopped(self, result: StopResult) -> None:
-        """Say on which nodes it is proven gone, and what is left."""
+        """Print on which nodes it is stopped and verified, and what is left."""
         show_stop(self.screen.err, result)
 
     def show(self, event: Event) -> None:

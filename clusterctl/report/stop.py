@@ -14,7 +14,7 @@ def show_stop(console: Console, result: StopResult) -> None:
     """Print what stopping came to."""
     gone = [node.node for node in result.nodes if node.gone]
     if gone:
-        console.print(safe_text(f"{result.run}: proven gone on {', '.join(gone)}"))
+        console.print(safe_text(f"{result.run}: stopped and verified on {', '.join(gone)}"))
     for node in result.nodes:
         for line in _trouble(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
@@ -22,7 +22,7 @@ def show_stop(console: Console, result: StopResult) -> None:
 
 def _trouble(node: StoppedNode) -> list[str]:
     """Say what is not as wished on a node."""
-    lines = [f"not proven: {node.failure}; run stop again"] if node.failure else []
+    lines = [f"not verified: {node.failure}; run stop again"] if node.failure else []
     lines += [
         f"still there: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
         for process in node.left[:_SHOWN]

@@ -190,7 +190,7 @@ def _steps(story: Story) -> None:
     story.type(Command(title="What became of it?", argv=["clusterctl", "status"]))
     story.type(
         Command(
-            title="The next day: go on from the newest checkpoint that is proven complete.",
+            title="The next day: resume from the newest complete checkpoint.",
             argv=["clusterctl", "resume", "--checkpoint", "latest"],
         )
     )

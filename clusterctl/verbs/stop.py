@@ -20,7 +20,7 @@ TICK = 0.5
 PATIENCE = 60.0
 """Seconds beyond the grace that a node may take for all of it, once it was reached."""
 
-GONE, LEFT, UNPROVEN = 0, 1, 3
+GONE, LEFT, UNVERIFIED = 0, 1, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,10 @@ class StopResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all proven gone; 1 something is left; 3 a node could not say, or strangers are left."""
+        """0 all verified; 1 something is left; 3 a node could not tell, or strangers are left."""
         if any(node.left or node.port_free is False for node in self.nodes):
             return LEFT
-        return GONE if all(node.gone for node in self.nodes) else UNPROVEN
+        return GONE if all(node.gone for node in self.nodes) else UNVERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def stop(
     *,
     grace: float | None = None,
     reason: str | None = None,
-    bars: bool = False,
+    prevent_start: bool = False,
     plan: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, StopResult]:
     """Ask the ranks as the job says, then TERM, then KILL the whole tree, and look that it is gone.
@@ -89,8 +89,8 @@ def stop(
         cluster: the nodes that ran it, and the job, which says how ranks are asked.
         grace: seconds until KILL; the job's own where None.
         reason: kept in the nodes' records; who asked where None.
-        bars: a part that has not begun yet never will, though its start is under way.
-        plan: of the run's record; by it a part is proven gone that has no folder on its node.
+        prevent_start: a node on which the start is still under way must not start the run.
+        plan: of the run's record; it tells what to verify on a node that has no folder of the run.
 
     Yields:
         `Stopping`.
@@ -101,7 +101,7 @@ def stop(
         "grace": seconds,
         "signal": told.signal,
         "file": told.file,
-        "bars": bars,
+        "bars": prevent_start,
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }
     planned = _planned(plan or {})

@@ -150,11 +150,11 @@ def _await_end(target: Target, played: Played, enough: Path) -> None:
 
 
 def _judge_proof(target: Target, played: Played) -> None:
-    """Judge what a `stop` says that has just ended: proven gone is gone."""
+    """Judge what a `stop` reports that has just ended: verified means that nothing is left."""
     if any(verb.ended and verb.status == 0 for verb in target.stops):
         for node in target.stage.nodes:
             left = target.stage.of_run(node, target.run)
-            played.wrong += [f"stop: proven gone, but there is {seen.argv[:120]}" for seen in left]
+            played.wrong += [f"stop: verified, but there is {seen.argv[:120]}" for seen in left]
 
 
 def _learn_stops(target: Target, played: Played) -> None:

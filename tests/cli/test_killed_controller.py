@@ -117,7 +117,7 @@ def test_a_run_of_the_master_alone_is_named_and_stopped(project: Project) -> Non
     assert f"the machine is busy: run {document['run']}" in refused.stderr
     stopped = project.run("stop")
     assert stopped.returncode == 0, stopped.stderr
-    assert f"{document['run']}: proven gone on node1, node2, node3" in stopped.stdout
+    assert f"{document['run']}: stopped and verified on node1, node2, node3" in stopped.stdout
     assert living(project, ("job.py", "-held-")) == []
 
     held[0].with_name(f"{project.placed.name}-held-released").touch()
@@ -140,7 +140,7 @@ def test_a_stop_that_was_cut_off_goes_on_and_is_hastened_by_the_next(project: Pr
     assert len(living(project, ("deaf.py",))) == 3
     answer = project.run("stop", run, "--grace", "0")
     assert answer.returncode == 0, answer.stderr
-    assert f"{run}: proven gone on node1, node2, node3" in answer.stdout
+    assert f"{run}: stopped and verified on node1, node2, node3" in answer.stdout
     assert living(project, ("deaf.py",)) == []
     assert project.status(run)["state"] == "stopped"
     for rank, written in enumerate(

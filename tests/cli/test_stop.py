@@ -40,7 +40,7 @@ def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
     monkeypatch.setattr(transport, "Pool", pool)
     assert main(["stop", "--all"]) == 3
     out, err = capsys.readouterr()
-    assert f"{RUN}: proven gone on a" in out
+    assert f"{RUN}: stopped and verified on a" in out
     assert "b: auth: Permission denied: whether a run lives there is not known" in err
     (asked,) = [request for _, request in pools[0].requests if request.op == "stop"]
     assert (asked.args["signal"], asked.args["file"], asked.args["grace"]) == (None, "STOP", 9.0)

@@ -23,7 +23,7 @@ def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
         failure="could not see whether its port is free",
     )
     assert shown(node) == [
-        "lab-1: a: not proven: could not see whether its port is free; run stop again",
+        "lab-1: a: not verified: could not see whether its port is free; run stop again",
         "lab-1: a: still there: pid 7 train.py: stuck in the kernel",
     ]
 
@@ -35,12 +35,12 @@ def test_who_has_the_port_is_named() -> None:
         StoppedNode(node="b", gone=True, port_free=True),
     )
     assert shown(*nodes) == [
-        "lab-1: proven gone on b",
+        "lab-1: stopped and verified on b",
         "lab-1: a: the master port is not free: pid 8 nc -l has it",
     ]
 
 
-def test_a_stranger_on_the_gpus_is_named_and_nothing_is_proven() -> None:
+def test_a_stranger_on_the_gpus_is_named_and_nothing_is_verified() -> None:
     why = "holds 10 MiB of GPU 0; not of the run's processes (a container?)"
     node = StoppedNode(
         node="a", gone=False, port_free=True, strangers=({"pid": 9, "cmd": "python", "why": why},)

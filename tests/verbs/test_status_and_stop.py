@@ -190,14 +190,14 @@ def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: float) -> None:
     cluster = replace(CLUSTER, job=Job(stop=Stop(grace=7.0, signal="USR1", file="STOP")))
     pool = FakePool(cluster, {name: {"stop": GONE} for name in "ab"})
-    finish(stop(pool, RUN, cluster, grace=grace, reason="a test", bars=True))
+    finish(stop(pool, RUN, cluster, grace=grace, reason="a test", prevent_start=True))
     orders = [request.args for _, request in pool.requests]
     asked = {"grace": told, "signal": "USR1", "file": "STOP", "reason": "a test", "bars": True}
     assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
     assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]
 
 
-def test_stop_is_proven_on_every_node() -> None:
+def test_stop_is_verified_on_every_node() -> None:
     seen, result = stopping(a=GONE, b=GONE)
     assert result.exit_code == 0
     assert {event.node for event in seen if isinstance(event, Stopping)} == {"a", "b"}
@@ -236,7 +236,7 @@ def test_an_operation_that_refuses_proves_nothing() -> None:
     assert (result.exit_code, result.nodes[1].failure) == (3, "no part here")
 
 
-def test_stop_on_a_node_that_does_not_answer_is_unproven() -> None:
+def test_stop_on_a_node_that_does_not_answer_is_unverified() -> None:
     _, result = stopping(a=GONE, b=DEAD)
     assert result.exit_code == 3
     assert "timeout" in result.nodes[1].failure

@@ -125,7 +125,7 @@ def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list
     names = frozenset(begun)
     part = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
     reason = "not every node could start its part"
-    ending = stop(nodes, run, part, grace=NO_GRACE, reason=reason, bars=True)
+    ending = stop(nodes, run, part, grace=NO_GRACE, reason=reason, prevent_start=True)
     try:
         result = drive(ending, lambda _event: None)
     except KeyboardInterrupt:
