@@ -1,9 +1,9 @@
-"""A hosts.yaml as plain values that remember their lines; nothing of it is executed or expanded.
+"""Parses a hosts.yaml into plain values and their line numbers; executes and expands nothing.
 
-Scalars stay the text that was typed: `no`, `1e-4` and `010` reach a command or a variable as
-they were written, and a field that wants a number reads it from the text. Unquoted text is
-`Plain`, so that `port: "22"` can be told from `port: 22`. Anchors, aliases and tags are refused,
-which leaves no way to write a small file that becomes a large one.
+Scalars stay the text that was typed: `no`, `1e-4` and `010` reach a command or a variable
+unchanged. A field that needs a number parses the text. Unquoted text is `Plain`, so that
+`port: "22"` differs from `port: 22`. Anchors, aliases and tags are refused, so that a small file
+cannot become a large one.
 """
 
 from __future__ import annotations
@@ -39,165 +39,126 @@ class Document:
     lines: dict[Path, int]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Open:
-    """A list or mapping whose end has not been read yet."""
-
-    value: list[object] | dict[str, object]
-    path: Path
-    key: str | None = None
-    """The key that waits for its value."""
-    again: bool = False
-    """The key was there before: its value is read past."""
-
-
 class _Refused(Exception):  # noqa: N818  (ends the reading, is never seen outside)
     """YAML that an inventory has no use for; reading on would make no sense."""
 
-    def __init__(self, *, wanted: str, found: str) -> None:
+    def __init__(self, event: yaml.Event, *, wanted: str, found: str) -> None:
         super().__init__(wanted, found)
+        self.line = _line(event)
         self.wanted = wanted
         self.found = found
 
 
 def read_yaml(text: str, problems: Problems) -> Document | None:
-    """Parse YAML; what is wrong goes to `problems`.
+    """Parse YAML; add what is wrong to `problems`.
 
     Returns:
-        The document, or None where the text is no YAML or holds nothing.
+        The document, or None if the text is not YAML or empty.
     """
-    builder = _Builder(problems)
-    line = 1
+    parser = _Parser(text, problems)
     try:
-        loader = yaml.SafeLoader(text)
-        while loader.check_event():
-            event = loader.get_event()  # type: ignore[no-untyped-call]
-            line = event.start_mark.line + 1
-            builder.take(event, line)
+        value = parser.document()
     except yaml.MarkedYAMLError as error:
         _explain(error, text, problems)
         return None
     except _Refused as refused:
-        problems.add((), wanted=refused.wanted, found=printable(refused.found), line=line)
+        found = printable(refused.found)
+        problems.add((), wanted=refused.wanted, found=found, line=refused.line)
         return None
-    if builder.document is None or builder.document.value is None:
+    if value is None:
         problems.add((), wanted="an inventory", found="an empty file", line=1)
         return None
-    return builder.document
+    return Document(value=value, lines=parser.lines)
 
 
-class _Builder:
-    """Builds the values from the parser's events, without recursion."""
+class _Parser:
+    """Builds values from the events of PyYAML; `DEPTH_LIMIT` bounds the recursion."""
 
-    def __init__(self, problems: Problems) -> None:
-        self.document: Document | None = None
+    def __init__(self, text: str, problems: Problems) -> None:
+        self.lines: dict[Path, int] = {}
+        self._loader = yaml.SafeLoader(text)
         self._problems = problems
-        self._lines: dict[Path, int] = {}
-        self._stack: list[_Open] = []
 
-    def take(self, event: yaml.Event, line: int) -> None:
-        """Take one event of the parser.
+    def document(self) -> object:
+        """Return the value of the only document; None if there is none.
 
         Raises:
-            _Refused: nothing that an inventory can hold.
+            MarkedYAMLError: the text is not YAML.
+            _Refused: an inventory cannot hold it.
         """
-        match event:
-            case yaml.DocumentStartEvent() if self.document is not None:
-                raise _Refused(wanted="one document", found="a second one")
-            case yaml.AliasEvent():
-                raise _Refused(wanted=_NO_NAMES, found=f"the alias *{event.anchor}")
-            case yaml.ScalarEvent():
-                _check_properties(event)
-                self._take_scalar(_scalar(event), line)
-            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                _check_properties(event)
-                if self._wants_key():
-                    raise _Refused(wanted="a word as key", found="a list or mapping")
-                if len(self._stack) >= DEPTH_LIMIT:
-                    raise _Refused(wanted=f"at most {DEPTH_LIMIT} levels", found="more")
-                self._put({} if isinstance(event, yaml.MappingStartEvent) else [], line)
-            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                self._stack.pop()
-            case _:
-                pass
+        self._next()  # the start of the stream
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            return None
+        value = self._value(self._next(), ())
+        self._next()  # the end of the document
+        after = self._next()
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise _Refused(after, wanted="one document", found="a second one")
+        return value
 
-    def _take_scalar(self, value: str | None, line: int) -> None:
-        if self._wants_key():
-            self._take_key("" if value is None else str(value), line)
-        else:
-            self._put(value, line)
+    def _next(self) -> yaml.Event:
+        event: yaml.Event = self._loader.get_event()  # type: ignore[no-untyped-call]
+        return event
 
-    def _wants_key(self) -> bool:
-        return (
-            bool(self._stack)
-            and isinstance(self._stack[-1].value, dict)
-            and self._stack[-1].key is None
-        )
+    def _value(self, event: yaml.Event, path: Path) -> object:
+        self.lines.setdefault(path, _line(event))
+        _check_properties(event)
+        if isinstance(event, yaml.ScalarEvent):
+            return _scalar(event)
+        if len(path) >= DEPTH_LIMIT:
+            raise _Refused(event, wanted=f"at most {DEPTH_LIMIT} levels", found="more")
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(path)
+        items: list[object] = []
+        while not isinstance(item := self._next(), yaml.SequenceEndEvent):
+            items.append(self._value(item, (*path, len(items))))
+        return items
 
-    def _take_key(self, key: str, line: int) -> None:
-        top = self._stack[-1]
-        path = (*top.path, key)
-        top.key = key
-        top.again = path in self._lines
-        if top.again:
-            found = f"it again (first at {self._problems.place(self._lines[path])})"
-            self._problems.add(path, wanted="each key once", found=found, line=line)
-        self._lines.setdefault(path, line)
-
-    def _put(self, value: object, line: int) -> None:
-        """Hang a value where it belongs, and open it when it is a list or mapping."""
-        path: Path = ()
-        if not self._stack:
-            self.document = Document(value=value, lines=self._lines)
-        else:
-            top = self._stack[-1]
-            if isinstance(top.value, list):
-                path = (*top.path, len(top.value))
-                top.value.append(value)
-            else:
-                assert top.key is not None
-                path = (*top.path, top.key)
-                if top.again:
-                    # A path that nothing else has, so that what is inside is not found again, too.
-                    path = (*path, len(self._lines))
-                else:
-                    top.value[top.key] = value
-                top.key = None
-        self._lines.setdefault(path, line)
-        if isinstance(value, (dict, list)):
-            self._stack.append(_Open(value=value, path=path))
+    def _mapping(self, path: Path) -> dict[str, object]:
+        mapping: dict[str, object] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            _check_properties(event)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _Refused(event, wanted="a word as key", found="a list or mapping")
+            key = str(_scalar(event) or "")
+            inner, line = (*path, key), _line(event)
+            if key in mapping:
+                found = f"it again (first at {self._problems.place(self.lines[inner])})"
+                self._problems.add(inner, wanted="each key once", found=found, line=line)
+            self.lines.setdefault(inner, line)
+            value = self._value(self._next(), inner)
+            mapping.setdefault(key, value)
+        return mapping
 
 
-def _check_properties(
-    event: yaml.ScalarEvent | yaml.MappingStartEvent | yaml.SequenceStartEvent,
-) -> None:
+def _line(event: yaml.Event) -> int:
+    assert event.start_mark is not None
+    return event.start_mark.line + 1
+
+
+def _check_properties(event: yaml.Event) -> None:
+    if isinstance(event, yaml.AliasEvent):
+        raise _Refused(event, wanted=_NO_NAMES, found=f"the alias *{event.anchor}")
+    assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
     if event.anchor is not None:
-        raise _Refused(wanted=_NO_NAMES, found=f"the anchor &{event.anchor}")
+        raise _Refused(event, wanted=_NO_NAMES, found=f"the anchor &{event.anchor}")
     if event.tag is not None and event.tag not in _STR_TAGS:
         tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-        raise _Refused(wanted="a plain value", found=f"the tag {tag}")
+        raise _Refused(event, wanted="a plain value", found=f"the tag {tag}")
 
 
 def _scalar(event: yaml.ScalarEvent) -> str | None:
-    if event.style is not None or event.tag is not None:
-        return _whole_characters(event.value)
-    return None if event.value in _NULLS else Plain(event.value)
-
-
-def _whole_characters(text: str) -> str:
-    """Join the halves that JSON writes for one character, as in a pair of surrogate escapes.
-
-    Raises:
-        _Refused: a half stands alone.
-    """
+    if event.style is None and event.tag is None:
+        return None if event.value in _NULLS else Plain(event.value)
+    # JSON writes one character as a pair of surrogate escapes: join the two.
     try:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        return str(event.value).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
-        raise _Refused(wanted="text", found="half a character") from error
+        raise _Refused(event, wanted="text", found="half a character") from error
 
 
 def _explain(error: yaml.MarkedYAMLError, text: str, problems: Problems) -> None:
-    """Say what stopped the parser; its usual two causes have words of their own."""
+    """Report what stopped the parser; the two usual causes have messages of their own."""
     lines = text.splitlines()
     tabs = [number for number, line in enumerate(lines, 1) if _TAB_INDENT.match(line)]
     mark = error.problem_mark or error.context_mark

@@ -5,17 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 import yaml
 
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.ranges import folds
 
+_FLAGS_ONLY = frozenset({"args_for", "start_timeout", "lost_after", "debug"})
+"""Fields of `Job` that only the command line sets."""
+
 
 def dump(cluster: Cluster) -> str:
-    """Return the YAML of a cluster: what is not the default, neighbours folded into ranges.
+    """Return the YAML of a cluster: values that are not the default, neighbors folded into ranges.
 
-    The master comes first, so that none needs to say so.
+    The master comes first, so no entry needs `master: true`.
     """
     workdirs = {node.workdir for node in cluster.nodes}
     workdir = workdirs.pop() if len(workdirs) == 1 else None
@@ -38,7 +42,7 @@ def _written(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _block(key: str, value: object) -> str:
-    """Write one key of the top: its items a line each, what is inside them in one line."""
+    """Write one top-level key, each of its items on one line."""
     if isinstance(value, list):
         return f"{key}:\n" + "".join(f"  - {flow(item)}\n" for item in value)
     if isinstance(value, dict):
@@ -54,7 +58,7 @@ def flow(value: object) -> str:
 
 
 def _entries(nodes: Sequence[Node], *, common_workdir: str | None) -> Iterator[object]:
-    """Yield the items of `nodes`; neighbours with the same settings share one."""
+    """Yield the items of `nodes`; neighbors with the same settings share one."""
 
     def shared(node: Node) -> tuple[dict[str, object], bool]:
         # An entry has an address for each of its hosts, or none.
@@ -77,14 +81,9 @@ def _entry(host: str, address: str | None, settings: dict[str, object]) -> objec
 
 
 def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
-    """Return what an entry says beside its host and address."""
-    ssh = node.ssh
+    """Return what an entry sets beside its host and address."""
     return {
-        "user": ssh.user,
-        "port": ssh.port,
-        "identity": ssh.identity,
-        "jump": ssh.jump,
-        "via": None if ssh.via == Ssh().via else ssh.via,
+        **_changed(node.ssh, Ssh()),
         "gpus": node.gpus,
         "procs": node.procs,
         "python": node.python,
@@ -94,30 +93,16 @@ def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
 
 
 def _job(job: Job) -> dict[str, object]:
-    stop: dict[str, object] = {}
-    if job.stop != Stop():
-        stop = _written(
-            {
-                "signal": job.stop.signal,
-                "file": job.stop.file,
-                "grace": job.stop.grace,
-                "failure_grace": job.stop.failure_grace,
-                "leftovers": job.stop.leftovers,
-            }
-        )
-    return _written(
-        {
-            "launcher": None if job.launcher == Job().launcher else job.launcher,
-            "launcher_args": list(job.launcher_args),
-            "procs_per_node": job.procs_per_node,
-            "command": list(job.command),
-            "env": dict(job.env),
-            "env_from": list(job.env_from),
-            "env_init": job.env_init,
-            "needs": list(job.needs),
-            "check": list(job.check),
-            "checkpoints": job.checkpoints,
-            "resume_args": list(job.resume_args),
-            "stop": stop,
-        }
-    )
+    section = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in _changed(job, Job()).items()
+        if name not in _FLAGS_ONLY
+    }
+    stop = _written(_changed(job.stop, Stop()))
+    return _written({**section, "env": dict(job.env), "stop": stop})
+
+
+def _changed(value: Ssh | Job | Stop, default: Ssh | Job | Stop) -> dict[str, object]:
+    """Return the fields that differ from the defaults."""
+    values = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: one for name, one in values.items() if one != getattr(default, name)}

@@ -1,8 +1,8 @@
-"""Host ranges: `gpu[02-04,07]` to names and back.
+"""Expands host ranges such as `gpu[02-04,07]` into names, and folds names into ranges.
 
-A list is names separated by commas; a name may hold brackets, each a list of numbers and of
-ranges of numbers. A range keeps the zeros of its first number (`[08-10]` is 08, 09, 10), and
-several brackets multiply, the last one fastest. `expand(fold(names)) == names` for any names
+A list is names separated by commas. A name may hold brackets, each a list of numbers and of
+ranges of numbers. A range keeps the zeros of its first number (`[08-10]` is 08, 09, 10). Several
+brackets multiply, the last one fastest. `expand_hosts(fold_hosts(names)) == names` for any names
 without brackets, commas and spaces.
 """
 
@@ -10,24 +10,31 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator
 
 LIMIT = 4096
-"""Names that one expression may stand for; more is a slip of the hand."""
+"""Names that one expression may stand for; more is a typo."""
 
 _DIGITS = 9
 """Digits of a number in brackets; longer ones are left as text when folding."""
 
 _NUMBER = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 _SPLIT = re.compile(r"([0-9]+)")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_PART = re.compile(r"((?:[^,\[]|\[[^\]]*\])*),")
+"""Text up to a comma outside brackets."""
+
+_Numbers = tuple[range, int]
+"""The numbers of one range, and the digits to which zeros pad them."""
 
 
 class BadRange(ValueError):  # noqa: N818  (named for what was written)
     """The expression is not a list of names and ranges."""
 
     def __init__(self, *, wanted: str, found: str) -> None:
-        """Keep both halves apart for messages that show a place between them."""
+        """Keep both halves apart, for messages that show a place between them."""
         super().__init__(f"wanted {wanted}, found {found}")
         self.wanted = wanted
         self.found = found
@@ -40,10 +47,13 @@ def expand_hosts(text: str) -> tuple[str, ...]:
         BadRange: it is malformed, reversed, or stands for more than `LIMIT` names.
     """
     parts = [_pieces(part) for part in _split(text)]
-    total = sum(math.prod(sum(len(r) for r in ranges) for _, ranges in part) for part in parts)
+    total = sum(
+        math.prod(sum(len(numbers) for numbers, _ in bracket) for bracket in brackets)
+        for _, brackets in parts
+    )
     if total > LIMIT:
         raise BadRange(wanted=f"at most {LIMIT} names", found=f'{total} in "{text}"')
-    return tuple(name for part in parts for name in _product(part))
+    return tuple(name for part in parts for name in _product(*part))
 
 
 def fold_hosts(names: Iterable[str]) -> str:
@@ -73,68 +83,23 @@ def folds(names: Iterable[str]) -> Iterator[tuple[str, int]]:
         yield _fold_run(run, place), len(run)
 
 
-class _Numbers:
-    """The numbers of one range, with the zeros of the first."""
-
-    def __init__(self, first: str, last: str) -> None:
-        self._values = range(int(first), int(last) + 1)
-        self._width = len(first) if first[0] == "0" else 0
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[str]:
-        return (str(value).zfill(self._width) for value in self._values)
-
-
-class _Nothing:
-    """What stands behind the last bracket of a name: one empty text."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("",))
-
-
-_Piece = tuple[str, list["_Numbers | _Nothing"]]
-
-
-def _split(text: str) -> Iterator[str]:
-    """Yield the parts between the commas outside brackets."""
-    depth = start = 0
-    for at, char in enumerate(text):
-        if char == "[":
-            depth += 1
-        elif char == "]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            yield _part(text[start:at], text)
-            start = at + 1
-        if depth not in (0, 1):
-            raise BadRange(wanted="brackets in pairs, as in gpu[01-04]", found=f'"{text}"')
-    if depth:
+def _split(text: str) -> list[str]:
+    """Split at the commas outside brackets."""
+    outside = _BRACKET.sub("", text)
+    if outside.count("[") == 1 and "]" not in outside:
         raise BadRange(wanted="a closing ]", found=f'"{text}"')
-    yield _part(text[start:], text)
-
-
-def _part(part: str, text: str) -> str:
-    part = part.strip()
-    if not part:
+    if set(outside) & set("[]"):
+        raise BadRange(wanted="brackets in pairs, as in gpu[01-04]", found=f'"{text}"')
+    parts = [part.strip() for part in _PART.findall(text + ",")]
+    if not all(parts):
         raise BadRange(wanted="a name on each side of a comma", found=f'"{text}"')
-    return part
+    return parts
 
 
-def _pieces(part: str) -> list[_Piece]:
-    """Take `a[1-2]b` apart into literals, each with the numbers that follow it."""
-    pieces: list[_Piece] = []
-    rest = part
-    while "[" in rest:
-        literal, _, rest = rest.partition("[")
-        inside, _, rest = rest.partition("]")
-        pieces.append((literal, [_numbers(item, part) for item in inside.split(",")]))
-    pieces.append((rest, [_Nothing()]))
-    return pieces
+def _pieces(part: str) -> tuple[list[str], list[list[_Numbers]]]:
+    """Split `a[1-2]b` into its literals and the numbers in each bracket between them."""
+    literals, insides = _BRACKET.split(part)[::2], _BRACKET.findall(part)
+    return literals, [[_numbers(item, part) for item in inside.split(",")] for inside in insides]
 
 
 def _numbers(item: str, part: str) -> _Numbers:
@@ -147,17 +112,24 @@ def _numbers(item: str, part: str) -> _Numbers:
         )
     if int(last) < int(first):
         raise BadRange(wanted=f"the smaller number first: {last}-{first}", found=f'"{part}"')
-    width = len(first) if first[0] == "0" else 0
+    width = _width(first)
     if last != str(int(last)).zfill(width):
         raise BadRange(wanted="as many digits in the last as in the first", found=f'"{part}"')
-    return _Numbers(first, last)
+    return range(int(first), int(last) + 1), width
 
 
-def _product(pieces: list[_Piece]) -> Iterator[str]:
+def _width(first: str) -> int:
+    """Return how many digits a range pads its numbers to: those of a first one with zeros."""
+    return len(first) if first[0] == "0" else 0
+
+
+def _product(literals: list[str], brackets: list[list[_Numbers]]) -> Iterator[str]:
     choices = [
-        [literal + number for numbers in ranges for number in numbers] for literal, ranges in pieces
+        [str(number).zfill(width) for numbers, width in bracket for number in numbers]
+        for bracket in brackets
     ]
-    return ("".join(choice) for choice in itertools.product(*choices))
+    for chosen in itertools.product(*choices):
+        yield "".join(map(operator.add, literals, (*chosen, "")))
 
 
 def _one_difference(one: list[str], other: list[str]) -> int | None:
@@ -189,5 +161,4 @@ def _fold_run(run: list[list[str]], place: int | None) -> str:
 
 def _next(first: str, last: str) -> str:
     """Return the text that would go on the range from `first` to `last`."""
-    width = len(first) if first[0] == "0" else 0
-    return str(int(last) + 1).zfill(width)
+    return str(int(last) + 1).zfill(_width(first))
