@@ -20,7 +20,8 @@ from rich.console import Console
 from clusterctl.checks.all import every_check
 from clusterctl.checks.machines import SKEW_FAIL_S
 from clusterctl.checks.registry import SSH
-from clusterctl.facts.document import DocumentError, from_document
+from clusterctl.facts.document import from_document
+from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import ConnectResult, NodeFacts, PairwiseFacts, SshStatus
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.report.check import print_check

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.document import DocumentError, from_document, to_document
+from clusterctl.facts.document import from_document, to_document
+from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import (
     Clock,
     Gpu,

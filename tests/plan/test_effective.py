@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.errors import UsageError
+from clusterctl.facts.from_json import from_json
 from clusterctl.facts.nodefacts import Gpu, Gpus, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.preflight.check import CheckOptions, judge
-from clusterctl.verbs.runs import cluster_record
+from clusterctl.wire import plain
 from tests.plan.conftest import node
 
 LAB = Cluster(
@@ -56,7 +57,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
 def test_arguments_of_a_launcher_are_not_anothers_and_come_back_with_it() -> None:
     direct = effective(LAB, Options(launcher="direct"))
     assert direct.job.args == ()
-    kept = cluster_record.cluster_from_document(cluster_record.cluster_document(direct))
+    kept = from_json(Cluster, plain(direct), "cluster")
     assert effective(kept, Options()).job.args == ()
     again = effective(kept, Options(launcher="torchrun"))
     assert again.job == LAB.job
@@ -95,7 +96,7 @@ def test_nodes_are_judged_by_the_gpus_asked_for(gpus: int, found: int, status: s
 
 def test_a_record_keeps_it_whole() -> None:
     wanted = effective(LAB, Options(gpus=4, env=(("C", "1"),), workdir="/other", debug=True))
-    assert cluster_record.cluster_from_document(cluster_record.cluster_document(wanted)) == wanted
+    assert from_json(Cluster, plain(wanted), "cluster") == wanted
 
 
 def test_restarts_are_refused_by_a_launcher_that_cannot() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.document import DocumentError, from_document, to_document
+from clusterctl.facts.document import from_document, to_document
+from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import NodeFacts
 
 

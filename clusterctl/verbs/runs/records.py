@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from clusterctl.errors import ClusterError
+from clusterctl.facts.from_json import from_json, type_hints
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.options import Options
 from clusterctl.state_folder import VARIABLE, state_folder
@@ -30,8 +31,7 @@ from clusterctl.verbs.response_schema import (
     RECORDED_RESUME,
     schema_error,
 )
-from clusterctl.verbs.runs import cluster_record, run_id
-from clusterctl.verbs.runs.type_check import fits, hints
+from clusterctl.verbs.runs import run_id
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -61,25 +61,25 @@ class RunRecord:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {
-            "schema": SCHEMA,
-            **{name: plain(getattr(self, name)) for name in self.__slots__ if name != "cluster"},
-            "cluster": cluster_record.cluster_document(self.cluster),
-        }
+        return {"schema": SCHEMA, **plain(self)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `document` gave, keys of other versions left out.
+        """Read what `document` gave, this version or another one.
 
         Raises:
-            Exception: it is damaged.
+            ValueError: it is damaged.
         """
-        known = {name: document[name] for name in cls.__slots__ if name in document}
-        known["cluster"] = cluster_record.cluster_from_document(document["cluster"])
-        known["findings"] = tuple(document.get("findings", ()))
-        record = cls(**known)
-        if not (record.cluster.nodes and fits(record, cls) and _fits_within(record)):
-            raise ValueError("expected a run's record, found other values in it")
+        record: Self = from_json(cls, document, "record")
+        if not record.cluster.nodes:
+            raise ValueError("expected a run's record, found one without nodes")
+        for name, hint in {**type_hints(Options), "name": str}.items():
+            if record.options.get(name) is not None:
+                from_json(hint, record.options[name], f"record.options.{name}")
+        plan_error = schema_error(record.plan, RECORDED_PLAN)
+        error = plan_error or schema_error(record.resumed or {}, RECORDED_RESUME)
+        if error:
+            raise ValueError(f"expected a run's record, found one where {error}")
         return record
 
 
@@ -119,7 +119,7 @@ class Records:
         document = _read(self.folder(cluster, run) / "record.json")
         try:
             record = RunRecord.from_document(document) if document else None
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except ValueError:
             return None
         # Its name is part of commands to type: nothing but its folder's, and one without quotes.
         if record is None or (record.cluster.name, record.run) != (cluster, run):
@@ -185,19 +185,6 @@ class Records:
 
     def _folders(self) -> list[Path]:
         return [path for path in self.root.glob("*/*") if (path / "record.json").is_file()]
-
-
-def _fits_within(record: RunRecord) -> bool:
-    """Tell whether what verbs read in a record's tables is as they expect it."""
-    options = {name: value for name, value in record.options.items() if value is not None}
-    return (
-        not schema_error(record.plan, RECORDED_PLAN)
-        and (record.resumed is None or not schema_error(record.resumed, RECORDED_RESUME))
-        and fits(options.get("name", ""), str)
-        and all(
-            fits(options[name], kind) for name, kind in hints(Options).items() if name in options
-        )
-    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,77 @@
+"""Builds frozen dataclasses from JSON by their annotations; the inverse of `wire.plain`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_LARGEST = 1 << 64
+"""No value that clusterctl writes is larger."""
+
+
+class DocumentError(ValueError):
+    """The JSON does not match the annotations; `str()` names the place."""
+
+
+def from_json(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (any annotation)
+    """Build a value of the annotated type `wanted`; unknown keys of objects are ignored.
+
+    Raises:
+        DocumentError: the value is of another type.
+    """
+    origin, inner = get_origin(wanted), get_args(wanted)
+    if wanted is Any or (value is None and NoneType in inner):
+        return value
+    if origin in {Union, UnionType}:
+        return from_json(next(arm for arm in inner if arm is not NoneType), value, where)
+    if dataclasses.is_dataclass(wanted):
+        return _object(wanted, value, where)
+    if origin is tuple:
+        return _tuple(inner, value, where)
+    if wanted is float and type(value) is int and abs(value) < _LARGEST:
+        return float(value)
+    if origin is Literal:
+        fits = value in inner
+    elif origin is not None:
+        fits = isinstance(value, origin)
+    else:
+        fits = type(value) is wanted
+    is_number = isinstance(value, (int, float))
+    if not fits or (is_number and not -_LARGEST < value < _LARGEST):  # type: ignore[operator]
+        name = getattr(wanted, "__name__", str(wanted))
+        raise DocumentError(f"{where}: wanted {name}, found {value!r}")
+    return value
+
+
+def _tuple(arms: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise DocumentError(f"{where}: wanted a list, found {value!r}")
+    if arms[-1] is Ellipsis:
+        arms = arms[:1] * len(value)
+    if len(arms) != len(value):
+        raise DocumentError(f"{where}: wanted {len(arms)} values, found {len(value)}")
+    pairs = enumerate(zip(arms, value, strict=True))
+    return tuple(from_json(arm, item, f"{where}[{i}]") for i, (arm, item) in pairs)
+
+
+def _object(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (a class)
+    if not isinstance(value, Mapping):
+        raise DocumentError(f"{where}: wanted an object, found {value!r}")
+    fields = {
+        name: from_json(hint, value[name], f"{where}.{name}")
+        for name, hint in type_hints(wanted).items()
+        if name in value
+    }
+    try:
+        return wanted(**fields)
+    except (TypeError, ValueError) as error:
+        raise DocumentError(f"{where}: {error}") from error
+
+
+@cache
+def type_hints(kind: type) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields."""
+    return get_type_hints(kind)
