@@ -64,7 +64,7 @@ class Sockets:
         with self._sockets[node].makefile("rb") as stream:
             while (message := read_message(stream)) is not None:
                 yield message
-        yield Reply(node=node, state="ok", phase="answer")
+        yield Reply(node=node)
 
 
 def make_cluster(nodes: int) -> Cluster:

@@ -9,13 +9,21 @@ ClusterError                 1   something was not as wished
 ├── LaunchRefused          125   clusterctl ended it before the job could run
 └── Interrupted            130   the person ended it, and this became of what was begun
 
-What happened on one node is not an exception but a value (`transport.interface.Reply`): one
-dead node never hides the others.
+`NodeError` is not in the tree: a verb goes on without the node that failed. Transport raises it,
+and it becomes a value in that node's reply.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from clusterctl.safe_text import printable_words
+
+OPERATION = "operation"
+"""The phase of an error that the node's operation answers."""
+FOLLOW = "follow"
+"""The phase of a node that is not tried any more."""
 
 
 class ClusterError(Exception):
@@ -74,3 +82,64 @@ class Interrupted(ClusterError):  # noqa: N818  (the person's own wish, not a fa
 
     exit_code = 130
     by: ClassVar[str] = "stop"
+
+
+class NodeError(Exception):
+    """Why one node failed; raised in transport, and a value in verbs."""
+
+    def __init__(
+        self,
+        state: str,
+        phase: str,
+        message: str = "",
+        hint: str = "",
+        *,
+        node: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep what happened.
+
+        Args:
+            state: transport's `State`, or the kind of error that the operation names.
+            phase: where it ended: config, resolve, connect, jump, banner, kex, hostkey, auth, open,
+                exec, answer; or `OPERATION`, or `FOLLOW`.
+            message: the words of the server, of this system or of the operation.
+            hint: the command to type next.
+            node: the inventory's node name; empty until it is known.
+            details: all that an operation says of its error.
+        """
+        self.state = state
+        self.phase = phase
+        self.message = message if phase == OPERATION else printable_words(message)
+        self.hint = hint
+        self.node = node
+        self.details = details or {}
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        """Return what is shown: `state (phase): message`, or the message if it says all."""
+        if self.phase in {OPERATION, FOLLOW}:
+            return self.message
+        where = f" ({self.phase})" if self.phase not in {"", self.state} else ""
+        return self.state + where + (f": {self.message}" if self.message else "")
+
+    @property
+    def answered(self) -> bool:
+        """The node answered: its operation refused."""
+        return self.phase == OPERATION
+
+    @property
+    def advice(self) -> str:
+        """What is shown, with the hint."""
+        return f"{self}; hint: {self.hint}" if self.hint else str(self)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            "node": self.node,
+            "kind": self.state,
+            "message": str(self),
+            "hint": self.hint,
+            "answered": self.answered,
+            "details": dict(self.details),
+        }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from clusterctl.errors import CouldNotTell
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.sync.mirror import Placement
 from clusterctl.transport.fanout import MultiStream, Start
@@ -50,7 +50,7 @@ class FakeCall(Call):
         """Return the given failure, or ok."""
         if isinstance(self._answer, Reply):
             return replace(self._answer, messages=())
-        return Reply(node=self.node.name, state="ok", phase="answer")
+        return Reply(node=self.node.name)
 
     def close(self) -> None:
         """Note that it was closed."""
@@ -64,7 +64,7 @@ class StreamedCall(Call):
         """Keep the iterator."""
         self.node = node
         self._items = items
-        self._reply = Reply(node=node.name, state="lost", phase="answer")
+        self._reply = Reply.failed(node.name, NodeError("lost", "answer"))
 
     def messages(self) -> Iterator[Message]:
         """Yield the messages."""
@@ -137,7 +137,7 @@ class FakePool:
         """Yield ok for each node that has answers."""
         for node in self.cluster.nodes:
             if node.name in self._answers:
-                yield Reply(node=node.name, state="ok", phase="auth")
+                yield Reply(node=node.name)
             else:
                 yield _absent(node.name)
 
@@ -199,4 +199,4 @@ class FakePool:
 
 
 def _absent(name: str) -> Reply:
-    return Reply(node=name, state="unreachable", phase="connect", words="no answer is given")
+    return Reply.failed(name, NodeError("unreachable", "connect", "no answer is given"))

@@ -16,7 +16,8 @@ import train
 FOLDERS = [Path(clusterctl.__file__).parent, Path(train.__file__).parent]
 
 ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
+    "safe_text": set(),
+    "errors": {"safe_text"},
     "wire": set(),
     "node": {"wire"},
     "facts": {"wire"},
@@ -26,8 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"network", "facts", "inventory", "wire", "errors"},
     "logs": {"facts", "wire"},
     "state_folder": set(),
-    "transport": {"inventory", "wire", "errors", "node", "state_folder"},
-    "sync": {"transport", "inventory", "wire", "errors", "node"},
+    "transport": {"inventory", "wire", "errors", "safe_text", "node", "state_folder"},
+    "sync": {"transport", "inventory", "wire", "errors", "safe_text", "node"},
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
         "checks", "plan", "logs", "transport",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from clusterctl.errors import CouldNotTell
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.wire import Message
@@ -16,7 +18,7 @@ HELLO = Request(op="hello", args={"n": 1})
 
 
 def test_answers_lists_functions_and_failures() -> None:
-    lost = Reply(node="b", state="lost", phase="answer", messages=(Message({"half": 1}),))
+    lost = replace(Reply.failed("b", NodeError("lost", "answer")), messages=(Message({"half": 1}),))
     answers: Answers = {
         "a": {"hello": lambda request: [Message({"first": 1}), Message({"got": request.args})]},
         "b": {"hello": lost},

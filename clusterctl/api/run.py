@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.errors import CouldNotTell, NotEnded
+from clusterctl.errors import CouldNotTell, NodeError, NotEnded
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
 from clusterctl.logs.sanitize import printable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clusterctl.verbs.checkpoints.choose import ListedCheckpoint
     from clusterctl.verbs.launch.run_monitor import RunMonitor
     from clusterctl.verbs.launch.run_result import RunResult
-    from clusterctl.verbs.rpc import NodeError
     from clusterctl.verbs.runs.run_status import RunStatus
     from clusterctl.verbs.stop import StopResult
 
@@ -139,7 +138,7 @@ class Run:
         )
         troubles = yield from map_events(steps, _lines)
         if troubles:
-            words = (f"{trouble.node}: {trouble.message}" for trouble in troubles.values())
+            words = (f"{trouble.node}: {trouble}" for trouble in troubles.values())
             raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(words))
 
     def _log_events(

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
 from clusterctl.api.run import OnEvent, Run, warn
-from clusterctl.errors import UsageError
+from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.select import named
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.launch.launch import LaunchOptions
-    from clusterctl.verbs.rpc import NodeError
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Pruned
     from clusterctl.verbs.sync.sync import SyncResult

@@ -10,14 +10,12 @@ from clusterctl.api.session import Session
 from clusterctl.cli.arg_types import whole
 from clusterctl.cli.inventory_option import add_inventory
 from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
-from clusterctl.errors import UsageError
+from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_pruned, show_runs
 from clusterctl.verbs.events import Notice
-from clusterctl.verbs.rpc import NodeError
 from clusterctl.verbs.runs.prune import KEPT
 from clusterctl.verbs.runs.records import Records
-from clusterctl.wire import SCHEMA, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     pruned = session.prune(keep=args.prune)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, **plain(pruned)}, indent=1))
+        print(json.dumps(pruned.document(), indent=1))
     else:
         show_pruned(screen, pruned)
     return _told(screen, pruned.troubles)
@@ -69,5 +67,5 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
 def _told(screen: Screen, troubles: Iterable[NodeError]) -> int:
     """Say which nodes could not be asked; return the exit code."""
     for trouble in troubles:
-        screen.say(Notice(node=trouble.node, text=trouble.message, level="warning"))
+        screen.say(Notice(node=trouble.node, text=str(trouble), level="warning"))
     return EXIT_SILENT if troubles else 0

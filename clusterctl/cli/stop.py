@@ -8,11 +8,10 @@ from contextlib import ExitStack
 
 from clusterctl.cli.arg_types import seconds
 from clusterctl.cli.run_option import add_run, open_run, open_session
-from clusterctl.errors import UsageError
+from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.events import Notice
-from clusterctl.verbs.rpc import NodeError
 from clusterctl.verbs.stop import UNVERIFIED
 from clusterctl.wire import SCHEMA, plain
 
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
     for trouble in silent:
-        text = f"{trouble.message}: whether a run lives there is not known"
+        text = f"{trouble}: whether a run lives there is not known"
         screen.say(Notice(node=trouble.node, text=text, level="warning"))
     codes = {result.exit_code for result in results} | ({UNVERIFIED} if silent else set())
     return next((code for code in (1, UNVERIFIED) if code in codes), 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterctl.errors import NodeError
 from clusterctl.logs.first_cause import signal_name
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import LinePrinter
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import LogLines, NodeBack, NodeLost
 from clusterctl.verbs.logs import Collected
-from clusterctl.verbs.rpc import NodeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class EventPrinter:
     def tell(self, troubles: Mapping[str, NodeError]) -> None:
         """Say which nodes could not be read."""
         for trouble in troubles.values():
-            self.screen.say(Notice(node=trouble.node, text=trouble.message, level="warning"))
+            self.screen.say(Notice(node=trouble.node, text=str(trouble), level="warning"))
 
 
 def sentence_of(event: Mapping[str, object]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.node.mirror.tree_hash import path_text
-from clusterctl.transport.transport_error import printable_words
+from clusterctl.safe_text import printable_words
 
 DIFF_LIMIT = 16 * 1024 * 1024
 """Bytes of uncommitted changes that are kept for the record."""

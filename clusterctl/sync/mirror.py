@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from clusterctl.errors import NodeError
 from clusterctl.node.mirror.tree_hash import decode_listing, path_text
 from clusterctl.sync.local_copy import copy
 from clusterctl.sync.rsync import PushResult, push
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.interface import Call, Connection, Reply, Request
-from clusterctl.transport.transport_error import TransportError
 from clusterctl.wire import BODY_LIMIT, Message
 
 ALIVE_SECONDS = 5.0
@@ -87,11 +87,11 @@ def mirror(connection: Connection, placement: Placement, folder: ControlFolder) 
         folder: a private one with a short path.
 
     Raises:
-        TransportError: the way broke.
+        NodeError: the way broke.
     """
     name = connection.node.name
     if placement.together is not None and not placement.together.enter(name):
-        return Reply(node=name, state="ok", messages=(Message({"aborted": True, "end": True}),))
+        return Reply(node=name, messages=(Message({"aborted": True, "end": True}),))
     call = connection.call(placement.request)
     with contextlib.closing(call):
         messages = call.messages()
@@ -117,8 +117,8 @@ def mirror(connection: Connection, placement: Placement, folder: ControlFolder) 
         if paths:
             try:
                 done = bring(connection, placement, paths, folder, _beating(call))
-            except TransportError as failure:
-                return failure.reply(name)
+            except NodeError as failure:
+                return Reply.failed(name, failure)
             pushed = {"code": done.code, "words": done.words}
         finished = _all_have_theirs(call, placement)
         call.send(Message({"sent": len(paths)} if finished else {"abort": True}))
@@ -129,7 +129,7 @@ def needed(plan: Message, placement: Placement) -> list[bytes]:
     """Return the paths that a node asks for.
 
     Raises:
-        TransportError: one is none of the sync's: it could be any file here; or they are too many.
+        NodeError: one is none of the sync's: it could be any file here; or they are too many.
     """
     count = plan.head.get("need")
     paths = _paths(plan)[:count] if isinstance(count, int) else []
@@ -137,7 +137,7 @@ def needed(plan: Message, placement: Placement) -> list[bytes]:
     if foreign:
         shown = ", ".join(repr(path_text(path)) for path in foreign[:3])
         words = f"asked for {len(foreign)} files that are not part of the sync: {shown}"
-        raise TransportError("bad-output", "answer", words, _FOREIGN)
+        raise NodeError("bad-output", "answer", words, _FOREIGN)
     return paths
 
 
@@ -151,12 +151,12 @@ def _paths(plan: Message) -> list[bytes]:
     """Return all paths of a plan: those that are needed, then those that would be taken away.
 
     Raises:
-        TransportError: they are too many to be true.
+        NodeError: they are too many to be true.
     """
     count = plan.body.count(b"\0")
     if count > PATHS_LIMIT:
         words = f"a plan of {count:,} paths: expected at most {PATHS_LIMIT:,}"
-        raise TransportError("bad-output", "answer", words, _MANY)
+        raise NodeError("bad-output", "answer", words, _MANY)
     return plan.body.split(b"\0")[:-1]
 
 
@@ -170,7 +170,7 @@ def bring(
     """Bring files to a node; `alive` is called every few seconds meanwhile.
 
     Raises:
-        TransportError: the way broke.
+        NodeError: the way broke.
     """
     source, workdir, temporary = placement.source, placement.workdir, placement.temporary
     if connection.node.local:
@@ -226,9 +226,7 @@ def _ended(call: Call, messages: Iterator[Message], **more: object) -> Reply:
     last = next(messages, None)
     if last is not None:
         if "end" not in last.head:
-            raise TransportError(
-                "bad-output", "answer", "it sent more messages than a sync expects"
-            )
+            raise NodeError("bad-output", "answer", "it sent more messages than a sync expects")
         last = Message({**last.head, **more})
         for _ in messages:
             pass  # nothing follows; the call's end is what `reply` waits for

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.errors import ClusterError
+from clusterctl.errors import ClusterError, NodeError
+from clusterctl.safe_text import printable_words
 from clusterctl.sync import rsync_shim
 from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.control_master import RSYNC
 from clusterctl.transport.interface import Connection, Request
 from clusterctl.transport.stream import ExitInfo, Stream
-from clusterctl.transport.transport_error import TransportError, printable_words
 
 IO_SECONDS = 60
 """rsync gives up after so long without a byte; so do we."""
@@ -66,7 +66,7 @@ def push(
         alive: called every few seconds meanwhile.
 
     Raises:
-        TransportError: the way broke.
+        NodeError: the way broke.
         ClusterError: there is no rsync here.
     """
     if shutil.which("rsync") is None:
@@ -143,7 +143,7 @@ class _Outcome:
 
     errors: bytes = b""
     code: int = 0
-    failure: TransportError | None = None
+    failure: NodeError | None = None
 
 
 def _carry(
@@ -161,7 +161,7 @@ def _carry(
             outcome.errors = ending.errors
             # None: killed, or its status was not told.
             outcome.code = status = _KILLED if ending.exit_code is None else ending.exit_code
-        except TransportError as failed:
+        except NodeError as failed:
             outcome.failure = failed
             status = 1
         with contextlib.suppress(OSError):
@@ -189,13 +189,13 @@ def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int
         first = next(call.messages(), None)
         if first is None:
             reply = call.reply()
-            raise TransportError(reply.state, reply.phase, reply.words, reply.hint)
+            raise reply.error or NodeError("bad-output", "answer", "it ended without an answer")
         error = first.head.get("error")
         if isinstance(error, dict):
             words = str(error.get("message") or "rsync cannot be started there")
-            raise TransportError("bad-output", "exec", words, "install rsync on the node")
+            raise NodeError("bad-output", "exec", words, "install rsync on the node")
         if not first.head.get("exec"):
-            raise TransportError("bad-output", "answer", "rsync was not started there")
+            raise NodeError("bad-output", "answer", "rsync was not started there")
         received, stream = call.take_over()
         source, sink = pipes
         up = threading.Thread(target=_send, args=(os.dup(source), stream), daemon=True)
@@ -233,6 +233,6 @@ def _receive(received: bytes, stream: Stream, sink: int) -> None:
         return  # rsync has what it wants
     except TimeoutError as error:
         words = f"rsync on the node was silent for {IO_SECONDS} s"
-        raise TransportError("timeout", "answer", words) from error
+        raise NodeError("timeout", "answer", words) from error
     except OSError as error:
-        raise TransportError("lost", "answer", str(error)) from error
+        raise NodeError("lost", "answer", str(error)) from error

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, cast
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import agent
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.stream import ExitInfo, Stream
-from clusterctl.transport.transport_error import TransportError, unexpected_error
+from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
 
 NOISE_LIMIT = 4 * 1024 * 1024
@@ -48,7 +49,7 @@ class AgentCall(Call):
         self._place = 0
         """How many of the bytes received were read."""
         self._answering = False
-        self._failure: TransportError | None = None
+        self._failure: NodeError | None = None
         self._done = False
         self._sending = threading.Lock()
         self._mute = False
@@ -77,8 +78,8 @@ class AgentCall(Call):
         except CutFrame:
             self._failure = self._ended_early()
         except BadFrame as error:
-            self._failure = TransportError("bad-output", "answer", f"not ours: {error}", _FOREIGN)
-        except TransportError as failure:
+            self._failure = NodeError("bad-output", "answer", f"not ours: {error}", _FOREIGN)
+        except NodeError as failure:
             self._failure = failure
 
     def send(self, message: Message) -> None:
@@ -100,11 +101,11 @@ class AgentCall(Call):
         """Say how the call ended."""
         seconds = time.monotonic() - self._began
         if self._failure is not None:
-            return self._failure.reply(self.node.name, seconds=seconds)
+            return Reply.failed(self.node.name, self._failure, seconds=seconds)
         if not self._done:
-            failure = TransportError("lost", "answer", "the call was given up before its answer")
-            return failure.reply(self.node.name, seconds=seconds)
-        return Reply(node=self.node.name, state="ok", phase="answer", seconds=seconds)
+            failure = NodeError("lost", "answer", "the call was given up before its answer")
+            return Reply.failed(self.node.name, failure, seconds=seconds)
+        return Reply(node=self.node.name, seconds=seconds)
 
     def close(self) -> None:
         """Give the channel up."""
@@ -134,7 +135,7 @@ class AgentCall(Call):
                 raise self._ended_early()
             if "crash" in message.head:
                 logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
-                raise TransportError("bad-output", "answer", str(message.head["crash"]), _REPORT)
+                raise NodeError("bad-output", "answer", str(message.head["crash"]), _REPORT)
             if "beat" not in message.head:
                 return message
 
@@ -148,7 +149,7 @@ class AgentCall(Call):
             if len(self._buffer) > NOISE_LIMIT:
                 hint = "make the login shell's start files silent where they have no terminal"
                 words = f"more than {NOISE_LIMIT} bytes before the agent's answer"
-                raise TransportError("bad-output", "exec", words, hint)
+                raise NodeError("bad-output", "exec", words, hint)
         if found:
             logger.debug("%s: the login shell printed %d bytes", self.node.name, found)
         self._place = found + len(self._marker)
@@ -171,37 +172,37 @@ class AgentCall(Call):
                 words = f"no sign of life for {patience:.0f} s"
             if not self._answering and self._buffer:
                 words += f"; its login shell said: {self._buffer[-200:]!r}"
-            raise TransportError("timeout", phase, words, _frozen(self.node)) from error
+            raise NodeError("timeout", phase, words, _frozen(self.node)) from error
         except OSError as error:
-            raise TransportError("lost", "answer", str(error), _reachable(self.node)) from error
+            raise NodeError("lost", "answer", str(error), _reachable(self.node)) from error
 
-    def _never_began(self) -> TransportError:
+    def _never_began(self) -> NodeError:
         """Say why the command ended before the agent spoke."""
         ending = self._stream.ending()
         if not ending.connected:
             words = ending.cause or "the connection broke"
-            return TransportError("lost", "exec", words, _reachable(self.node))
+            return NodeError("lost", "exec", words, _reachable(self.node))
         said = ending.errors.strip() or self._buffer.strip()
         if ending.exit_code == agent.NO_PYTHON:
             hint = "install Python 3.9 or newer there, or set `python` in the inventory"
-            return TransportError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
+            return NodeError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
         words = f"the login shell ended ({_status(ending)}) before the agent could speak"
         if said:
             words += ": " + said[-300:].decode("utf-8", "backslashreplace")
         hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
-        return TransportError("bad-output", "exec", words, hint)
+        return NodeError("bad-output", "exec", words, hint)
 
-    def _ended_early(self) -> TransportError:
+    def _ended_early(self) -> NodeError:
         """Say why the answers ended before the last one."""
         ending = self._stream.ending()
         if not ending.connected:
             words = ending.cause or "the connection broke"
-            return TransportError("lost", "answer", words, _reachable(self.node))
+            return NodeError("lost", "answer", words, _reachable(self.node))
         words = f"the agent ended ({_status(ending)}) before its last answer"
         if ending.errors.strip():
             words += ": " + ending.errors[-300:].decode("utf-8", "backslashreplace")
         hint = f"was it killed for want of memory? try: ssh {self.node.host} dmesg"
-        return TransportError("lost", "answer", words, hint)
+        return NodeError("lost", "answer", words, hint)
 
 
 _FOREIGN = "does a login shell's start file leave something running that prints later?"
@@ -234,7 +235,7 @@ class PendingCall(Call):
 
         Args:
             node: where.
-            start: opens the call; may raise `TransportError`, which becomes the call's reply.
+            start: opens the call; may raise `NodeError`, which becomes the call's reply.
             ended: hears the call's reply.
         """
         self._ended = ended
@@ -242,7 +243,7 @@ class PendingCall(Call):
         self._call: Call | None = None
         self._ready = False
         """What waited was sent, so that messages go straight to the call."""
-        self._failure: TransportError | None = None
+        self._failure: NodeError | None = None
         self._waiting: list[Message] = []
         self._due: float | None = None
         """What was said of the next answer before the call was open."""
@@ -282,7 +283,7 @@ class PendingCall(Call):
             reply = self._call.reply()
         else:
             assert self._failure is not None, "opening gives a call or a failure"
-            reply = self._failure.reply(self.node.name)
+            reply = Reply.failed(self.node.name, self._failure)
         if self._ended is not None:
             self._ended(reply)
         return reply
@@ -302,7 +303,7 @@ class PendingCall(Call):
                 seconds = self._due
             if seconds is not None:
                 call.set_deadline(seconds)
-        except TransportError as failure:
+        except NodeError as failure:
             self._failure = failure
         except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)
             self._failure = unexpected_error(self.node.name, error)

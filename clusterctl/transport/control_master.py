@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.errors import CouldNotTell
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.transport.host_keys import tell_accepted
 from clusterctl.transport.interface import State, Timeouts
 from clusterctl.transport.known_hosts import KnownHosts, fingerprint
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
 from clusterctl.transport.stream import Errors
-from clusterctl.transport.transport_error import TransportError, translated
+from clusterctl.transport.translate_errors import translated
 
 PREFIX = "cctl-"
 """Of the folders with sockets, before the number of the process that made them."""
@@ -104,7 +104,7 @@ class ControlFolder:
         """Return a master whose socket will be in the folder; it ends with the folder.
 
         Raises:
-            TransportError: the folder is closed.
+            NodeError: the folder is closed.
         """
         # The name is short and nobody else has had it, for hosts' names may be long.
         master = ControlMaster(self.path / f"m{next(self._numbers)}", destination)
@@ -117,13 +117,11 @@ class ControlFolder:
         """The folder.
 
         Raises:
-            TransportError: it is closed; its verb was interrupted meanwhile.
+            NodeError: it is closed; its verb was interrupted meanwhile.
         """
         with self._lock:
             if self._closed:
-                raise TransportError(
-                    "lost", "connect", "the connections of this command are closed"
-                )
+                raise NodeError("lost", "connect", "the connections of this command are closed")
             if self._path is None:
                 parent = _parent()
                 _sweep(Path(parent))
@@ -193,7 +191,7 @@ class ControlMaster:
         """Connect and log in.
 
         Raises:
-            TransportError: it did not come to that.
+            NodeError: it did not come to that.
         """
         argv = [
             *("ssh", "-M", "-N", "-T", "-a", "-x", "-S", str(self.control)),
@@ -209,10 +207,10 @@ class ControlMaster:
         ]
         if shutil.which("ssh") is None:
             hint = "install OpenSSH's client (openssh-client)"
-            raise TransportError("unreachable", "config", "there is no ssh on this machine", hint)
+            raise NodeError("unreachable", "config", "there is no ssh on this machine", hint)
         with self._lock, translated("connect", self.target):
             if self._ended:
-                raise TransportError("lost", "connect", "given up")
+                raise NodeError("lost", "connect", "given up")
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
                 stdin=subprocess.PIPE,
@@ -233,7 +231,7 @@ class ControlMaster:
                 raise self.failure(self.said() or f"ssh ended ({self._process.returncode})")
             if time.monotonic() > deadline:
                 words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.said()}"
-                raise TransportError("timeout", "connect", words)
+                raise NodeError("timeout", "connect", words)
             time.sleep(POLL_SECONDS)
 
     @property
@@ -259,14 +257,14 @@ class ControlMaster:
         said = b"" if self._errors is None else self._errors.read()
         return said.decode("utf-8", "backslashreplace")
 
-    def failure(self, words: str, *, phase: str = "connect") -> TransportError:
+    def failure(self, words: str, *, phase: str = "connect") -> NodeError:
         """Return the failure that ssh's words mean."""
         for pattern, state in _WORDS:
             if re.search(pattern, words, re.IGNORECASE):
                 named = phase if state in {"refused", "unreachable"} else state
                 hint = _HINTS.get(state, f"try: ssh {self.target} true")
-                return TransportError(state, named, _short(words), hint.format(target=self.target))
-        return TransportError("lost", phase, _short(words), f"try: ssh {self.target} true")
+                return NodeError(state, named, _short(words), hint.format(target=self.target))
+        return NodeError("lost", phase, _short(words), f"try: ssh {self.target} true")
 
     def end(self) -> None:
         """Let it end; does not wait for that."""

@@ -12,6 +12,7 @@ import shlex
 import threading
 from pathlib import Path
 
+from clusterctl.errors import NodeError
 from clusterctl.state_folder import state_folder
 from clusterctl.transport.known_hosts import (
     KnownHosts,
@@ -22,7 +23,6 @@ from clusterctl.transport.known_hosts import (
     record,
 )
 from clusterctl.transport.ssh_config import Endpoint
-from clusterctl.transport.transport_error import TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class HostKeyVerifier:
         """Accept a host's key, or not.
 
         Raises:
-            TransportError: it is unknown, changed or revoked.
+            NodeError: it is unknown, changed or revoked.
         """
         name = name_of(endpoint.key_name, endpoint.port)
         shown = f"{key_type} {fingerprint(blob)}"
@@ -114,17 +114,13 @@ class HostKeyVerifier:
             if known.has_authority(name):
                 words += "; a @cert-authority line is for this host, but only OpenSSH can use it"
                 hint += " (or set `via: openssh`)"
-            raise TransportError("hostkey", "hostkey", words, hint)
+            raise NodeError("hostkey", "hostkey", words, hint)
         if judged.verdict == "changed":
             words = f"the host key of {name} is not the recorded one ({judged.where}): now {shown}"
-            raise TransportError(
-                "hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where)
-            )
+            raise NodeError("hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where))
         if judged.verdict == "revoked":
             words = f"the host key of {name} is revoked ({judged.where}): {shown}"
-            raise TransportError(
-                "hostkey", "hostkey", words, "do not use this host before you know why"
-            )
+            raise NodeError("hostkey", "hostkey", words, "do not use this host before you know why")
 
     def _accept(self, name: str, key_type: str, blob: bytes) -> None:
         try:
@@ -132,7 +128,7 @@ class HostKeyVerifier:
         except OSError as error:
             words = f"the host key of {name} cannot be recorded: {self.own_file}: {error.strerror}"
             hint = f"make {state_folder()} writable, or set CLUSTERCTL_STATE to a folder that is"
-            raise TransportError("hostkey", "hostkey", words, hint) from error
+            raise NodeError("hostkey", "hostkey", words, hint) from error
         line = KnownHostsLine(hosts=name, key_type=key_type, blob=blob, where=str(self.own_file))
         for known in self._known.values():
             known.add(line)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.wire import Message
 
 State = Literal[
-    "ok",
     "unreachable",  # no route, no answer, name unknown
     "refused",  # the host answers, the port does not
     "auth",
@@ -45,21 +45,26 @@ class Reply:
 
     node: str
     """The inventory's node name."""
-    state: State
-    phase: str = ""
-    """Where it ended: config, resolve, connect, jump, banner, kex, hostkey, auth, open, exec,
-    answer."""
-    words: str = ""
-    """The server's or the system's own words, safe to print."""
-    hint: str = ""
-    """The command to type next."""
+    error: NodeError | None = None
+    """Why the call did not come to its end."""
     messages: tuple[Message, ...] = ()
     seconds: float = 0.0
+
+    @classmethod
+    def failed(cls, node: str, error: NodeError, *, seconds: float = 0.0) -> Reply:
+        """Return the reply of a node that failed; another node may have failed the same way."""
+        own = NodeError(error.state, error.phase, error.message, error.hint, node=node)
+        return cls(node=node, error=own, seconds=seconds)
 
     @property
     def ok(self) -> bool:
         """The call came to its end; what it found is in `messages`."""
-        return self.state == "ok"
+        return self.error is None
+
+    @property
+    def state(self) -> str:
+        """`ok`, or how it failed."""
+        return self.error.state if self.error else "ok"
 
     @property
     def last(self) -> Message:
@@ -128,7 +133,7 @@ class Connection(ABC):
         """Start an operation of the agent on the node; `timeout` is for the whole of it.
 
         Raises:
-            Failed: no channel could be opened; `pool` turns it into the node's reply.
+            NodeError: no channel could be opened; `pool` turns it into the node's reply.
         """
 
     @abstractmethod

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from clusterctl.errors import NodeError
 from clusterctl.transport.control_master import ControlFolder, ControlMaster, HostKeyPolicy
 from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.ssh_config import Endpoint
-from clusterctl.transport.transport_error import TransportError
 
 ENDING_SECONDS = 1.0
 """How long a program may take to end once its bytes have."""
@@ -29,13 +29,13 @@ ENDING_SECONDS = 1.0
 class ProxySocket(NoDelaySocket):
     """Our end of a socket pair; at the other end a program carries the bytes on."""
 
-    explain: Callable[[str], TransportError]
+    explain: Callable[[str], NodeError]
     ended: threading.Event
     words: str
     """What the program wrote to stderr, once it has ended."""
 
     @classmethod
-    def start(cls, argv: list[str], explain: Callable[[str], TransportError]) -> ProxySocket:
+    def start(cls, argv: list[str], explain: Callable[[str], NodeError]) -> ProxySocket:
         """Start the program; it ends when the socket is closed.
 
         Args:
@@ -66,7 +66,7 @@ class ProxySocket(NoDelaySocket):
         threading.Thread(target=wait, name="way", daemon=True).start()
         return found
 
-    def failure(self) -> TransportError | None:
+    def failure(self) -> NodeError | None:
         """Return why the program gave up; None while it runs or where it said nothing."""
         if not self.ended.wait(ENDING_SECONDS) or not self.words.strip():
             return None
@@ -91,7 +91,7 @@ class JumpHost:
         words = [word.replace("%", "%%") for word in self.master.argv()]
         return f"{shlex.join([*words[:-2], '-W'])} '[%h]:%p' {shlex.join(words[-2:])}"
 
-    def failure(self, target: str, words: str) -> TransportError:
+    def failure(self, target: str, words: str) -> NodeError:
         """Return why a way through it was not opened.
 
         Args:
@@ -107,7 +107,7 @@ class JumpHost:
         told = f"{target} through {self.jump}: "
         if len(reasons) > 1:
             told += f"one of: {'; '.join(sorted(reasons))}"
-            return TransportError("unreachable", "jump", told, f"try: {_typed(self.jump)}")
+            return NodeError("unreachable", "jump", told, f"try: {_typed(self.jump)}")
         return self.master.failure(told + (reasons.pop() if reasons else words), phase="jump")
 
 
@@ -124,7 +124,7 @@ class JumpHosts:
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._gates: dict[str, JumpHost | TransportError] = {}
+        self._gates: dict[str, JumpHost | NodeError] = {}
 
     def refresh(self) -> None:
         """Try those again that could not be reached."""
@@ -135,7 +135,7 @@ class JumpHosts:
         """Open a way to a node through jump hosts.
 
         Raises:
-            TransportError: a jump host cannot be reached.
+            NodeError: a jump host cannot be reached.
         """
         gate = self.open(endpoint, jump)
         argv = gate.argv(endpoint.hostname, str(endpoint.port))
@@ -145,7 +145,7 @@ class JumpHosts:
         """Log in to jump hosts, each through the one before it, and return the last.
 
         Raises:
-            TransportError: one of them cannot be reached.
+            NodeError: one of them cannot be reached.
         """
         with self._lock:
             opening = self._opening.setdefault(jump, threading.Lock())
@@ -157,10 +157,10 @@ class JumpHosts:
             if gate is None:
                 try:
                     gate = self._log_in(endpoint, jump)
-                except TransportError as failure:
+                except NodeError as failure:
                     gate = failure
                 self._gates[jump] = gate
-        if isinstance(gate, TransportError):
+        if isinstance(gate, NodeError):
             raise gate
         return gate
 
@@ -180,14 +180,14 @@ class JumpHosts:
         master = self._folder.master(destination)
         try:
             master.open(options, timeouts=self._timeouts)
-        except TransportError as failure:
+        except NodeError as failure:
             master.close()
             if before is not None and failure.state in {"lost", "unreachable"}:
-                failure = before.failure(last, failure.words)
-            words, hint = f"jump host {last}: {failure.words}", failure.hint
+                failure = before.failure(last, failure.message)
+            words, hint = f"jump host {last}: {failure.message}", failure.hint
             if hint.startswith("try: "):
                 hint = f"try: {_typed(jump)}"
-            raise TransportError(failure.state, "jump", words, hint) from None
+            raise NodeError(failure.state, "jump", words, hint) from None
         self._policy.tell_accepted(master)
         return JumpHost(jump=jump, master=master)
 
@@ -202,9 +202,9 @@ def run_proxy_command(endpoint: Endpoint) -> ProxySocket:
     """Open a way to a node through ssh_config's ProxyCommand."""
     command = f"exec {endpoint.proxy_command}"
 
-    def explain(words: str) -> TransportError:
+    def explain(words: str) -> NodeError:
         hint = "correct ProxyCommand in ssh_config"
-        return TransportError("lost", "jump", f"{endpoint.target}: ProxyCommand: {words}", hint)
+        return NodeError("lost", "jump", f"{endpoint.target}: ProxyCommand: {words}", hint)
 
     # The person's own shell line of ssh_config, which says that a shell runs it.
     return ProxySocket.start([os.environ.get("SHELL", "/bin/sh"), "-c", command], explain)

@@ -10,7 +10,7 @@ from clusterctl.transport import agent
 from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.interface import Call, Connection, Request, Timeouts
 from clusterctl.transport.stream import ProcessStream
-from clusterctl.transport.transport_error import translated
+from clusterctl.transport.translate_errors import translated
 
 
 class LocalConnection(Connection):

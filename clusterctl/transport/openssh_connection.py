@@ -5,7 +5,9 @@ One ControlMaster a node; every call is a session through it.
 
 from __future__ import annotations
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
+from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
 from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.control_master import ControlFolder, ControlMaster, HostKeyPolicy
@@ -13,7 +15,7 @@ from clusterctl.transport.interface import Call, Connection, Request, Timeouts
 from clusterctl.transport.jump_hosts import JumpHosts
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import ExitInfo, ProcessStream
-from clusterctl.transport.transport_error import TransportError, printable_words, translated
+from clusterctl.transport.translate_errors import translated
 
 SSH_FAILED = 255
 """ssh's own exit status for anything that went wrong with the connection."""
@@ -70,7 +72,7 @@ def connect(
     Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
 
     Raises:
-        TransportError: it did not come to that.
+        NodeError: it did not come to that.
     """
     options = policy.options(endpoint.known_hosts)
     settings = (
@@ -88,10 +90,10 @@ def connect(
     master = folder.master(["--", node.host])
     try:
         master.open(options, timeouts=timeouts)
-    except TransportError as failure:
+    except NodeError as failure:
         master.close()
         if gate is not None and failure.state in {"lost", "unreachable"}:
-            raise gate.failure(endpoint.target, failure.words) from None
+            raise gate.failure(endpoint.target, failure.message) from None
         raise
     policy.tell_accepted(master)
     return OpensshConnection(node, master, timeouts)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import paramiko
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
+from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
 from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.host_keys import HostKeyVerifier
@@ -22,7 +24,7 @@ from clusterctl.transport.keys import Keyring, Offer
 from clusterctl.transport.paramiko_stream import ChannelStream
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import Stream
-from clusterctl.transport.transport_error import TransportError, printable_words, translated
+from clusterctl.transport.translate_errors import translated
 
 BANNER_TRIES = 5
 """A server that drops us before its banner is at MaxStartups, which passes."""
@@ -88,7 +90,7 @@ class ParamikoConnection(Connection):
         """Start a command on a channel of its own.
 
         Raises:
-            TransportError: the server opens no channel.
+            NodeError: the server opens no channel.
         """
         with _paramiko_translated("open", self.endpoint.target, self.transport):
             channel = self.transport.open_session(timeout=self._timeouts.handshake)
@@ -126,7 +128,7 @@ def connect(
         slots: how many may be logging in at this endpoint at once.
 
     Raises:
-        TransportError: it did not come to that.
+        NodeError: it did not come to that.
     """
     offer = keyring.offer(endpoint)
     attempt = 0
@@ -140,9 +142,9 @@ def connect(
                 except BaseException:
                     transport.close()
                     raise
-        except TransportError as failure:
+        except NodeError as failure:
             dropped = failure.state == "lost" and failure.phase == "banner"
-            if not dropped or attempt == BANNER_TRIES or _PENALTY in failure.words:
+            if not dropped or attempt == BANNER_TRIES or _PENALTY in failure.message:
                 raise
             time.sleep(random.uniform(0.1, 1) * RETRY_SECONDS * 2**attempt)  # noqa: S311  (jitter)
         else:
@@ -190,7 +192,7 @@ def _negotiate(
     if not done:
         words = f"{endpoint.target}: connected, then silent for {timeouts.handshake:.0f} s"
         hint = "is it sshd that listens there, and is the host overloaded?"
-        raise TransportError("timeout", phase, words, hint)
+        raise NodeError("timeout", phase, words, hint)
     if not transport.is_active():
         raise _broken(endpoint, transport, sock, phase)
     if "Group" in transport.key_exchange or "Gex" in transport.key_exchange:
@@ -210,7 +212,7 @@ def _ordered(offered: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
 
 def _broken(
     endpoint: Endpoint, transport: paramiko.Transport, sock: socket.socket, phase: str
-) -> TransportError:
+) -> NodeError:
     """Say why the handshake broke, in the server's own words where it had some."""
     if isinstance(sock, ProxySocket) and (failure := sock.failure()):
         return failure
@@ -218,20 +220,20 @@ def _broken(
     said = printable_words(getattr(sock, "first_bytes", b"")) if phase == "banner" else ""
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         hint = "update the server, or say `via: openssh`"
-        return TransportError("refused", phase, f"{endpoint.target}: {error}", hint)
+        return NodeError("refused", phase, f"{endpoint.target}: {error}", hint)
     if said and "SSH-" not in said and _PENALTY not in said and "MaxStartups" not in said:
         hint = "is it sshd that listens on this port?"
-        return TransportError("bad-output", phase, f"{endpoint.target}: it said: {said}", hint)
+        return NodeError("bad-output", phase, f"{endpoint.target}: it said: {said}", hint)
     words = said or "the server closed the connection" + (f" ({error})" if str(error or "") else "")
     hint = "sshd there is at its limits (MaxStartups, PerSourcePenalties); see its log"
-    return TransportError("lost", phase, f"{endpoint.target}: {words}", hint)
+    return NodeError("lost", phase, f"{endpoint.target}: {words}", hint)
 
 
 def _log_in(endpoint: Endpoint, transport: _Transport, offer: Offer) -> None:
     """Offer the keys, one after the other.
 
     Raises:
-        TransportError: none opens.
+        NodeError: none opens.
     """
     tried: list[str] = []
     allowed = ["publickey"]
@@ -256,7 +258,7 @@ def _log_in(endpoint: Endpoint, transport: _Transport, offer: Offer) -> None:
 
 def _not_let_in(
     endpoint: Endpoint, offer: Offer, tried: Sequence[str], *, allowed: Sequence[str], farewell: str
-) -> TransportError:
+) -> NodeError:
     """Return the failure of a login: what was offered, what could not be, what to do."""
     words = f"{endpoint.user}@{endpoint.target}: "
     if farewell:
@@ -276,7 +278,7 @@ def _not_let_in(
     if "publickey" not in allowed:
         words += f"; it asks for {', '.join(allowed)}"
         hint = "use a key, or set `via: openssh` if OpenSSH can log in without asking"
-    return TransportError("auth", "auth", words, hint)
+    return NodeError("auth", "auth", words, hint)
 
 
 def _accepts(endpoint: Endpoint, transport: paramiko.Transport, key: paramiko.PKey) -> bool:
@@ -303,15 +305,15 @@ def _accepts(endpoint: Endpoint, transport: paramiko.Transport, key: paramiko.PK
 
 @contextlib.contextmanager
 def _paramiko_translated(phase: str, target: str, transport: paramiko.Transport) -> Iterator[None]:
-    """Turn what paramiko raises into `TransportError`, with the host attached."""
+    """Turn what paramiko raises into `NodeError`, with the host attached."""
     try:
         with translated(phase, target):
             yield
     except paramiko.ChannelException as error:
         hint = "sshd there allows too few sessions (MaxSessions), or no commands"
-        raise TransportError("refused", phase, f"{target}: {error.text}", hint) from error
+        raise NodeError("refused", phase, f"{target}: {error.text}", hint) from error
     except paramiko.SSHException as error:
         if not transport.is_active():
-            raise TransportError("lost", phase, f"{target}: {error}") from error
+            raise NodeError("lost", phase, f"{target}: {error}") from error
         state: State = "timeout" if "imeout" in str(error) else "lost"
-        raise TransportError(state, phase, f"{target}: {error}") from error
+        raise NodeError(state, phase, f"{target}: {error}") from error

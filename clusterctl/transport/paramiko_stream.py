@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import paramiko
 
+from clusterctl.safe_text import printable_words
 from clusterctl.transport.stream import EXIT_PATIENCE, ExitInfo, Stream
-from clusterctl.transport.transport_error import printable_words
 
 RECEIVE_SIZE = 1 << 21
 """Bytes taken from paramiko at once, all that its window holds; it moves what it keeps."""

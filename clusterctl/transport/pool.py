@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.connector import IMPORTING, Connector
@@ -22,7 +22,7 @@ from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.fanout import MultiStream, interleave
 from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
 from clusterctl.transport.local_limits import raise_descriptor_limit, start_thread
-from clusterctl.transport.transport_error import TransportError, unexpected_error
+from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import Message
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Pool:
             if isinstance(opened, Reply):
                 yield opened
             else:
-                yield Reply(node=name, state="ok", phase="auth", seconds=self._seconds[name])
+                yield Reply(node=name, seconds=self._seconds[name])
 
         for _, reply in interleave(
             {node.name: connect(node.name) for node in self.cluster.nodes}, at_once=False
@@ -239,12 +239,12 @@ class Pool:
             began = time.monotonic()
             try:
                 reply = do(opened)
-            except TransportError as failure:
-                reply = failure.reply(name, seconds=time.monotonic() - began)
+            except NodeError as failure:
+                reply = Reply.failed(name, failure, seconds=time.monotonic() - began)
             except ClusterError:
                 raise
             except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)
-                reply = unexpected_error(name, error).reply(name)
+                reply = Reply.failed(name, unexpected_error(name, error))
             self._ended(name, opened, reply)
             yield reply
 
@@ -261,7 +261,8 @@ class Pool:
             if isinstance(opened, Reply):
                 self._forget(name, opened)
                 self._connector.refresh()
-                raise TransportError(opened.state, opened.phase, opened.words, opened.hint)
+                assert opened.error is not None, "a node that is not open has failed"
+                raise opened.error
             used.append(opened)
             return opened.call(request)
 
@@ -325,18 +326,20 @@ class Pool:
     def _connect(self, node: Node) -> Connection | Reply:
         if self._closed.is_set():
             words = "the connections of this command are closed"
-            return Reply(node=node.name, state="lost", phase="connect", words=words)
+            return Reply.failed(node.name, NodeError("lost", "connect", words))
         began = time.monotonic()
         try:
             return self._connector.connect(node)
-        except TransportError as failure:
-            return failure.reply(node.name, seconds=time.monotonic() - began)
+        except NodeError as failure:
+            return Reply.failed(node.name, failure, seconds=time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  (said in full by `unexpected_error`)
             if self._closed.is_set():
-                return Reply(node=node.name, state="lost", phase="connect", words="given up")
-            return unexpected_error(node.name, error).reply(node.name)
+                return Reply.failed(node.name, NodeError("lost", "connect", "given up"))
+            return Reply.failed(node.name, unexpected_error(node.name, error))
 
 
 def _could_not_tell(reply: Reply) -> CouldNotTell:
-    message = f"{reply.node}: {reply.state} ({reply.phase}): {reply.words}"
-    return CouldNotTell(message, hint=reply.hint or None)
+    error = reply.error
+    assert error is not None, "a node that is not open has failed"
+    message = f"{reply.node}: {error.state} ({error.phase}): {error.message}"
+    return CouldNotTell(message, hint=error.hint or None)

@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any
 
-from clusterctl.transport.transport_error import translated
+from clusterctl.transport.translate_errors import translated
 
 KEEPALIVE_IDLE = 2
 KEEPALIVE_INTERVAL = 2

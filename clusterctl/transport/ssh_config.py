@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import own_user
-from clusterctl.transport.transport_error import TransportError
 
 _TOKEN = re.compile(r"%(.)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -167,7 +167,7 @@ class SshConfigResolver:
         """Return where and how the node is reached.
 
         Raises:
-            TransportError: ssh_config cannot be used.
+            NodeError: ssh_config cannot be used.
         """
         if self._ssh is None:
             with self._lock:
@@ -204,9 +204,9 @@ class SshConfigResolver:
                 )
         except subprocess.TimeoutExpired as error:
             words = f"ssh -G did not answer in {RESOLVE_SECONDS:.0f} s; a Match exec may hang"
-            raise TransportError("unreachable", "config", words, hint) from error
+            raise NodeError("unreachable", "config", words, hint) from error
         if done.returncode:
-            raise TransportError("unreachable", "config", done.stderr or "ssh -G failed", hint)
+            raise NodeError("unreachable", "config", done.stderr or "ssh -G failed", hint)
         answer: dict[str, list[str]] = {}
         for line in done.stdout.splitlines():
             name, _, value = line.partition(" ")
@@ -220,7 +220,7 @@ def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
     """Lay the inventory's words over ssh_config's.
 
     Raises:
-        TransportError: what stands for a number is none, as with a program that only is called ssh.
+        NodeError: what stands for a number is none, as with a program that only is called ssh.
     """
 
     def one(name: str) -> str | None:
@@ -261,7 +261,7 @@ def _number(name: str, value: str | None) -> int | None:
         return None
     if not _NUMBER.fullmatch(value):
         words = f"ssh -G prints {name} {value[:20]!r}, wanted a number"
-        raise TransportError("unreachable", "config", words, "is `ssh` on PATH the one of OpenSSH?")
+        raise NodeError("unreachable", "config", words, "is `ssh` on PATH the one of OpenSSH?")
     return int(value)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
+from clusterctl.errors import FOLLOW, NodeError
 from clusterctl.logs.deduplicate import LineDeduplicator, LineSink
 from clusterctl.logs.entry import Folded, Piece
 from clusterctl.logs.filter import Filter
@@ -16,7 +17,7 @@ from clusterctl.logs.merge import Merger
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event, Notice
-from clusterctl.verbs.rpc import NodeError, Nodes
+from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 
@@ -226,14 +227,14 @@ def _ended(
     if wrong is None:
         lost.tries.pop(node, None)
         return
-    if wrong.answered or wrong.kind in {"auth", "hostkey"}:
+    if wrong.answered or wrong.state in {"auth", "hostkey"}:
         troubles[node] = wrong
         lost.tries.pop(node, None)
-        yield Notice(node=node, level="warning", text=wrong.message)
+        yield Notice(node=node, level="warning", text=str(wrong))
         return
     tries = lost.tries.get(node, 0)
     if tries == 0:
-        yield NodeLost(node=node, message=wrong.message)
+        yield NodeLost(node=node, message=str(wrong))
     lost.tries[node] = tries + 1
     stream.add(node, log.follow_request(node), after=BACKOFF[min(tries, len(BACKOFF) - 1)])
 
@@ -256,9 +257,4 @@ def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
 
 
 def _no_answer(node: str) -> NodeError:
-    return NodeError(
-        node=node,
-        kind="lost",
-        message="did not answer any more; its part may run on",
-        answered=False,
-    )
+    return NodeError("lost", FOLLOW, "did not answer any more; its part may run on", node=node)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.host_keys import names_of, own_file
 from clusterctl.transport.known_hosts import KnownHosts, forget, name_of
 from clusterctl.transport.ssh_config import SshConfigResolver
-from clusterctl.transport.transport_error import TransportError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def _forget(cluster: Cluster, node: Node, oracle: SshConfigResolver) -> Forgotte
     others: tuple[Path, ...] = ()
     try:
         endpoint = oracle.resolve(node)
-    except TransportError:
+    except NodeError:
         names: tuple[str, ...] = (name_of(node.host, node.ssh.port or 22),)
     else:
         names, others = names_of(endpoint), endpoint.known_hosts

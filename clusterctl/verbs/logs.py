@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.errors import ClusterError, UsageError
+from clusterctl.errors import ClusterError, NodeError, UsageError
 from clusterctl.logs import ranks
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
 from clusterctl.logs.entry import Piece
@@ -22,7 +22,7 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.response_schema import LOG_NAME, tail_schema_error
-from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, bad_output, node_error
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, bad_output, node_error
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import Message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from clusterctl.errors import OPERATION, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Call, Reply, Request
@@ -57,37 +57,10 @@ ANSWER_SECONDS = 60.0
 """Longest a node may take to look through its runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeError:
-    """Why an operation did not do what it was asked for on one node."""
-
-    node: str
-    kind: str
-    """The operation's error kind, or the reply's state where the node did not answer."""
-    message: str
-    hint: str = ""
-    answered: bool
-    """The node answered: it is the operation that refused."""
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def advice(self) -> str:
-        """The message, and what to do about it."""
-        return f"{self.message}; hint: {self.hint}" if self.hint else self.message
-
-
 def node_error(reply: Reply) -> NodeError | None:
     """Return what went wrong; None: the operation came to its end."""
-    if not reply.ok:
-        where = f" ({reply.phase})" if reply.phase not in {"", reply.state} else ""
-        words = f": {reply.words}" if reply.words else ""
-        return NodeError(
-            node=reply.node,
-            kind=reply.state,
-            message=f"{reply.state}{where}{words}",
-            hint=reply.hint,
-            answered=False,
-        )
+    if reply.error is not None:
+        return reply.error
     error = reply.last.head.get("error") if reply.messages else None
     if not error:
         return None
@@ -95,11 +68,11 @@ def node_error(reply: Reply) -> NodeError | None:
     if strange:
         return bad_output(reply.node, strange)
     return NodeError(
+        error["kind"],
+        OPERATION,
+        error["message"][:WORDS_LIMIT],
+        _harmless(error.get("hint") or ""),
         node=reply.node,
-        kind=error["kind"],
-        message=error["message"][:WORDS_LIMIT],
-        hint=_harmless(error.get("hint") or ""),
-        answered=True,
         details=error,
     )
 
@@ -115,9 +88,8 @@ def validated_answer(reply: Reply, shape: Schema) -> Mapping[str, Any] | NodeErr
 
 
 def bad_output(node: str, strange: str) -> NodeError:
-    """Return the trouble with a node whose answer is none that its operation gives."""
-    message = f"{NOT_OURS}: {strange}"
-    return NodeError(node=node, kind="bad-output", message=message, answered=True)
+    """Return the error of a node whose answer is none that its operation gives."""
+    return NodeError("bad-output", OPERATION, f"{NOT_OURS}: {strange}", node=node)
 
 
 def _harmless(hint: str) -> str:

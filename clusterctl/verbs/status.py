@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import CHECKPOINTS
-from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
 from clusterctl.verbs.runs.history import History, only
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
 from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, RunStatus

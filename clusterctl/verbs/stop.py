@@ -8,12 +8,13 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import STOPPED
-from clusterctl.verbs.rpc import NodeError, Nodes, run_args, validated_answer
+from clusterctl.verbs.rpc import Nodes, run_args, validated_answer
 from clusterctl.wire import Message
 
 TICK = 0.5
@@ -152,7 +153,7 @@ def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
     """Judge a node's last answer."""
     head = validated_answer(replace(reply, messages=messages), STOPPED)
     if isinstance(head, NodeError):
-        return StoppedNode(node=reply.node, gone=False, failure=head.message)
+        return StoppedNode(node=reply.node, gone=False, failure=str(head))
     looked = {
         "its port is free": head.get("port_free"),
         "its GPU memory is back": head.get("gpu_free", True),

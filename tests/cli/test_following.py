@@ -18,6 +18,7 @@ import pytest
 
 from clusterctl.api.run import Run
 from clusterctl.cli import following
+from clusterctl.errors import NodeError
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
@@ -60,7 +61,7 @@ def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(
     monkeypatch.setattr(follow, "LONGEST_WAIT", 0.05)
     monkeypatch.setattr(follow, "BACKOFF", (0.01,))
     silent = {
-        node.name: {"tail": Reply(node=node.name, state="unreachable", phase="connect")}
+        node.name: {"tail": Reply.failed(node.name, NodeError("unreachable", "connect"))}
         for node in CLUSTER.nodes
     }
     records, record = Records(tmp_path), RunRecord(run=RUN, began=1.0, cluster=CLUSTER)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import main
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Job, Stop
 from clusterctl.transport import pool as transport
 from clusterctl.transport.interface import Reply
@@ -33,7 +34,7 @@ def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
 
     def pool(cluster: Cluster, **_: object) -> FakePool:
         a = {"runs": [Message({"runs": [part("a")]})], "stop": GONE}
-        refused = Reply(node="b", state="auth", phase="auth", words="Permission denied")
+        refused = Reply.failed("b", NodeError("auth", "auth", "Permission denied"))
         pools.append(FakePool(cluster, {"a": a, "b": {"runs": refused}}))
         return pools[-1]
 

@@ -101,7 +101,7 @@ class Run:
         try:
             messages = list(call.messages())
             reply = call.reply()
-            assert reply.ok, reply.words
+            assert reply.ok, reply.error
             return messages
         finally:
             call.close()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.sync.mirror import PATHS_LIMIT, Placement, planned_deletions
 from clusterctl.sync.source import read_source
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.transport_error import TransportError
 from clusterctl.wire import Message
+from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of
 
 HOSTILE = Path(__file__).parents[1] / "transport" / "hostile_node.py"
@@ -39,8 +40,8 @@ def test_a_host_is_given_no_file_that_the_sync_does_not_place(
     with Pool(cluster_of(server.node("n"))) as pool:
         (reply,) = pool.mirror({"n": placed})
     assert reply.state == "bad-output"
-    assert "that are not part of the sync" in reply.words
-    assert wanted[-1] in reply.words
+    assert "that are not part of the sync" in error_of(reply).message
+    assert wanted[-1] in error_of(reply).message
     assert not [path for path in loot.rglob("*") if path.is_file()]
 
 
@@ -70,7 +71,7 @@ def test_the_same_host_gets_what_the_sync_places(
 
 def test_a_plan_of_more_paths_than_a_folder_holds_is_not_taken_apart() -> None:
     """A body of zero bytes is small; a list of its empty paths is not."""
-    with pytest.raises(TransportError, match=f"a plan of {PATHS_LIMIT + 1:,} paths") as caught:
+    with pytest.raises(NodeError, match=f"a plan of {PATHS_LIMIT + 1:,} paths") as caught:
         planned_deletions(Message({"need": 0}, b"\0" * (PATHS_LIMIT + 1)))
     assert ".gitignore" in caught.value.hint
     assert planned_deletions(Message({"need": 1}, b"new.py\0old.py\0")) == ("old.py",)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.node.mirror.tree_hash import encode_listing
 from clusterctl.sync.mirror import Placement
@@ -19,7 +20,7 @@ from clusterctl.sync.rsync import push
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.transport_error import TransportError
+from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of
 
 HOSTILE = Path(__file__).parents[1] / "transport" / "hostile_node.py"
@@ -75,7 +76,7 @@ def test_a_node_without_rsync(make_sshd: Callable[..., Sshd], source: Path, tmp_
     node = server.node("n")
     (reply,) = placed(cluster_of(replace(node, python="/usr/bin/python3")), source, tmp_path / "w")
     assert reply.state == "bad-output"
-    assert reply.words == "rsync is not installed"
+    assert error_of(reply).message == "rsync is not installed"
 
 
 def test_a_full_disk_is_told_in_rsyncs_words(sshd: Sshd, source: Path, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_node_that_starts_something_else_than_rsync_is_sent_no_file(
     with Pool(cluster_of(server.node("n"))) as pool:
         for answer in ({"error": "no"}, {"error": {"message": [1]}}, {"exec": 0}, {"end": True}):
             script.write_text(json.dumps({"rsync": [answer]}))
-            with pytest.raises(TransportError) as failed:
+            with pytest.raises(NodeError) as failed:
                 push(
                     pool._connection("n"),
                     source=source,

@@ -15,6 +15,7 @@ from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.interface import Reply, Request, Timeouts
 from clusterctl.transport.stream import ExitInfo, Stream
 from clusterctl.wire import Message
+from tests.failed_reply import error_of
 
 NODE = Node(host="n", name="n", ssh=Ssh())
 BEAT = Message({"beat": True}).encode()
@@ -117,8 +118,8 @@ def test_nonsense_is_this_nodes_own_failure(name: str, clock: Clock) -> None:
     pieces, state, words = NONSENSE[name]
     reply, _ = called(lambda marker: [b"Welcome!\n" + marker, *pieces], clock)
     assert (reply.node, reply.state) == ("n", state)
-    assert words in reply.words
-    assert reply.words.isprintable()
+    assert words in error_of(reply).message
+    assert error_of(reply).message.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_shell_that_prints_without_end_is_given_up(
     piece: bytes, words: str, clock: Clock
 ) -> None:
     reply, _ = called(lambda _marker: itertools.repeat(piece), clock)
-    assert words in reply.words
+    assert words in error_of(reply).message
     assert clock.now - 1000.0 < 70
 
 
@@ -149,7 +150,7 @@ def test_answers_without_end_end_with_the_time_for_them(
     reply, _ = called(
         lambda marker: itertools.chain([marker + first], itertools.repeat(piece)), clock, timeout=60
     )
-    assert (reply.state, reply.phase) == ("timeout", "answer")
+    assert (reply.state, error_of(reply).phase) == ("timeout", "answer")
     assert clock.now - 1000.0 <= 61
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import CouldNotTell, UsageError
+from clusterctl.errors import CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport import control_master, ssh_config
 from clusterctl.transport.connector import Connector
@@ -27,7 +27,7 @@ from clusterctl.transport.control_master import WORDS_LIMIT, ControlFolder, Cont
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.stream import ERRORS_LIMIT
-from clusterctl.transport.transport_error import TransportError
+from tests.failed_reply import error_of
 from tests.ports import free_port
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
 
@@ -119,7 +119,7 @@ def test_a_folder_of_a_command_that_was_killed_is_removed_by_the_next_when_no_ma
 
     folder.close()
     assert not mine.exists()
-    with pytest.raises(TransportError, match="closed"):
+    with pytest.raises(NodeError, match="closed"):
         folder.master(["--", "n"])
 
 
@@ -156,12 +156,12 @@ def test_a_host_that_sends_a_banner_without_end_fills_neither_disk_nor_memory(
     folder = ControlFolder()
     master = folder.master(["--", "n"])
     try:
-        with pytest.raises(TransportError, match="Permission denied") as caught:
+        with pytest.raises(NodeError, match="Permission denied") as caught:
             master.open([], timeouts=Timeouts())
     finally:
         folder.close()
     assert caught.value.state == "auth"
-    assert len(caught.value.words) <= WORDS_LIMIT
+    assert len(caught.value.message) <= WORDS_LIMIT
     assert len(master.said()) <= ERRORS_LIMIT
     assert "Permanently added 'n'" in master.said()
 
@@ -194,7 +194,7 @@ def test_a_command_that_is_interrupted_at_any_moment_leaves_no_folder(
 
 
 def connect_quietly(ways: Connector, node: Node) -> None:
-    with suppress(TransportError):
+    with suppress(NodeError):
         ways.connect(node)
 
 
@@ -202,8 +202,8 @@ def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
     dead = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}", port=free_port())
     with Pool(cluster_of(dead)) as pool:
         (reply,) = pool.call({"n": HELLO})
-    assert (reply.state, reply.phase) == ("refused", "jump"), reply
-    assert "Connection refused" in reply.words
+    assert (reply.state, error_of(reply).phase) == ("refused", "jump"), reply
+    assert "Connection refused" in error_of(reply).message
 
 
 def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None
     node = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}", identity=str(wrong))
     with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({"n": HELLO})
-    assert (reply.state, reply.phase) == ("auth", "jump"), reply
-    assert "Permission denied" in reply.words
+    assert (reply.state, error_of(reply).phase) == ("auth", "jump"), reply
+    assert "Permission denied" in error_of(reply).message
 
 
 def test_a_jump_host_that_is_not_known(make_sshd: Callable[..., Sshd]) -> None:
@@ -220,7 +220,7 @@ def test_a_jump_host_that_is_not_known(make_sshd: Callable[..., Sshd]) -> None:
     node = target.node("n", jump=f"{USER}@127.0.0.1:{gateway.port}")
     with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({"n": HELLO})
-    assert (reply.state, reply.phase) == ("hostkey", "jump"), reply
+    assert (reply.state, error_of(reply).phase) == ("hostkey", "jump"), reply
     with Pool(cluster_of(node), accept_new=True) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.ok, reply
@@ -251,8 +251,9 @@ def test_two_jump_hosts(
         replies = list(pool.call({node.name: HELLO for node in nodes}))
     for reply in replies:
         assert reply.state == state, reply
-        assert said.format(*jumps) in reply.words
-        assert reply.phase == ("jump" if said else reply.phase)
+        if said:
+            assert said.format(*jumps) in error_of(reply).message
+            assert error_of(reply).phase == "jump"
     logins = [gate.log.count("Accepted publickey") for gate in gates]
     assert logins == [int(are[0] == "well"), int(state == "ok")]
 
@@ -324,7 +325,7 @@ def test_what_the_systems_ssh_says_becomes_a_state(
     with Pool(cluster_of(node)) as pool:
         (reply,) = pool.call({"n": HELLO})
     assert reply.state == kind, reply
-    assert reply.hint
+    assert error_of(reply).hint
 
 
 def test_the_systems_ssh_loses_its_connection(sshd: Sshd) -> None:
@@ -391,8 +392,8 @@ def test_a_proxy_command_of_ssh_config_is_the_way_that_is_taken(
     config.write_text("ProxyCommand echo no way through >&2; exit 1\n")
     with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": HELLO})
-    assert (reply.state, reply.phase) == ("lost", "jump")
-    assert "no way through" in reply.words
+    assert (reply.state, error_of(reply).phase) == ("lost", "jump")
+    assert "no way through" in error_of(reply).message
 
 
 RELAY = """\

@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import CouldNotTell
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.safe_text import WORDS_LIMIT, printable_words
 from clusterctl.transport import paramiko_connection
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.host_keys import own_file
@@ -29,7 +30,7 @@ from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.paramiko_stream import ChannelStream
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
-from clusterctl.transport.transport_error import WORDS_LIMIT, TransportError, printable_words
+from tests.failed_reply import error_of
 from tests.ports import free_port
 from tests.sshd_servers import Sshd, cluster_of, make_key
 
@@ -77,23 +78,23 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 def test_refused() -> None:
     port = free_port()
     reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
-    assert (reply.state, reply.phase) == ("refused", "connect")
-    assert reply.words == f"127.0.0.1:{port}: Connection refused"
-    assert reply.hint
+    assert (reply.state, error_of(reply).phase) == ("refused", "connect")
+    assert error_of(reply).message == f"127.0.0.1:{port}: Connection refused"
+    assert error_of(reply).hint
 
 
 def test_an_unknown_name() -> None:
     reply = hello(Node(host="no-such-host.invalid", name="n", ssh=Ssh()))
-    assert (reply.state, reply.phase) == ("unreachable", "resolve")
-    assert "no-such-host.invalid" in reply.words
-    assert (reply.hint or "").endswith("getent hosts no-such-host.invalid")
+    assert (reply.state, error_of(reply).phase) == ("unreachable", "resolve")
+    assert "no-such-host.invalid" in error_of(reply).message
+    assert (error_of(reply).hint or "").endswith("getent hosts no-such-host.invalid")
 
 
 @pytest.mark.parametrize("host", ["gpu1..lan", "x" * 64])
 def test_a_name_that_none_can_have(host: str) -> None:
     reply = hello(Node(host=host, name="a", ssh=Ssh(port=22, user="u")))
-    assert (reply.state, reply.phase) == ("unreachable", "resolve")
-    assert "not a host's name" in reply.words
+    assert (reply.state, error_of(reply).phase) == ("unreachable", "resolve")
+    assert "not a host's name" in error_of(reply).message
 
 
 def test_an_address_of_a_family_that_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ def test_an_address_of_a_family_that_this_machine_has_not(monkeypatch: pytest.Mo
         connect("gpu1", port, timeout=5).close()
 
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: families[:1])
-        with pytest.raises(TransportError) as caught:
+        with pytest.raises(NodeError) as caught:
             connect("gpu1", port, timeout=5)
     assert caught.value.state == "lost"
 
@@ -122,7 +123,7 @@ def test_a_surprise_while_a_call_starts_is_the_nodes_reply(
     call = PendingCall(Node(host="a", name="a", ssh=Ssh()), start)
 
     assert list(call.messages()) == []
-    assert (call.reply().state, call.reply().words) == (
+    assert (call.reply().state, error_of(call.reply()).message) == (
         "bad-output",
         "RuntimeError: never thought of",
     )
@@ -167,16 +168,16 @@ def test_a_host_key_that_cannot_be_recorded(
     with Pool(cluster_of(server.node()), accept_new=True) as pool:
         (reply,) = pool.call({server.node().name: Request(op="hello", args={})})
 
-    assert (reply.state, reply.phase) == ("hostkey", "hostkey")
-    assert "cannot be recorded" in reply.words
-    assert "CLUSTERCTL_STATE" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("hostkey", "hostkey")
+    assert "cannot be recorded" in error_of(reply).message
+    assert "CLUSTERCTL_STATE" in error_of(reply).hint
 
 
 def test_a_silent_port() -> None:
     with listening(lambda _connection: None) as port:
         began = time.monotonic()
         reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)), QUICK)
-    assert (reply.state, reply.phase) == ("timeout", "banner")
+    assert (reply.state, error_of(reply).phase) == ("timeout", "banner")
     assert time.monotonic() - began < Timeouts().handshake
 
 
@@ -222,9 +223,9 @@ def test_a_server_that_always_drops(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with listening(drop) as port:
         reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
-    assert (reply.state, reply.phase) == ("lost", "banner")
-    assert "Exceeded MaxStartups" in reply.words
-    assert "MaxStartups" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("lost", "banner")
+    assert "Exceeded MaxStartups" in error_of(reply).message
+    assert "MaxStartups" in error_of(reply).hint
     assert len(tries) == paramiko_connection.BANNER_TRIES
 
 
@@ -239,7 +240,7 @@ def test_a_penalty_is_not_made_worse() -> None:
     with listening(penalise) as port:
         reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
     assert reply.state == "lost"
-    assert "Not allowed at this time" in reply.words
+    assert "Not allowed at this time" in error_of(reply).message
     assert len(tries) == 1
 
 
@@ -250,17 +251,17 @@ def test_something_else_listens_there() -> None:
 
     with listening(speak_http) as port:
         reply = hello(Node(host="127.0.0.1", name="n", ssh=Ssh(port=port)))
-    assert (reply.state, reply.phase) == ("bad-output", "banner")
-    assert "HTTP/1.1 400 Bad Request" in reply.words
+    assert (reply.state, error_of(reply).phase) == ("bad-output", "banner")
+    assert "HTTP/1.1 400 Bad Request" in error_of(reply).message
 
 
 def test_a_wrong_key_is_offered_once(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     server = make_sshd("LogLevel VERBOSE")
     wrong = make_key(tmp_path / "wrong")
     reply = hello(server.node("n", identity=str(wrong)))
-    assert (reply.state, reply.phase) == ("auth", "auth")
-    assert str(wrong) in reply.words
-    assert "ssh-copy-id" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("auth", "auth")
+    assert str(wrong) in error_of(reply).message
+    assert "ssh-copy-id" in error_of(reply).hint
     assert server.log.count("Connection from") == 1  # never tried again
     assert server.log.count("Failed publickey") == 1
 
@@ -268,22 +269,22 @@ def test_a_wrong_key_is_offered_once(make_sshd: Callable[..., Sshd], tmp_path: P
 def test_a_missing_key(sshd: Sshd, tmp_path: Path) -> None:
     reply = hello(sshd.node("n", identity=str(tmp_path / "none")))
     assert reply.state == "auth"
-    assert "none: No such file or directory" in reply.words
+    assert "none: No such file or directory" in error_of(reply).message
 
 
 def test_an_encrypted_key_without_a_terminal(sshd: Sshd, tmp_path: Path) -> None:
     locked = make_key(tmp_path / "locked", passphrase="secret words")
     reply = hello(sshd.node("n", identity=str(locked)))
     assert reply.state == "auth"
-    assert "needs its passphrase" in reply.words
+    assert "needs its passphrase" in error_of(reply).message
 
 
 def test_an_unknown_host_key_shows_its_fingerprint(make_sshd: Callable[..., Sshd]) -> None:
     server = make_sshd(known=False)
     reply = hello(server.node("n"))
-    assert (reply.state, reply.phase) == ("hostkey", "hostkey")
-    assert "SHA256:" in reply.words
-    assert "--accept-new" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("hostkey", "hostkey")
+    assert "SHA256:" in error_of(reply).message
+    assert "--accept-new" in error_of(reply).hint
 
 
 @pytest.mark.parametrize("via", ["paramiko", "openssh"])
@@ -315,7 +316,7 @@ def test_host_keys_survive_renaming_the_cluster(make_sshd: Callable[..., Sshd]) 
     with Pool(renamed) as pool:
         replies = {reply.node: reply for reply in pool.open()}
     assert replies["n"].ok
-    assert "is not known" in replies["other"].words
+    assert "is not known" in error_of(replies["other"]).message
     assert own_file("renamed").read_text() == server.known_line
 
 
@@ -328,7 +329,7 @@ def test_another_clusters_key_for_a_name_is_no_proof_against_a_host(
     known.parent.mkdir(parents=True)
     known.write_text(f"[127.0.0.1]:{server.port} {other.public_key}\n")
     reply = hello(server.node("n"))
-    assert (reply.state, "is not known" in reply.words) == ("hostkey", True)
+    assert (reply.state, "is not known" in error_of(reply).message) == ("hostkey", True)
     with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
         assert [reply.state for reply in pool.open()] == ["ok"]
 
@@ -344,8 +345,8 @@ def test_a_changed_host_key_is_refused_even_with_accept_new(
     with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
         (reply,) = pool.open()
     assert reply.state == "hostkey"
-    assert f"{known}:1" in reply.words
-    assert "clusterctl forget 127.0.0.1" in reply.hint
+    assert f"{known}:1" in error_of(reply).message
+    assert "clusterctl forget 127.0.0.1" in error_of(reply).hint
 
 
 def test_a_frozen_server_is_a_timeout(sshd: Sshd) -> None:
@@ -361,20 +362,20 @@ def test_a_frozen_server_is_a_timeout(sshd: Sshd) -> None:
 
 def test_a_server_frozen_in_the_middle_is_a_timeout(sshd: Sshd) -> None:
     reply, seconds = in_the_middle(sshd, sshd.freeze)
-    assert (reply.state, reply.phase) == ("timeout", "answer"), reply
+    assert (reply.state, error_of(reply).phase) == ("timeout", "answer"), reply
     assert seconds < Timeouts().silence
 
 
 def test_a_connection_killed_in_the_middle_is_lost(sshd: Sshd) -> None:
     reply, seconds = in_the_middle(sshd, lambda: kill(sshd, "sshd"))
-    assert (reply.state, reply.phase) == ("lost", "answer"), reply
+    assert (reply.state, error_of(reply).phase) == ("lost", "answer"), reply
     assert seconds < FREEZES.silence
 
 
 def test_an_agent_killed_in_the_middle_is_lost(sshd: Sshd) -> None:
     reply, _ = in_the_middle(sshd, lambda: kill(sshd, "python"))
-    assert (reply.state, reply.phase) == ("lost", "answer"), reply
-    assert reply.words == "the agent ended (killed) before its last answer"
+    assert (reply.state, error_of(reply).phase) == ("lost", "answer"), reply
+    assert error_of(reply).message == "the agent ended (killed) before its last answer"
 
 
 def in_the_middle(server: Sshd, happens: Callable[[], None]) -> tuple[Reply, float]:
@@ -419,7 +420,7 @@ def test_a_login_shell_with_its_own_mind(
     reply = hello(make_sshd(f"ForceCommand {script}").node("n"), timeouts)
     assert reply.state == state, reply
     if "closed" in rc:
-        assert "This account is closed" in reply.words
+        assert "This account is closed" in error_of(reply).message
 
 
 def test_a_start_file_that_prints_in_the_middle(
@@ -433,9 +434,9 @@ def test_a_start_file_that_prints_in_the_middle(
     server = make_sshd(f"ForceCommand {script}")
     with Pool(cluster_of(server.node("n"))) as pool:
         (reply,) = pool.call({"n": Request(op="echo", args={})})
-    assert (reply.state, reply.phase) == ("bad-output", "answer"), reply
-    assert "not ours" in reply.words
-    assert "start file" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("bad-output", "answer"), reply
+    assert "not ours" in error_of(reply).message
+    assert "start file" in error_of(reply).hint
 
 
 @pytest.mark.netns
@@ -451,13 +452,13 @@ def test_a_node_without_python(make_sshd: Callable[..., Sshd], tmp_path: Path) -
     script.chmod(0o755)
     reply = hello(make_sshd(f"ForceCommand {script}").node("n"))
     assert reply.state == "bad-output"
-    assert reply.words == "no Python 3.9 or newer was found"
+    assert error_of(reply).message == "no Python 3.9 or newer was found"
 
 
 def test_an_operation_that_crashes_says_how(sshd: Sshd) -> None:
     with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": Request(op="no-such-operation", args={})})
-    assert (reply.state, reply.words) == ("bad-output", "KeyError: 'no-such-operation'")
+    assert (reply.state, error_of(reply).message) == ("bad-output", "KeyError: 'no-such-operation'")
 
 
 def test_one_dead_node_does_not_hide_the_others(sshd: Sshd) -> None:
@@ -482,7 +483,7 @@ def test_a_call_has_a_limit(sshd: Sshd) -> None:
     with Pool(cluster_of(sshd.node("n"))) as pool:
         (reply,) = pool.call({"n": Request(op="echo", args={})}, timeout=1)
     assert reply.state == "timeout"
-    assert "not done in 1 s" in reply.words
+    assert "not done in 1 s" in error_of(reply).message
 
 
 def test_more_sessions_than_the_server_allows(make_sshd: Callable[..., Sshd]) -> None:
@@ -492,8 +493,8 @@ def test_more_sessions_than_the_server_allows(make_sshd: Callable[..., Sshd]) ->
         next(call.messages())
         (reply,) = pool.call({"n": Request(op="hello", args={})})
         call.close()
-    assert (reply.state, reply.phase) == ("refused", "open")
-    assert "MaxSessions" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("refused", "open")
+    assert "MaxSessions" in error_of(reply).hint
 
 
 def test_a_slow_key_exchange_is_said(
@@ -507,8 +508,8 @@ def test_a_slow_key_exchange_is_said(
 def test_a_server_that_shares_no_algorithm(make_sshd: Callable[..., Sshd]) -> None:
     server = make_sshd("KexAlgorithms diffie-hellman-group18-sha512")
     reply = hello(server.node("n"))
-    assert (reply.state, reply.phase) == ("refused", "kex")
-    assert "via: openssh" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("refused", "kex")
+    assert "via: openssh" in error_of(reply).hint
 
 
 @given(st.binary())

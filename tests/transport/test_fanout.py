@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.transport import byte_queue
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
@@ -21,7 +22,7 @@ Stream = Generator[Message | Reply, None, None]
 
 
 def ok(node: str) -> Reply:
-    return Reply(node=node, state="ok")
+    return Reply(node=node)
 
 
 def test_every_message_comes_in_its_nodes_order_and_then_the_reply() -> None:
@@ -51,7 +52,7 @@ def test_silence_ticks() -> None:
 
 
 def test_a_node_that_was_lost_joins_again() -> None:
-    lost = Reply(node="a", state="lost")
+    lost = Reply.failed("a", NodeError("lost", ""))
     replies = [ok("a"), lost]
 
     def start(_node: str, _request: Request) -> Stream:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.transport.host_keys import HostKeyVerifier, own_file
 from clusterctl.transport.known_hosts import record
 from clusterctl.transport.ssh_config import Endpoint
-from clusterctl.transport.transport_error import TransportError
 from tests.transport.test_known_hosts import blob, line
 
 
@@ -30,7 +30,7 @@ def test_a_key_that_is_revoked_under_one_name_is_refused_though_known_under_the_
     path = tmp_path / "known_hosts"
     path.write_text(f"{line(names[0], b'1')}\n@revoked {line(names[1], b'1')}\n")
     for accept_new in (False, True):
-        with pytest.raises(TransportError, match="is revoked"):
+        with pytest.raises(NodeError, match="is revoked"):
             HostKeyVerifier("lab", accept_new=accept_new).check(
                 endpoint(path), "ssh-ed25519", blob(b"1")
             )
@@ -46,7 +46,7 @@ def test_a_key_that_is_known_under_one_name_is_accepted_though_another_is_under_
     trust = HostKeyVerifier("lab", accept_new=True)
     for key in (b"1", b"2"):
         trust.check(endpoint(path), "ssh-ed25519", blob(key))
-    with pytest.raises(TransportError, match="is not the recorded one"):
+    with pytest.raises(NodeError, match="is not the recorded one"):
         trust.check(endpoint(path), "ssh-ed25519", blob(b"3"))
     assert not own_file("lab").exists()
 
@@ -55,11 +55,11 @@ def test_an_unknown_key_is_recorded_only_where_new_ones_are_accepted(
     tmp_path: Path, own_state: Path
 ) -> None:
     host = endpoint(tmp_path / "known_hosts")
-    with pytest.raises(TransportError, match="is not known"):
+    with pytest.raises(NodeError, match="is not known"):
         HostKeyVerifier("lab", accept_new=False).check(host, "ssh-ed25519", blob(b"1"))
     trust = HostKeyVerifier("lab", accept_new=True)
     trust.check(host, "ssh-ed25519", blob(b"1"))
-    with pytest.raises(TransportError, match="is not the recorded one") as changed:
+    with pytest.raises(NodeError, match="is not the recorded one") as changed:
         trust.check(host, "ssh-ed25519", blob(b"2"))
     assert "clusterctl forget gpu1" in changed.value.hint
     HostKeyVerifier("lab", accept_new=False).check(host, "ssh-ed25519", blob(b"1"))
@@ -71,7 +71,7 @@ def test_a_key_that_another_cluster_accepted_is_taken_over(own_state: Path, tmp_
     record(own_file("old"), "[alias]:2222", "ssh-ed25519", blob(b"1"))
     trust = HostKeyVerifier("new", accept_new=False)
     assert trust.key_types(host) == ("ssh-ed25519",)
-    with pytest.raises(TransportError, match="is not known"):
+    with pytest.raises(NodeError, match="is not known"):
         trust.check(host, "ssh-ed25519", blob(b"2"))
     trust.check(host, "ssh-ed25519", blob(b"1"))
     assert own_file("new").exists()

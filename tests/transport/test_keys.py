@@ -17,6 +17,7 @@ from clusterctl.transport.interface import Request
 from clusterctl.transport.keys import EncryptedKey, Keyring, Offer, read_key
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import Endpoint
+from tests.failed_reply import error_of
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
 
 
@@ -133,10 +134,10 @@ def test_a_full_agents_key_that_ssh_config_names_is_offered_first(
     use_config(tmp_path, monkeypatch, "")
     with Pool(cluster_of(server.node("n", identity=None))) as pool:
         (reply,) = pool.open()
-    assert (reply.state, reply.phase) == ("auth", "auth")
-    assert "hung up (Too many authentication failures) after the agent" in reply.words
-    assert "1 more not tried" in reply.words
-    assert "identity: PATH" in reply.hint
+    assert (reply.state, error_of(reply).phase) == ("auth", "auth")
+    assert "hung up (Too many authentication failures) after the agent" in error_of(reply).message
+    assert "1 more not tried" in error_of(reply).message
+    assert "identity: PATH" in error_of(reply).hint
 
 
 def test_six_keys_may_be_offered_to_a_server_with_default_limits(
@@ -171,9 +172,9 @@ def test_files_that_ssh_config_names_and_that_are_missing_are_reported(
     with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
         (reply,) = pool.open()
     assert reply.state == "auth"
-    assert "no key to offer (no ssh-agent)" in reply.words
-    assert f"{missing}/{USER}@127.0.0.1: No such file or directory" in reply.words
-    assert "set `ssh: {identity: PATH}` in hosts.yaml" in reply.hint
+    assert "no key to offer (no ssh-agent)" in error_of(reply).message
+    assert f"{missing}/{USER}@127.0.0.1: No such file or directory" in error_of(reply).message
+    assert "set `ssh: {identity: PATH}` in hosts.yaml" in error_of(reply).hint
 
 
 def test_a_key_file_with_tokens_in_its_name_opens(
@@ -192,7 +193,7 @@ def test_no_key_anywhere(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyP
     use_config(tmp_path, monkeypatch, names)
     with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
         (reply,) = pool.open()
-    assert reply.words.endswith(": no key to offer (no ssh-agent, none in ~/.ssh)")
+    assert error_of(reply).message.endswith(": no key to offer (no ssh-agent, none in ~/.ssh)")
 
 
 def test_an_agent_that_does_not_answer_is_named(
@@ -202,7 +203,10 @@ def test_an_agent_that_does_not_answer_is_named(
     use_config(tmp_path, monkeypatch, f"IdentityFile {tmp_path}/id_rsa\n")
     with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
         (reply,) = pool.open()
-    assert f"the ssh-agent at {tmp_path}/nothing does not answer: No such file" in reply.words
+    assert (
+        f"the ssh-agent at {tmp_path}/nothing does not answer: No such file"
+        in error_of(reply).message
+    )
 
 
 def test_a_key_that_the_agent_holds_is_not_asked_for(tmp_path: Path, agent: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.errors import NodeError
 from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.known_hosts import (
     KnownHosts,
@@ -23,7 +24,6 @@ from clusterctl.transport.known_hosts import (
     record,
 )
 from clusterctl.transport.ssh_config import Endpoint
-from clusterctl.transport.transport_error import TransportError
 from tests.sshd_servers import make_key
 
 
@@ -173,12 +173,12 @@ def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path, own_st
     trust.check(endpoint, "ssh-ed25519", blob(b"right"))
 
     assert trust.key_types(endpoint) == ("ssh-ed25519",)
-    with pytest.raises(TransportError, match="is not the recorded one"):
+    with pytest.raises(NodeError, match="is not the recorded one"):
         trust.check(endpoint, "ssh-ed25519", blob(b"wrong"))
     assert not own_state.exists()
     # Where there is no alias the name without its port is another server's.
     other = replace(endpoint, hostname="gpu1-alias")
-    with pytest.raises(TransportError, match="is not known"):
+    with pytest.raises(NodeError, match="is not known"):
         HostKeyVerifier("lab", accept_new=False).check(other, "ssh-ed25519", blob(b"right"))
 
 

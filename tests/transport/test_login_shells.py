@@ -25,7 +25,7 @@ with Pool(cluster) as pool:
     request = Request(op="hello", args=args, body=bytes(range(256)))
     replies = list(pool.call({node.name: request for node in cluster.nodes}))
 print(json.dumps([
-    [r.node, r.state, r.words, r.ok and r.last.head["args"] == args
+    [r.node, r.state, str(r.error or ""), r.ok and r.last.head["args"] == args
      and r.last.body == bytes(range(256))] for r in replies
 ]))
 """

@@ -24,6 +24,7 @@ from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.paramiko_connection import ParamikoConnection
 from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
+from tests.failed_reply import error_of
 from tests.fake_pool import FakeCall
 from tests.sshd_servers import USER, Sshd, cluster_of
 
@@ -116,7 +117,7 @@ def test_a_jump_host_that_was_away_is_tried_again(make_sshd: Callable[..., Sshd]
     hello = {"n": Request(op="hello", args={})}
     gateway.stop()
     with Pool(cluster) as pool:
-        assert [reply.phase for reply in pool.call(hello)] == ["jump"]
+        assert [error_of(reply).phase for reply in pool.call(hello)] == ["jump"]
         gateway.start()
         assert [reply.state for reply in pool.again(cluster).call(hello)] == ["ok"]
         gateway.stop()
@@ -268,7 +269,7 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
     def waits(connection: Connection, *, placement: Placement, folder: Path) -> Reply:
         while together.verdict(0.05) is None:
             pass
-        return Reply(node=connection.node.name, state="ok", phase="answer")
+        return Reply(node=connection.node.name)
 
     monkeypatch.setattr("clusterctl.transport.fanout.start_thread", one_thread)
     monkeypatch.setattr("clusterctl.sync.mirror.mirror", waits)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.ssh_config import SshConfigResolver, endpoint
-from clusterctl.transport.transport_error import TransportError
 from tests.damage import damaged
 
 NODE = Node(host="gpu1", name="gpu1", ssh=Ssh())
@@ -75,7 +75,7 @@ def test_a_question_is_asked_once(config: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_broken_ssh_config_is_told_in_openssh_words(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Nonsense yes\n")
-    with pytest.raises(TransportError, match="Bad configuration option") as caught:
+    with pytest.raises(NodeError, match="Bad configuration option") as caught:
         SshConfigResolver(config=tmp_path / "config").resolve(NODE)
     assert caught.value.phase == "config"
 
@@ -91,7 +91,7 @@ def test_without_an_ssh_program_the_inventory_is_enough(
 
 
 def test_a_host_that_looks_like_an_option() -> None:
-    with pytest.raises(TransportError):
+    with pytest.raises(NodeError):
         SshConfigResolver().resolve(replace(NODE, host="-oProxyCommand=touch /tmp/x"))
 
 
@@ -145,7 +145,7 @@ def test_a_home_of_nobody_and_a_name_that_is_not_utf_8_stay_as_they_are_written(
 
 @pytest.mark.parametrize("name", ["port", "connecttimeout"])
 def test_a_program_that_only_is_called_ssh_is_told_apart(name: str) -> None:
-    with pytest.raises(TransportError, match=f"{name} 'twenty', wanted a number"):
+    with pytest.raises(NodeError, match=f"{name} 'twenty', wanted a number"):
         endpoint(NODE, {name: ["twenty"]})
 
 
@@ -177,7 +177,7 @@ def test_whatever_ssh_prints_there_is_an_endpoint_or_a_failure_that_says_so(
         patch.setattr("clusterctl.transport.ssh_config.subprocess.run", lambda *_, **__: done)
         try:
             found = SshConfigResolver().resolve(NODE)
-        except TransportError:
+        except NodeError:
             return
     assert 0 <= found.port < 10**9
     assert found.hostname

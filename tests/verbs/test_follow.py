@@ -8,11 +8,13 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.logs.deduplicate import PassThrough
 from clusterctl.logs.filter import Filter
 from clusterctl.report.lines import Prefixed
@@ -43,7 +45,7 @@ class Streaming(FakePool):
     def _stream(self, node: str, _request: Request) -> Generator[Message | Reply, None, None]:
         yield from self._messages(node)
         yield ended(node)
-        yield Reply(node=node, state="ok")
+        yield Reply(node=node)
 
 
 def lines(events: list[Event]) -> list[str]:
@@ -82,9 +84,9 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         asked.append(begin)
         if len(asked) == 1:
             broken = (happened(0, "supervisor-up"), data(1, 0, b"one\ntwo\nthr"))
-            return Reply(node="b", state="lost", phase="answer", messages=broken)
+            return replace(Reply.failed("b", NodeError("lost", "answer")), messages=broken)
         if len(asked) == 2:
-            return Reply(node="b", state="refused", phase="connect")
+            return Reply.failed("b", NodeError("refused", "connect"))
         offset = begin["ranks/1.log"]
         whole = b"one\ntwo\nthree\n"
         return [data(1, offset, whole[offset:]), happened(50, "end"), ended("b")]
@@ -130,7 +132,7 @@ def test_a_node_that_stays_lost_is_given_up_after_the_others_ended(
 ) -> None:
     monkeypatch.setattr(module, "BACKOFF", (0.01,))
     monkeypatch.setattr(module, "LAST_WAIT", 0.05)
-    pool = tails(a=[ended("a")], b=Reply(node="b", state="timeout", phase="connect"))
+    pool = tails(a=[ended("a")], b=Reply.failed("b", NodeError("timeout", "connect")))
     _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert list(followed.troubles) == ["b"]
     assert not followed.troubles["b"].answered
@@ -140,7 +142,7 @@ def test_a_node_that_refuses_is_not_asked_again() -> None:
     error = Message({"error": {"kind": "no-run", "message": "no such run here"}})
     pool = tails(a=[ended("a")], b=[error])
     seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert followed.troubles["b"].kind == "no-run"
+    assert followed.troubles["b"].state == "no-run"
     assert [event.text for event in seen if isinstance(event, Notice)] == ["no such run here"]
 
 
@@ -217,12 +219,12 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
     def answer(node: str, _request: Request) -> Generator[Message | Reply, None, None]:
         calls.append(node)
         if len(calls) <= 2:
-            yield Reply(node=node, state="lost", phase="answer")
+            yield Reply.failed(node, NodeError("lost", "answer"))
             return
         yield Message({"here": True})
         over.wait(1.0)
         yield ended(node)
-        yield Reply(node=node, state="ok")
+        yield Reply(node=node)
 
     class Quiet(FakePool):
         """A pool of nodes that are silent for a while."""
@@ -285,7 +287,7 @@ def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
     def answer(_request: Request) -> list[Message] | Reply:
         nonlocal tries
         tries += 1
-        return [ended("b")] if tries == 5 else Reply(node="b", state="lost", phase="answer")
+        return [ended("b")] if tries == 5 else Reply.failed("b", NodeError("lost", "answer"))
 
     def running(node: str) -> Iterator[Message]:
         while tries < 5:
@@ -302,7 +304,7 @@ def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
                 yield found
             else:
                 yield from found
-                yield Reply(node=node, state="ok")
+                yield Reply(node=node)
 
     _, followed = finish(follow(OneLost(running), RunLog(RUN, CLUSTER)))
     assert (tries, followed.troubles) == (5, {})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, PassThrough
 from clusterctl.logs.filter import Filter
@@ -154,10 +154,10 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
 
 
 def test_a_broken_connection_is_a_trouble() -> None:
-    broken = Reply(node="b", state="lost", phase="answer", messages=(data(1, 0, b"x\n"),))
+    broken = replace(Reply.failed("b", NodeError("lost", "answer")), messages=(data(1, 0, b"x\n"),))
     nodes = FakePool(CLUSTER, {"a": {"tail": [ended("a")]}, "b": {"tail": broken}})
     _, troubles = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
-    assert troubles["b"].kind == "lost"
+    assert troubles["b"].state == "lost"
 
 
 def test_collected_files_are_the_bytes_of_the_nodes(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_node_does_not_choose_where_its_logs_are_written(tmp_path: Path, name:
     evil = Message({"data": name, "rank": 0, "offset": 0}, b"evil")
     nodes = FakePool(CLUSTER, {"a": {"tail": [evil, ended("a")]}, "b": {"tail": [ended("b")]}})
     _, troubles = finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path / "in" / "out"))
-    assert troubles["a"].kind == "bad-output"
+    assert troubles["a"].state == "bad-output"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

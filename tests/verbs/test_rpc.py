@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.rpc import node_error
 from clusterctl.wire import Message
@@ -11,22 +12,34 @@ from clusterctl.wire import Message
 
 def test_an_unknown_host_key_is_named_once_and_tells_what_to_do() -> None:
     hint = "clusterctl check --accept-new"
-    reply = Reply(node="a", state="hostkey", phase="hostkey", words="it is not known", hint=hint)
+    reply = Reply.failed("a", NodeError("hostkey", "hostkey", "it is not known", hint))
     found = node_error(reply)
     assert found is not None
-    assert found.message == "hostkey: it is not known"
+    assert str(found) == "hostkey: it is not known"
     assert found.advice == "hostkey: it is not known; hint: clusterctl check --accept-new"
 
 
 def test_a_phase_that_says_more_than_the_state_is_kept() -> None:
-    found = node_error(Reply(node="a", state="lost", phase="banner"))
+    found = node_error(Reply.failed("a", NodeError("lost", "banner")))
     assert found is not None
-    assert found.advice == found.message == "lost (banner)"
+    assert found.advice == str(found) == "lost (banner)"
 
 
 @pytest.mark.parametrize("error", ["no", ["no"], 5, {"kind": "gone"}, {"kind": [], "message": ""}])
 def test_an_error_that_is_none_of_ours_is_named(error: object) -> None:
-    found = node_error(Reply(node="a", state="ok", messages=(Message({"error": error}),)))
+    found = node_error(Reply(node="a", messages=(Message({"error": error}),)))
     assert found is not None
-    assert (found.node, found.kind, found.answered) == ("a", "bad-output", True)
+    assert (found.node, found.state, found.answered) == ("a", "bad-output", True)
     assert "its answer is not one of ours" in found.message
+
+
+def test_an_error_as_json() -> None:
+    """The keys of `runs --json`, under `troubles`."""
+    assert NodeError("lost", "banner", "closed", "try again", node="a").document() == {
+        "node": "a",
+        "kind": "lost",
+        "message": "lost (banner): closed",
+        "hint": "try again",
+        "answered": False,
+        "details": {},
+    }

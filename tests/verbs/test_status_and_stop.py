@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
@@ -33,7 +33,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened,
 
 T = TypeVar("T")
 
-DEAD = Reply(node="b", state="timeout", phase="connect", words="no answer in 5 s")
+DEAD = Reply.failed("b", NodeError("timeout", "connect", "no answer in 5 s"))
 NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
 
 
@@ -265,7 +265,7 @@ def stopped_after(seconds: float, node: str) -> Iterator[Message | Reply]:
     time.sleep(seconds)
     yield Message({"stage": "asking"})
     yield Message({"gone": True, "left": [], "port_free": True, "end": True})
-    yield Reply(node=node, state="ok", phase="answer")
+    yield Reply(node=node)
 
 
 def stages() -> Iterator[Message | Reply]:

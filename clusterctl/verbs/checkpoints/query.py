@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from clusterctl.errors import LaunchRefused
+from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints.candidates import (
@@ -27,7 +27,7 @@ from clusterctl.verbs.response_schema import (
     READ,
     schema_error,
 )
-from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
 from clusterctl.verbs.runs.history import History
 from clusterctl.wire import Message
 
@@ -100,10 +100,10 @@ class CheckpointQuery:
             if not isinstance(told, NodeError):
                 found[reply.node] = told["candidates"]
                 self.knows[reply.node] = bool(told.get("knows"))
-            elif told.answered and told.kind == "missing":
-                found[reply.node] = ({"complete": False, "why": told.message, "part": None},)
+            elif told.answered and told.state == "missing":
+                found[reply.node] = ({"complete": False, "why": str(told), "part": None},)
             else:
-                message = f"{told.node}: {told.message}: cannot prove the checkpoint there"
+                message = f"{told.node}: {told}: cannot prove the checkpoint there"
                 raise LaunchRefused(message, hint=told.hint or None, by="checkpoint")
         # Replies come in any order; the first node, where the run began, is to be the judge.
         return {node: found[node] for node in requests}
@@ -132,7 +132,7 @@ class CheckpointQuery:
                         continue
                     if words := schema_error(told.head, READ):
                         words = f"{NOT_OURS}: {words}"
-                        strange[node] = Reply(node=node, state="bad-output", words=words)
+                        strange[node] = Reply.failed(node, NodeError("bad-output", "", words))
                         items.drop(node)
                     else:
                         read[node] = told.head["read"]

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.errors import LaunchRefused
+from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
-from clusterctl.verbs.rpc import NodeError
 from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
@@ -55,7 +54,7 @@ def run_result(
         troubles: nodes that could not be followed to the end.
         late: that it was ended because ranks did not join.
     """
-    failures = {name: trouble.message for name, trouble in troubles.items()}
+    failures = {name: str(trouble) for name, trouble in troubles.items()}
     view = view_of(log.run, log.cluster, log.parts, failures)
     if late is not None:
         view = replace(view, first_cause=join_failure(view, late.missing, late.seconds))

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.errors import Interrupted, LaunchRefused
+from clusterctl.errors import Interrupted, LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
@@ -17,7 +17,7 @@ from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.response_schema import STARTED
-from clusterctl.verbs.rpc import NodeError, Nodes, validated_answer
+from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.stop import stop
 
 START_SECONDS = 300.0
@@ -153,7 +153,7 @@ def _refuse(wrong: list[NodeError]) -> None:
     for problem in sorted(wrong, key=lambda one: one.node):
         said.setdefault(_words(problem), []).append(problem.node)
     message = "\n".join(f"{', '.join(names)}: {words}" for words, names in said.items())
-    by = "busy" if any(problem.kind == "busy" for problem in wrong) else "start"
+    by = "busy" if any(problem.state == "busy" for problem in wrong) else "start"
     raise LaunchRefused(message, hint=_hints(wrong), by=by)
 
 
@@ -169,6 +169,6 @@ def _hints(wrong: list[NodeError]) -> str | None:
 
 
 def _words(problem: NodeError) -> str:
-    if problem.kind == "busy":
-        return f"the node is busy: {problem.message}"
-    return problem.message
+    if problem.state == "busy":
+        return f"the node is busy: {problem}"
+    return str(problem)

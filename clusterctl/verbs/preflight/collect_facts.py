@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterctl.checks.run_paths import run_paths
+from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import Clock, NodeFacts, SshStatus
 from clusterctl.facts.parse_facts import parse_facts
@@ -83,8 +84,8 @@ class FactsSession:
 
     def give_up(self, name: str, strange: str) -> None:
         """Hear no more of a node that says what it was not asked for."""
-        words = f"{NOT_OURS}: {strange}"
-        self.ended[name] = Reply(node=name, state="bad-output", phase="answer", words=words)
+        error = NodeError("bad-output", "answer", f"{NOT_OURS}: {strange}")
+        self.ended[name] = Reply.failed(name, error)
         self.calls[name].close()
 
     def finish(self) -> None:
@@ -208,20 +209,16 @@ def _learned(survey: FactsSession, name: str, message: Message) -> NodeFacts:
     try:
         answers = Answers.of(message)
     except ValueError as error:
-        bad = Reply(node=name, state="bad-output", phase="answer", words=str(error))
-        return _silent(bad)
+        return _silent(Reply.failed(name, NodeError("bad-output", "answer", str(error))))
     facts = parse_facts(name, answers, wanted, clock=watch.best)
     return replace(facts, reach=SshStatus(seconds=seconds))
 
 
 def _silent(reply: Reply) -> NodeFacts:
-    reach = SshStatus(
-        state=reply.state,
-        phase=reply.phase,
-        words=reply.words,
-        hint=reply.hint,
-        seconds=reply.seconds,
-    )
+    error = reply.error
+    reach = SshStatus(state=reply.state, seconds=reply.seconds)
+    if error is not None:
+        reach = replace(reach, phase=error.phase, words=error.message, hint=error.hint)
     return NodeFacts(node=reply.node, reach=reach)
 
 

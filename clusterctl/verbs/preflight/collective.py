@@ -75,8 +75,8 @@ def _request(
 
 
 def _outcome(reply: Reply) -> Collective:
-    if not reply.ok:
-        return Collective(error=f"{reply.state}: {reply.words}")
+    if reply.error is not None:
+        return Collective(error=f"{reply.state}: {reply.error.message}")
     try:
         answer = Answers.of(reply.last).command("collective")
     except ValueError as error:

@@ -221,7 +221,9 @@ def _between(meeting: _Meeting, name: str) -> PairwiseFacts:
     reply = meeting.survey.ended.get(name)
     problem = ""
     if prepared is None or met is None:
-        problem = (reply.words or reply.state) if reply is not None else "no answer"
+        problem = "no answer"
+        if reply is not None:
+            problem = (reply.error.message if reply.error else "") or reply.state
     foreign = meeting.foreign.get(name, ())
     return PairwiseFacts(
         bound=tuple(_bound(b, foreign) for b in (prepared or {}).get("bound", ())),

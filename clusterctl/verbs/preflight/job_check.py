@@ -76,8 +76,8 @@ def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
 
 
 def _result(reply: Reply) -> CommandResult:
-    if not reply.ok:
-        return CommandResult(exit_code=None, words=f"{reply.state}: {reply.words}")
+    if reply.error is not None:
+        return CommandResult(exit_code=None, words=f"{reply.state}: {reply.error.message}")
     try:
         answer = Answers.of(reply.last).command("job.check")
     except ValueError as error:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import RUNS
-from clusterctl.verbs.rpc import ANSWER_SECONDS, NodeError, Nodes, node_args, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, node_args, validated_answer
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, name_of
@@ -90,7 +90,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
     if ages:
         return max(ages, key=lambda run: (ages[run], run))
     if found.troubles:
-        silent = "; ".join(f"{one.node}: {one.message}" for one in found.troubles)
+        silent = "; ".join(f"{one.node}: {one}" for one in found.troubles)
         raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
     raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
 
@@ -131,7 +131,7 @@ def _view(
     parts: Mapping[str, Mapping[str, Any]],
     troubles: Iterable[NodeError],
 ) -> RunStatus:
-    silent = {one.node: one.message for one in troubles}
+    silent = {one.node: str(one) for one in troubles}
     # A run may use some of the nodes only: one that answers and has no part did not take part.
     answers = tuple(
         NodeAnswer(node=node, part=parts.get(node.name), failure=silent.get(node.name, ""))

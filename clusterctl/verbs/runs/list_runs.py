@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.verbs.rpc import NodeError, Nodes
+from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.find_run import Discovered, discover
 from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -54,7 +55,8 @@ class RunList:
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `runs --json` prints."""
-        return {"schema": SCHEMA, **plain(self)}
+        troubles = [trouble.document() for trouble in self.troubles]
+        return {"schema": SCHEMA, **plain(replace(self, troubles=())), "troubles": troubles}
 
 
 def runs(nodes: Nodes, records: Records) -> RunList:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.transport.interface import Request
@@ -13,7 +14,6 @@ from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import STATUS
 from clusterctl.verbs.rpc import (
     ANSWER_SECONDS,
-    NodeError,
     Nodes,
     call_all,
     run_args,
@@ -41,7 +41,7 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
         told = validated_answer(reply, STATUS)
         if not isinstance(told, NodeError):
             parts[reply.node] = told["node"]
-        elif not (told.answered and told.kind == "no-run"):
+        elif not (told.answered and told.state == "no-run"):
             failures[reply.node] = told.advice
     return view_of(run, cluster, parts, failures)
 

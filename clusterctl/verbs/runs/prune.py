@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from clusterctl.errors import NodeError
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import PRUNED
-from clusterctl.verbs.rpc import NodeError, Nodes, node_args, validated_answer
+from clusterctl.verbs.rpc import Nodes, node_args, validated_answer
 from clusterctl.verbs.runs.find_run import discover
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.wire import SCHEMA, plain
 
 KEPT = 10
 """Ended runs that are kept where nobody says how many."""
@@ -38,6 +41,11 @@ class Pruned:
     """Besides the newest: runs that are not known to have ended everywhere."""
     troubles: tuple[NodeError, ...]
     """Nodes that could not be asked; then nothing is deleted."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `runs --prune --json` prints."""
+        troubles = [trouble.document() for trouble in self.troubles]
+        return {"schema": SCHEMA, **plain(replace(self, troubles=())), "troubles": troubles}
 
 
 def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
@@ -19,7 +20,7 @@ from clusterctl.logs.sanitize import uncoloured
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
-from clusterctl.verbs.rpc import NodeError, bad_output, node_error, run_args
+from clusterctl.verbs.rpc import bad_output, node_error, run_args
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"

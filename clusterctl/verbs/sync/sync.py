@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync.mirror import Placement
@@ -18,7 +18,7 @@ from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, Notice, Progress
 from clusterctl.verbs.response_schema import ABORTED, PLACED, SEEN, TREE, Schema
-from clusterctl.verbs.rpc import NodeError, node_error, validated_answer
+from clusterctl.verbs.rpc import node_error, validated_answer
 from clusterctl.verbs.sync.placements import Placements, why_different
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
@@ -189,7 +189,7 @@ class _Sync:
             told = validated_answer(reply, SEEN)
             if isinstance(told, NodeError) and not ours:
                 text = "not known whether a run there works in a folder that is to be changed"
-                yield Notice(text=f"{text}: {told.message}", level="warning", node=reply.node)
+                yield Notice(text=f"{text}: {told}", level="warning", node=reply.node)
                 continue
             head = self._head(reply, SEEN)
             if head is not None:
@@ -321,12 +321,12 @@ class _Sync:
         if not isinstance(wrong, NodeError):
             return wrong
         if not wrong.answered:
-            self._note(reply.node, "unreachable", wrong.message, wrong.hint)
+            self._note(reply.node, "unreachable", str(wrong), wrong.hint)
             return None
-        words, holder = wrong.message, wrong.details.get("holder")
-        if wrong.kind == "busy" and holder:
+        words, holder = str(wrong), wrong.details.get("holder")
+        if wrong.state == "busy" and holder:
             words = describe_user(reply.node, NodeView(node=reply.node, tokens=(), run=holder))
-        self._fail(reply.node, words, wrong.hint or _HINTS.get(wrong.kind, ""))
+        self._fail(reply.node, words, wrong.hint or _HINTS.get(wrong.state, ""))
         return None
 
     def _fail(self, name: str, words: str, hint: str) -> None:
@@ -340,7 +340,7 @@ class _Sync:
 
 def _kind(reply: Reply) -> str:
     wrong = node_error(reply)
-    return wrong.kind if wrong is not None else ""
+    return wrong.state if wrong is not None else ""
 
 
 _HINTS = {

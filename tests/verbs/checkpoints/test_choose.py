@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.errors import LaunchRefused, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
@@ -183,7 +183,7 @@ def test_what_speaks_against_it_is_passed_on() -> None:
 
 
 def test_a_node_that_does_not_answer_proves_nothing() -> None:
-    nodes = pool(LOCAL, a=node(seen(20)), b=Reply(node="b", state="timeout", phase="connect"))
+    nodes = pool(LOCAL, a=node(seen(20)), b=Reply.failed("b", NodeError("timeout", "connect")))
     with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot prove"):
         choose(nodes, LOCAL, "latest")
 

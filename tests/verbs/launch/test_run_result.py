@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.launch.run_result import RunResult, run_result
-from clusterctl.verbs.rpc import NodeError
 from clusterctl.verbs.runs.run_log import RunLog
 from tests.verbs.run_answers import CLUSTER, RUN, data, ended, happened
-
-SILENT = NodeError(node="b", kind="lost", message="no answer", answered=False)
 
 
 def over(by: str, state: str = "failed", **more: Any) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def judged(
     for name, message in messages:
         list(log.take(name, message, now=0.0))
     silent = [name for name, given in (("a", a), ("b", b)) if not given]
-    troubles = {name: replace(SILENT, node=name) for name in silent}
+    troubles = {name: NodeError("lost", "answer", "no answer", node=name) for name in silent}
     return run_result(log, troubles, late)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.errors import Interrupted, LaunchRefused
+from clusterctl.errors import Interrupted, LaunchRefused, NodeError
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, drive
 from clusterctl.verbs.launch.start_run import Started, start_run
@@ -84,7 +84,7 @@ def test_a_master_that_does_not_start_leaves_the_workers_alone() -> None:
     [
         (refusal("busy", "run other of bob holds it"), "busy"),
         (refusal("died", "no module named x"), "start"),
-        (Reply(node="b", state="lost", phase="answer"), "start"),
+        (Reply.failed("b", NodeError("lost", "answer")), "start"),
     ],
 )
 def test_a_worker_that_does_not_start_ends_what_was_started(answer: Any, by: str) -> None:
@@ -127,7 +127,7 @@ def test_an_interrupt_says_what_it_could_not_end() -> None:
 
     stuck = [Message({"gone": False, "left": [{"pid": 7}], "port_free": True})]
     a: dict[str, Any] = {"start": up(1), "stop": stuck}
-    b: dict[str, Any] = {"start": interrupted, "stop": Reply(node="b", state="lost", phase="x")}
+    b: dict[str, Any] = {"start": interrupted, "stop": Reply.failed("b", NodeError("lost", "x"))}
     with pytest.raises(Interrupted) as caught:
         begin(FakePool(CLUSTER, {"a": a, "b": b}))
     assert str(caught.value).splitlines() == [

@@ -95,7 +95,7 @@ def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> N
         ("b", Message({"step": "meet", **met})),
         ("a", clock),
         *((name, Message({"foreign": [], "end": True})) for name in "ab"),
-        *((name, Reply(node=name, state="ok")) for name in "ab"),
+        *((name, Reply(node=name)) for name in "ab"),
     ]
     survey = FactsSession(
         cluster=CLUSTER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.facts.nodefacts import NodeFacts, PathFacts, Python
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.transport.interface import Reply
@@ -17,7 +18,7 @@ CLUSTER = Cluster(
     nodes=(Node(host="a", name="a", ssh=Ssh(), gpus=0, workdir="/code"),),
     job=Job(check=("-m", "train", "--check")),
 )
-LOST = Reply(node="a", state="lost", phase="answer", words="it broke")
+LOST = Reply.failed("a", NodeError("lost", "answer", "it broke"))
 
 
 def facts(*, folder: bool) -> dict[str, NodeFacts]:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from clusterctl.errors import NodeError
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.runs.prune import Kept, Pruned, prune
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -14,7 +15,7 @@ from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, part
 
 ID = "lab-20260101t000000-{}"
-DEAD = Reply(node="b", state="timeout", phase="connect")
+DEAD = Reply.failed("b", NodeError("timeout", "connect"))
 
 
 def over(node: str, run: str, began: float, state: str = "finished") -> dict[str, Any]:
