@@ -1,11 +1,11 @@
-"""From a document to the `Cluster`: defaults applied, ranges spread, the master first."""
+"""Builds the `Cluster` of a document: applies defaults, expands ranges, puts the master first."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from clusterctl.inventory.ranges import LIMIT
 from clusterctl.inventory.rules import SSH_PORT, Placed
 from clusterctl.inventory.schema import (
     DefaultsSection,
+    HostsFile,
     JobSection,
     NetworkSection,
     NodeSection,
@@ -27,25 +28,13 @@ from clusterctl.inventory.schema import (
 )
 from clusterctl.inventory.sections import read_section
 
-_SECTIONS = frozenset({"ssh", "defaults", "network", "nodes", "job"})
+_SECTIONS = HostsFile.model_fields.keys() - TopSection.model_fields.keys()
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 S = TypeVar("S", bound=Section)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """The sections of one file."""
-
-    top: TopSection
-    ssh: SshSection
-    defaults: DefaultsSection
-    network: NetworkSection
-    job: JobSection
-    entries: tuple[tuple[Path, NodeSection], ...]
-
-
 def build(document: Document, problems: Problems) -> Cluster:
-    """Make the cluster of a document.
+    """Return the cluster of a document.
 
     Raises:
         InventoryError: with every problem of the document.
@@ -58,26 +47,24 @@ def build(document: Document, problems: Problems) -> Cluster:
     top = read_section(
         TopSection, {k: v for k, v in value.items() if k not in _SECTIONS}, (), problems
     )
-    parts = _Parts(
-        top=top or TopSection(cluster="unnamed"),
-        ssh=_optional(SshSection, value, "ssh", problems),
-        defaults=_optional(DefaultsSection, value, "defaults", problems),
-        network=_optional(NetworkSection, value, "network", problems),
-        job=_optional(JobSection, value, "job", problems),
-        entries=tuple(_entries(value, problems)),
-    )
-    placed = tuple(_placed(parts, FilePath(problems.file).parent, problems))
-    rules.judge_nodes(placed, parts.network, problems, same_machine=parts.top.same_machine)
-    rules.judge_job(parts.job, problems)
+    top = top or TopSection(cluster="unnamed")
+    ssh = _optional(SshSection, value, "ssh", problems)
+    defaults = _optional(DefaultsSection, value, "defaults", problems)
+    network = _optional(NetworkSection, value, "network", problems)
+    job = _optional(JobSection, value, "job", problems)
+    entries = tuple(_entries(value, problems))
+    placed = tuple(_placed(entries, top, ssh, defaults, problems))
+    rules.judge_nodes(placed, network, problems, same_machine=top.same_machine)
+    rules.judge_job(job, problems)
     problems.raise_if_any()
     return Cluster(
-        name=parts.top.cluster,
+        name=top.cluster,
         nodes=_named(sorted(placed, key=lambda one: not one.section.master)),
-        shared=parts.top.shared,
-        subnet=parts.network.subnet,
-        master_port=parts.network.master_port,
-        same_machine=parts.top.same_machine is not None,
-        job=_job(parts.job),
+        shared=top.shared,
+        subnet=network.subnet,
+        master_port=network.master_port,
+        same_machine=top.same_machine is not None,
+        job=_job(job),
         file=problems.file,
     )
 
@@ -111,10 +98,17 @@ def _entries(value: dict[str, object], problems: Problems) -> Iterator[tuple[Pat
         yield path, section
 
 
-def _placed(parts: _Parts, folder: FilePath, problems: Problems) -> Iterator[Placed]:
-    """Spread each entry over its hosts."""
+def _placed(
+    entries: Iterable[tuple[Path, NodeSection]],
+    top: TopSection,
+    ssh: SshSection,
+    defaults: DefaultsSection,
+    problems: Problems,
+) -> Iterator[Placed]:
+    """Make a node of each host of each entry."""
     own, user = own_addresses(), own_user()
-    for path, entry in parts.entries:
+    folder = FilePath(problems.file).parent
+    for path, entry in entries:
         addresses = entry.address or (None,) * len(entry.host)
         if len(addresses) != len(entry.host):
             problems.add(
@@ -123,23 +117,20 @@ def _placed(parts: _Parts, folder: FilePath, problems: Problems) -> Iterator[Pla
                 found=str(len(addresses)),
             )
             addresses = (None,) * len(entry.host)
-        ssh = _ssh(parts.ssh, entry, folder)
-        settings: dict[str, Any] = {
-            **parts.defaults.model_dump(),
-            **entry.model_dump(exclude_unset=True),
-        }
-        # A port or another user of its own says that SSH is meant: a container, a test's sshd.
+        entry_ssh = _ssh(ssh, entry, folder)
+        settings: dict[str, Any] = {**defaults.model_dump(), **entry.model_dump(exclude_unset=True)}
+        # An entry with a port or another user needs SSH: a container, a test's sshd.
         plain = entry.port is None and entry.user in (None, user)
         for host, address in zip(entry.host, addresses, strict=True):
             local = plain and is_here(host, own)
             node = Node(
                 host=host,
                 name=_UNSAFE.sub("_", host),
-                ssh=Ssh() if local else ssh,
+                ssh=Ssh() if local else entry_ssh,
                 gpus=settings["gpus"],
                 procs=None if settings["gpus"] else settings["procs"],
                 python=settings["python"],
-                workdir=entry.workdir or parts.top.workdir,
+                workdir=entry.workdir or top.workdir,
                 address=address,
                 state=settings["state"],
                 local=local,
@@ -149,19 +140,15 @@ def _placed(parts: _Parts, folder: FilePath, problems: Problems) -> Iterator[Pla
 
 
 def _ssh(common: SshSection, entry: NodeSection, folder: FilePath) -> Ssh:
-    names = SshSection.model_fields.keys()
-    written = entry.model_dump(exclude_unset=True, include=set(names))
-    merged = common.model_copy(update=written)
-    identity = merged.identity
-    if identity is not None:
-        identity = str((folder / identity).absolute())
-    return Ssh(
-        user=merged.user, port=merged.port, identity=identity, jump=merged.jump, via=merged.via
-    )
+    written = entry.model_dump(exclude_unset=True, include=set(SshSection.model_fields))
+    merged = common.model_copy(update=written).model_dump()
+    if merged["identity"] is not None:
+        merged["identity"] = str((folder / merged["identity"]).absolute())
+    return Ssh(**merged)
 
 
 def _named(placed: Sequence[Placed]) -> tuple[Node, ...]:
-    """Tell hosts that are written alike apart by their ports."""
+    """Give each node a unique name: add the port to hosts that are written alike."""
     count = Counter(one.node.name.lower() for one in placed)
     named: dict[str, Node] = {}
     for node in (one.node for one in placed):
@@ -175,25 +162,8 @@ def _named(placed: Sequence[Placed]) -> tuple[Node, ...]:
 
 
 def _job(section: JobSection) -> Job:
-    stop = section.stop
-    signal = stop.signal or (None if stop.file else "TERM")
-    return Job(
-        launcher=section.launcher,
-        launcher_args=section.launcher_args,
-        procs_per_node=section.procs_per_node,
-        command=section.command,
-        env=tuple(section.env.items()),
-        env_from=section.env_from,
-        env_init=section.env_init,
-        needs=section.needs,
-        check=section.check,
-        checkpoints=section.checkpoints,
-        resume_args=section.resume_args,
-        stop=Stop(
-            signal=signal,
-            file=stop.file,
-            grace=stop.grace,
-            failure_grace=stop.failure_grace,
-            leftovers=stop.leftovers,
-        ),
-    )
+    values = section.model_dump()
+    stop = values["stop"]
+    if not stop["file"]:
+        stop["signal"] = stop["signal"] or "TERM"
+    return Job(**{**values, "env": tuple(section.env.items()), "stop": Stop(**stop)})

@@ -1,7 +1,7 @@
-"""How the values of a hosts.yaml are read, each kind by a function.
+"""Functions that read the values of a hosts.yaml, one for each kind of field.
 
-A reader takes what stands in the document (text, a list, a mapping, or None where
-nothing is written) and returns the value, or raises `Unwanted`, which says what was wanted.
+A reader takes the value in the document: text, a list, a mapping, or None if the file has no
+value there. It returns the parsed value, or raises `Unwanted`, which says what it expected.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-
-from pydantic_core import PydanticCustomError
+from typing import TypeVar
 
 from clusterctl.inventory.document import Plain
 from clusterctl.inventory.login import split_login
@@ -23,26 +22,26 @@ _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,3})?")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 _SHELLS = r"""'"`;&<>|(){}"""
-"""What ssh, too, refuses in a user's name: a ProxyCommand may name the user to a shell."""
-USER = re.compile(rf"[^\s:/@{_SHELLS}-][^\s:/{_SHELLS}]{{0,254}}")
-JUMP = re.compile(r"[^\s,-][^\s,]*(,[^\s,-][^\s,]*)*")
+"""ssh refuses these in a user's name too: a ProxyCommand may pass the name to a shell."""
+_USER = re.compile(rf"[^\s:/@{_SHELLS}-][^\s:/{_SHELLS}]{{0,254}}")
+_JUMP = re.compile(r"[^\s,-][^\s,]*(,[^\s,-][^\s,]*)*")
 CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
+_DAY = 86400
+
+T = TypeVar("T")
 
 
-def Unwanted(wanted: str, found: object) -> PydanticCustomError:  # noqa: N802  (reads as a class)
-    """Return the error that a reader raises; `found` is shown as it was written."""
-    text = found.text if isinstance(found, _Said) else shown(found)
-    return PydanticCustomError("unwanted", "{wanted}", {"wanted": wanted, "found": text})
+class Unwanted(ValueError):  # noqa: N818  (named for what was written)
+    """A value that a field does not take."""
 
-
-class _Said:
-    """Something found that is a sentence, not a value of the file."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, wanted: str, value: object = None, *, found: str | None = None) -> None:
+        """Show the value as it was written, or the text `found`."""
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.found = shown(value) if found is None else found
 
 
 def whole(low: int, high: int, what: str = "a whole number") -> Callable[[object], int]:
@@ -50,22 +49,22 @@ def whole(low: int, high: int, what: str = "a whole number") -> Callable[[object
     wanted = f"{what} from {low} to {high}"
 
     def read(value: object) -> int:
-        if not isinstance(value, Plain) or not _INTEGER.fullmatch(value):
-            quoted = isinstance(value, str) and _INTEGER.fullmatch(value)
-            raise Unwanted(f"{wanted}, without quotes" if quoted else wanted, value)
-        number = int(value)
-        if not low <= number <= high:
+        if not isinstance(value, str) or not _INTEGER.fullmatch(value):
             raise Unwanted(wanted, value)
-        return number
+        if not isinstance(value, Plain):
+            raise Unwanted(f"{wanted}, without quotes", value)
+        if not low <= int(value) <= high:
+            raise Unwanted(wanted, value)
+        return int(value)
 
     return read
 
 
-def text(wanted: str, pattern: re.Pattern[str]) -> Callable[[object], str]:
-    """Return a reader of text that matches a pattern."""
+def text(wanted: str, fits: Callable[[str], object]) -> Callable[[object], str]:
+    """Return a reader of text for which `fits` returns something true."""
 
     def read(value: object) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
+        if not isinstance(value, str) or not fits(value):
             raise Unwanted(wanted, value)
         return str(value)
 
@@ -85,14 +84,39 @@ def choice(*words: str) -> Callable[[object], str]:
     return read
 
 
+def shape(kind: type[T], wanted: str) -> Callable[[object], T]:
+    """Return a reader that checks for a list or a mapping; other readers take its items."""
+
+    def read(value: object) -> T:
+        if not isinstance(value, kind):
+            raise Unwanted(wanted, value)
+        return value
+
+    return read
+
+
+def _is_path(value: str) -> bool:
+    return bool(value.strip()) and value.isprintable()
+
+
+read_name = text("a name of 1 to 24 characters a-z, 0-9 and -, no - in front", CLUSTER.fullmatch)
+read_user = text("a user name", _USER.fullmatch)
+read_jump = text("[user@]host[:port], several with commas, or none", _JUMP.fullmatch)
+read_variable = text("a variable name of letters, digits and _", VARIABLE.fullmatch)
+read_line = text("a shell line", lambda value: value.strip() and "\0" not in value)
+_read_node_path = text("a path on the nodes", _is_path)
+_read_path_here = text("a path on this machine", _is_path)
+_read_signal = choice(*SIGNALS)
+_read_words = shape(list, "a list of words")
+_read_gpu_count = whole(0, 256, "auto, or a whole number")
+
+
 def read_gpus(value: object) -> int | None:
     """Read a count of GPUs; `auto` is None."""
-    if isinstance(value, str) and value == "auto":
-        return None
-    return whole(0, 256, "auto, or a whole number")(value)
+    return None if value == "auto" else _read_gpu_count(value)
 
 
-def read_yes(value: object) -> bool:
+def read_boolean(value: object) -> bool:
     """Read a truth value as YAML writes it."""
     word = value.lower() if isinstance(value, Plain) else ""
     if word not in _TRUE + _FALSE:
@@ -102,13 +126,13 @@ def read_yes(value: object) -> bool:
 
 def read_seconds(value: object) -> float:
     """Read a time of at most a day."""
-    if not isinstance(value, Plain) or not _NUMBER.fullmatch(value) or float(value) > 86400:  # noqa: PLR2004
-        raise Unwanted("seconds from 0 to 86400", value)
+    if not isinstance(value, Plain) or not _NUMBER.fullmatch(value) or float(value) > _DAY:
+        raise Unwanted(f"seconds from 0 to {_DAY}", value)
     return float(value)
 
 
 def read_host(value: object) -> tuple[str, ...]:
-    """Read a name, an address or a range into the hosts it stands for."""
+    """Read a name, an address or a range; return its hosts."""
     if not isinstance(value, str) or not value:
         raise Unwanted("a host name, an address, or a range as gpu[01-04]", value)
     address = ip_literal(value)
@@ -140,16 +164,17 @@ def read_addresses(value: object) -> tuple[str, ...]:
     return tuple(str(ipaddress.ip_address(address.strip("[]"))) for address in addresses)
 
 
-def _expanded(text: str) -> tuple[str, ...]:
+def _expanded(value: str) -> tuple[str, ...]:
     try:
-        return expand_hosts(text)
+        return expand_hosts(value)
     except BadRange as error:
-        raise Unwanted(error.wanted, _Said(printable(error.found))) from error
+        raise Unwanted(error.wanted, found=printable(error.found)) from error
 
 
-def ip_literal(text: str) -> str | None:
+def ip_literal(value: str) -> str | None:
     """Return an IP address without the brackets that some write around IPv6."""
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") and ":" in text else text
+    in_brackets = value.startswith("[") and value.endswith("]") and ":" in value
+    bare = value[1:-1] if in_brackets else value
     try:
         ipaddress.ip_address(bare)
     except ValueError:
@@ -158,29 +183,25 @@ def ip_literal(text: str) -> str | None:
 
 
 def read_subnet(value: object) -> str:
-    """Read a network; an address with host bits in it gets the right one told."""
+    """Read a network; for an address with host bits the error names its network."""
     wanted = "a network as 10.11.7.0/24"
     if not isinstance(value, str) or "/" not in value:
         raise Unwanted(wanted, value)
     try:
-        network = ipaddress.ip_network(value, strict=False)
+        interface = ipaddress.ip_interface(value)
     except ValueError:
         raise Unwanted(wanted, value) from None
-    if str(network) != value and ipaddress.ip_address(value.partition("/")[0]) != (
-        network.network_address
-    ):
-        raise Unwanted(str(network), value)
-    return str(network)
+    if interface.ip != interface.network.network_address:
+        raise Unwanted(str(interface.network), value)
+    return str(interface.network)
 
 
 def read_path(value: object) -> str:
-    """Read a path on the nodes; relative ones are meant from workdir."""
-    wanted = "a path on the nodes"
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise Unwanted(wanted, value)
-    if value.startswith("~"):
-        raise Unwanted(f"{wanted} without ~ (homes differ between nodes)", value)
-    return str(value)
+    """Read a path on the nodes; a relative one starts at workdir."""
+    path = _read_node_path(value)
+    if path.startswith("~"):
+        raise Unwanted("a path on the nodes without ~ (homes differ between nodes)", value)
+    return path
 
 
 def read_absolute(value: object) -> str:
@@ -201,7 +222,7 @@ def read_folder(value: object) -> str:
 
 
 def read_interpreter(value: object) -> str:
-    """Read an absolute path, or a name to be found on PATH."""
+    """Read an absolute path, or the name of a program on PATH."""
     path = read_path(value)
     if "/" in path:
         return read_absolute(value)
@@ -220,68 +241,33 @@ def read_inside(value: object) -> str:
 
 def read_local_path(value: object) -> str:
     """Read a path on the controller."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise Unwanted("a path on this machine", value)
     try:
-        return str(Path(value).expanduser())
-    except RuntimeError:  # ~user of someone unknown here
+        return str(Path(_read_path_here(value)).expanduser())
+    except RuntimeError:  # ~user of an unknown user
         raise Unwanted("a path on this machine", value) from None
 
 
-def read_text(value: object) -> str:
+def read_word(value: object) -> str:
     """Read any text that a process can be given."""
     if not isinstance(value, str) or "\0" in value:
-        found = 'nothing (write "" for an empty one)' if value is None else shown(value)
-        raise Unwanted("text", _Said(found))
-    return str(value)
-
-
-def read_line(value: object) -> str:
-    """Read one piece of shell that is not empty."""
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise Unwanted("a shell line", value)
+        found = 'nothing (write "" for an empty one)' if value is None else None
+        raise Unwanted("text", value, found=found)
     return str(value)
 
 
 def read_words(value: object) -> list[object]:
-    """Read the outer shape of a list of words; each word is read by itself."""
+    """Check for a list of words; a reader takes each word."""
     if isinstance(value, str):
         try:
             words = shlex.split(value)
         except ValueError:
             words = [value]
         raise Unwanted(f"a list of words: [{', '.join(words)}]", value)
-    return _listed(value, "a list of words")
-
-
-def read_paths(value: object) -> list[object]:
-    """Read the outer shape of a list of paths."""
-    return _listed(value, "a list of paths")
-
-
-def read_names(value: object) -> list[object]:
-    """Read the outer shape of a list of variable names."""
-    return _listed(value, "a list of variable names")
-
-
-def _listed(value: object, wanted: str) -> list[object]:
-    if not isinstance(value, list):
-        raise Unwanted(wanted, value)
-    return value
-
-
-def read_variables(value: object) -> dict[str, object]:
-    """Read the outer shape of an environment."""
-    if not isinstance(value, dict):
-        raise Unwanted("a mapping of names to values", value)
-    return value
-
-
-_read_known_signal = choice(*SIGNALS)
+    return _read_words(value)
 
 
 def read_signal(value: object) -> str:
-    """Read a signal, with or without SIG; it is kept without."""
+    """Read a signal with or without SIG; return it without."""
     if isinstance(value, str) and value.removeprefix("SIG") in SIGNALS:
         return value.removeprefix("SIG")
-    return _read_known_signal(value)
+    return _read_signal(value)

@@ -1,9 +1,10 @@
-"""From a document to validated sections: every problem noted, whatever can be read kept."""
+"""Validates the sections of a document: reports every problem, keeps the valid values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -36,14 +37,14 @@ _PLACES = {
     )
     for name in section.model_fields
 }
-"""Where each key belongs; the last section that has it wins."""
+"""The section of each key; if several have it, the last one here."""
 
 
 def read_section(model: type[S], value: object, path: Path, problems: Problems) -> S | None:
-    """Validate one mapping; what is wrong is noted and left out.
+    """Validate one mapping; report what is wrong and leave it out.
 
     Returns:
-        The section of what was right; None where a key that must be there is missing or wrong.
+        The section of what was right; None if a required key is missing or wrong.
     """
     if not isinstance(value, dict):
         problems.add(path, wanted="a mapping (key: value)", found=shown(value))
@@ -51,69 +52,48 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        wrong = [_note(model, detail, path, problems) for detail in error.errors()]
-    right = _without(value, wrong)
+        details = error.errors()
+    right = copy.deepcopy(value)
+    for detail in details:
+        where = detail["loc"]
+        if len(where) == _KEY_OF_ITEM and where[-1] == "[key]":
+            where = where[:-1]  # pydantic's mark for the name of a variable, beside its value
+        wanted, found = _wanted_and_found(model, detail)
+        problems.add((*path, *where), wanted=wanted, found=found)
+        _remove(right, where)
     required = {name for name, field in model.model_fields.items() if field.is_required()}
     return model.model_validate(right) if required <= right.keys() else None
 
 
-def _note(model: type[Section], detail: ErrorDetails, path: Path, problems: Problems) -> Path:
-    """Note one problem of pydantic in our words.
-
-    Returns:
-        Where in the section it lies.
-    """
-    where = detail["loc"]
-    if len(where) == _KEY_OF_ITEM and where[-1] == "[key]":
-        where = where[:-1]  # pydantic's mark for the name of a variable, beside its value
-    last = str(where[-1])
-    place = (*path, *where)
+def _wanted_and_found(model: type[Section], detail: ErrorDetails) -> tuple[str, str]:
+    """Return the two halves of our message for one error of pydantic."""
+    *outer, last = map(str, detail["loc"])
     match detail["type"]:
-        case "unwanted":
-            context = detail["ctx"]
-            problems.add(place, wanted=context["wanted"], found=context["found"])
+        case "value_error":
+            unwanted = detail["ctx"]["error"]
+            return unwanted.wanted, unwanted.found
         case "missing":
-            wanted = model.model_fields[last].description or "a value"
-            problems.add(place, wanted=wanted, found="nothing")
+            return model.model_fields[last].description or "a value", "nothing"
         case "extra_forbidden":
-            section = _section_at(model, where[:-1])
-            known = HostsFile if section is TopSection else section
-            wanted = _meant(last, known.model_fields)
-            problems.add(place, wanted=wanted, found=f'"{printable(last)}"')
+            section: Any = HostsFile if model is TopSection else model
+            for part in outer:
+                section = section.model_fields[part].annotation
+            return _meant(last, section.model_fields), f'"{printable(last)}"'
         case _:
-            problems.add(place, wanted="a mapping (key: value)", found=shown(detail["input"]))
-    return where
+            return "a mapping (key: value)", shown(detail["input"])
 
 
-def _without(value: dict[str, object], wrong: Iterable[Path]) -> dict[str, object]:
-    """Return a mapping without what is wrong in it; a list with a wrong item goes as a whole."""
-    right = _copy(value)
-    for place in wrong:
-        inner, key = right, str(place[0])
-        for part in place[1:]:
-            deeper = inner.get(key)
-            if not isinstance(deeper, dict):
-                break
-            inner, key = deeper, str(part)
-        inner.pop(key, None)
-    return right
-
-
-def _copy(value: dict[str, object]) -> dict[str, object]:
-    return {key: _copy(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}
-
-
-def _section_at(model: type[Section], where: Iterable[object]) -> type[Section]:
-    for part in where:
-        inner = model.model_fields[str(part)].annotation
-        assert isinstance(inner, type)
-        assert issubclass(inner, Section)
-        model = inner
-    return model
+def _remove(values: dict[str, Any], place: Sequence[object]) -> None:
+    """Remove a wrong part of a mapping, or the whole list that it is in."""
+    key, *inner = place
+    if inner and isinstance(values.get(str(key)), dict):
+        _remove(values[str(key)], inner)
+    else:
+        values.pop(str(key), None)
 
 
 def _meant(key: str, known: Iterable[str]) -> str:
-    """Say which key was probably meant, or where it belongs."""
+    """Return the key that was probably meant, or the section where this one belongs."""
     names = sorted(known)
     near = nearest(key, names)
     if near is not None:
