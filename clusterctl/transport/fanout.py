@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -96,8 +97,8 @@ than reading it."""
 class MultiStream:
     """An iterator over what several nodes send; use as a context manager.
 
-    It yields `(node, message)`, then `(node, reply)` when a node's stream has ended, and None when
-    nothing came for `tick` seconds. It ends when every stream has.
+    It yields `(node, message)`, then `(node, reply)` with the last message when a node's stream has
+    ended, and None when nothing came for `tick` seconds. It ends when every stream has.
     """
 
     def __init__(
@@ -207,11 +208,13 @@ class MultiStream:
                 self._calls[call] = node
             try:
                 self._expect(call)
+                last: tuple[Message, ...] = ()
                 for message in call.messages():
                     if not self._items.offer((node, message)):
                         return
+                    last = (message,)
                     self._expect(call)
-                self._items.offer((node, call.reply()))
+                self._items.offer((node, replace(call.reply(), messages=last)))
             finally:
                 with self._lock:
                     del self._calls[call]

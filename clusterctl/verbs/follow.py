@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from clusterctl.errors import FOLLOW, NodeError
 from clusterctl.logs.deduplicate import LineDeduplicator, LineSink
@@ -103,7 +103,6 @@ def follow(
     troubles: dict[str, NodeError] = {}
     lost = _Lost()
     waiting = {name for name in names if name not in log.parts}
-    last: dict[str, tuple[Message, ...]] = {}
     requests = {name: log.follow_request(name) for name in names}
     with nodes.following(requests, tick=TICK) as stream:
         for item in stream:
@@ -112,14 +111,11 @@ def follow(
             else:
                 node, said = item
                 if isinstance(said, Reply):
-                    whole = replace(said, messages=last.pop(node, ()))
-                    yield from _ended(node, whole, log, stream, lost, troubles)
+                    yield from _ended(node, said, log, stream, lost, troubles)
                     if node in log.parts or node in troubles:
                         lines.close(node)
                         waiting.discard(node)
                 else:
-                    if "data" not in said.head:  # the last answer has no lines
-                        last[node] = (said,)
                     yield from _taken(node, said, log, lines, lost)
                     if log.is_hopeless(node):
                         stream.drop(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.errors import NodeError
@@ -15,7 +15,6 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import STOPPED
 from clusterctl.verbs.rpc import Nodes, run_args, validated_answer
-from clusterctl.wire import Message
 
 TICK = 0.5
 PATIENCE = 60.0
@@ -114,7 +113,6 @@ def stop(
         for node in cluster.nodes
     }
     outcomes: dict[str, StoppedNode] = {}
-    last: dict[str, tuple[Message, ...]] = {}
     limit = seconds + PATIENCE
     reached: dict[str, float] = {}
     with nodes.following(requests, tick=TICK, patience=limit) as stream:
@@ -128,10 +126,8 @@ def stop(
             node, message = item
             reached.setdefault(node, now)
             if isinstance(message, Reply):
-                outcomes[node] = _outcome(message, last.get(node, ()))
-                continue
-            last[node] = (message,)
-            if "stage" in message.head:
+                outcomes[node] = _outcome(message)
+            elif "stage" in message.head:
                 yield Stopping(node=node, stage=str(message.head["stage"]))
     for name in requests:
         late = StoppedNode(node=name, gone=False, failure=f"timeout: not done in {limit:.0f} s")
@@ -149,9 +145,9 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _outcome(reply: Reply, messages: tuple[Message, ...]) -> StoppedNode:
+def _outcome(reply: Reply) -> StoppedNode:
     """Judge a node's last answer."""
-    head = validated_answer(replace(reply, messages=messages), STOPPED)
+    head = validated_answer(reply, STOPPED)
     if isinstance(head, NodeError):
         return StoppedNode(node=reply.node, gone=False, failure=str(head))
     looked = {

@@ -21,11 +21,11 @@ REQUEST = Request(op="tail", args={})
 Stream = Generator[Message | Reply, None, None]
 
 
-def ok(node: str) -> Reply:
-    return Reply(node=node)
+def ok(node: str, *messages: Message) -> Reply:
+    return Reply(node=node, messages=messages)
 
 
-def test_every_message_comes_in_its_nodes_order_and_then_the_reply() -> None:
+def test_every_message_comes_in_its_nodes_order_and_then_the_reply_with_the_last() -> None:
     def start(node: str, _request: Request) -> Stream:
         for number in range(50):
             yield Message({"n": number})
@@ -35,7 +35,8 @@ def test_every_message_comes_in_its_nodes_order_and_then_the_reply() -> None:
         seen = [item for item in stream if item is not None]
     for name in ("a", "b"):
         mine = [item for node, item in seen if node == name]
-        assert mine == [Message({"n": number}) for number in range(50)] + [ok(name)]
+        messages = [Message({"n": number}) for number in range(50)]
+        assert mine == [*messages, ok(name, messages[-1])]
 
 
 def test_silence_ticks() -> None:

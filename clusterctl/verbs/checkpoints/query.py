@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,7 +29,6 @@ from clusterctl.verbs.response_schema import (
 )
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
 from clusterctl.verbs.runs.history import History
-from clusterctl.wire import Message
 
 LATEST = "latest"
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -113,7 +112,6 @@ class CheckpointQuery:
     ) -> Generator[Event, None, list[Reply]]:
         """Follow the nodes to their answers; say how much the slowest has read."""
         read = dict.fromkeys(requests, 0)
-        last: dict[str, Message] = {}
         replies: list[Reply] = []
         strange: dict[str, Reply] = {}
         with self.nodes.following(requests, tick=_TICK, patience=ANSWER_SECONDS) as items:
@@ -122,14 +120,9 @@ class CheckpointQuery:
                     continue
                 node, told = item
                 if isinstance(told, Reply):
-                    told = strange.get(node, told)
-                    messages = (last[node],) if node in last else told.messages
-                    replies.append(replace(told, messages=messages))
+                    replies.append(strange.get(node, told))
                     read.pop(node, None)
-                else:
-                    last[node] = told
-                    if "end" in told.head:
-                        continue
+                elif "end" not in told.head:
                     if words := schema_error(told.head, READ):
                         words = f"{NOT_OURS}: {words}"
                         strange[node] = Reply.failed(node, NodeError("bad-output", "", words))
