@@ -153,12 +153,12 @@ def test_the_options_of_the_other_methods_are_the_commands_flags() -> None:
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [
-        ({"gpus": -1}, "gpus: wanted 0 or more, found -1"),
-        ({"master_port": 70000}, "master_port: wanted 1 to 65535, found 70000"),
-        ({"lost_after": float("nan")}, "lost_after: wanted"),
+        ({"gpus": -1}, "gpus: expected 0 or more, found -1"),
+        ({"master_port": 70000}, "master_port: expected 1 to 65535, found 70000"),
+        ({"lost_after": float("nan")}, "lost_after: expected"),
         ({"workdir": "here"}, "workdir: expected an absolute path"),
-        ({"name": "a b"}, "--name: wanted letters"),
-        ({"nodes": 9}, "--nodes: wanted 1 to 2, found 9"),
+        ({"name": "a b"}, "--name: expected letters"),
+        ({"nodes": 9}, "--nodes: expected 1 to 2, found 9"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_before_a_node_is_asked(
@@ -305,7 +305,7 @@ def test_a_connection_outlives_a_cut_and_closes_nothing_that_is_shared(
         pass
     assert connection.run("echo 24", **QUIET).stdout == "24\n"
     assert session.check(only="node.python").ok
-    with pytest.raises(UsageError, match="connection: wanted nodes of"):
+    with pytest.raises(UsageError, match="connection: expected nodes of"):
         session.connection("gpu99")
     with pytest.raises(UsageError, match="expected one node"):
         session.connection("127.0.0.1")
@@ -413,5 +413,5 @@ def test_the_examples_of_the_page_run(
         text = text.replace("hide=True", "hide=True, in_stream=False")
         exec(compile(text, str(PAGE), "exec"), names)
     out = capsys.readouterr().out
-    for line in ("running", "10 True", "RunResult", "command: wanted the script missing.py"):
+    for line in ("running", "10 True", "RunResult", "command: expected the script missing.py"):
         assert line in out

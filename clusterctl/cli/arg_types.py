@@ -18,7 +18,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"wanted a whole number, {wanted}, found {text!r}")
+            raise argparse.ArgumentTypeError(f"expected a whole number, {wanted}, found {text!r}")
         return number
 
     return read
@@ -35,7 +35,7 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"wanted seconds, 0 or more, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, found {text!r}")
     return number
 
 
@@ -47,5 +47,5 @@ def positive_seconds(text: str) -> float:
     """
     number = seconds(text)
     if number == 0:
-        raise argparse.ArgumentTypeError(f"wanted more than 0 seconds, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected more than 0 seconds, found {text!r}")
     return number

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _text(options: _Options) -> str:
     if options.convert is not None:
         if options.hosts or options.name or options.identity:
-            raise UsageError("--convert: wanted it alone, found hosts, --name or --identity too")
+            raise UsageError("--convert: expected it alone, found hosts, --name or --identity too")
         return convert(options.convert)
     name = options.name or name_for(Path.cwd())
     return draft(options.hosts or ("localhost",), name=name, identity=options.identity)

@@ -112,5 +112,5 @@ def _chosen(args: argparse.Namespace) -> tuple[dict[str, object], dict[str, str]
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--env: wanted NAME=VALUE, found {text!r}")
+        raise UsageError(f"--env: expected NAME=VALUE, found {text!r}")
     return name, value

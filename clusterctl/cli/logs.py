@@ -92,7 +92,7 @@ def _require_whole(args: argparse.Namespace) -> None:
     given = [f"--{n}" for n, value in values.items() if value is not None and value is not False]
     if given:
         raise UsageError(
-            f"--collect copies whole files: wanted it without {', '.join(given)}",
+            f"--collect copies whole files: expected it without {', '.join(given)}",
             hint="--node picks the nodes whose logs are copied",
         )
 

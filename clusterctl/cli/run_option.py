@@ -28,7 +28,7 @@ def run_name(text: str) -> str:
         argparse.ArgumentTypeError: it is empty.
     """
     if not text:
-        raise argparse.ArgumentTypeError("wanted a run's id or name, found an empty word")
+        raise argparse.ArgumentTypeError("expected a run's id or name, found an empty word")
     return text
 
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List or prune; 3 where a node did not answer."""
     if args.prune is not None and args.discover:
-        raise UsageError("wanted either --discover or --prune, found both")
+        raise UsageError("expected either --discover or --prune, found both")
     screen = Screen()
     with Session(known_cluster(args, Records())) as session:
         if args.prune is not None:

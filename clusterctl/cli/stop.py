@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stop; 0 stopped and verified, 1 something is left, 3 not verified on some node."""
     if args.all and args.run:
-        raise UsageError("wanted either RUN or --all, found both")
+        raise UsageError("expected either RUN or --all, found both")
     screen = Screen()
     results = []
     silent: tuple[NodeError, ...] = ()

@@ -31,12 +31,12 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
         out = {node.name for node in named(cluster, exclude, option="--exclude")}
         left = tuple(node for node in left if node.name not in out)
         if not left:
-            raise UsageError("--exclude: wanted a node left, found none", hint=_some(cluster))
+            raise UsageError("--exclude: expected a node left, found none", hint=_some(cluster))
     if nodes is not None and _COUNT.fullmatch(nodes.strip()):
         count = int(nodes)
         if not 1 <= count <= len(left):
             raise UsageError(
-                f"--nodes: wanted 1 to {len(left)}, found {count}", hint=f"--nodes {len(left)}"
+                f"--nodes: expected 1 to {len(left)}, found {count}", hint=f"--nodes {len(left)}"
             )
         left = left[:count]
     elif nodes is not None:
@@ -44,7 +44,7 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
         left = tuple(node for node in left if node.name in chosen)
     if not left:
         raise UsageError(
-            "--nodes: wanted a node that is not excluded, found none", hint=_some(cluster)
+            "--nodes: expected a node that is not excluded, found none", hint=_some(cluster)
         )
     return cluster.with_nodes(left)
 
@@ -72,7 +72,7 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
         all_names = printable(fold_hosts(node.name for node in cluster.nodes))
         near = nearest(unknown[0], sorted(known))
         raise UsageError(
-            f"{option}: wanted nodes of {cluster.file or cluster.name} ({all_names}), "
+            f"{option}: expected nodes of {cluster.file or cluster.name} ({all_names}), "
             f'found "{printable(fold_hosts(unknown))}"',
             hint=f"{option} {near}" if near else _some(cluster, option),
         )

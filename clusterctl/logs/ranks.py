@@ -35,11 +35,11 @@ def parse_ranks(text: str) -> frozenset[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"wanted ranks such as 0-3,7, found {text!r}")
+            raise ValueError(f"expected ranks such as 0-3,7, found {text!r}")
         begin, end = int(first), int(last if dash else first)
         if end >= MOST:
-            raise ValueError(f"wanted ranks below {MOST}, found {part.strip()[:20]!r}")
+            raise ValueError(f"expected ranks below {MOST}, found {part.strip()[:20]!r}")
         if end < begin:
-            raise ValueError(f"wanted ranks in rising order, found {part.strip()!r}")
+            raise ValueError(f"expected ranks in rising order, found {part.strip()!r}")
         ranks.update(range(begin, end + 1))
     return frozenset(ranks)

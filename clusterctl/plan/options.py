@@ -63,7 +63,7 @@ class Options:
             value = getattr(self, name)
             if value is not None and not (least <= value <= most and value < INFINITE):
                 limit = f"{least} or more" if most == INFINITE else f"{least} to {most}"
-                raise UsageError(f"{name}: wanted {limit}, found {value}")
+                raise UsageError(f"{name}: expected {limit}, found {value}")
 
     def says(self, name: str) -> bool:
         """Tell whether a field was said at all; 0 is a choice too."""

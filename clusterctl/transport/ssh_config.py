@@ -260,7 +260,7 @@ def _number(name: str, value: str | None) -> int | None:
     if value is None:
         return None
     if not _NUMBER.fullmatch(value):
-        words = f"ssh -G prints {name} {value[:20]!r}, wanted a number"
+        words = f"ssh -G prints {name} {value[:20]!r}, expected a number"
         raise NodeError("unreachable", "config", words, "is `ssh` on PATH the one of OpenSSH?")
     return int(value)
 

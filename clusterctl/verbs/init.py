@@ -98,7 +98,7 @@ def convert(hostfile: Path) -> str:
     """
     if not hostfile.exists():
         raise UsageError(
-            f"--convert {hostfile}: wanted a hostfile, found no such file",
+            f"--convert {hostfile}: expected a hostfile, found no such file",
             hint="clusterctl init HOST... writes an inventory without one",
         )
     return _text(load(hostfile))
@@ -158,7 +158,7 @@ def write_new(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError:
         raise UsageError(
-            f"{path}: wanted no file yet, found one", hint="--force writes over it"
+            f"{path}: expected no file yet, found one", hint="--force writes over it"
         ) from None
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -177,4 +177,4 @@ def write_over(path: Path, text: str) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path}: wanted a place to write, found: {error.strerror}")
+    return UsageError(f"{path}: expected a place to write, found: {error.strerror}")

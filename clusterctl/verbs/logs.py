@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, NodeError, UsageError
@@ -58,7 +58,6 @@ def read_logs(
     lines = MergedLines(wanted, shower, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
     lines.open(names)
     troubles: dict[str, NodeError] = {}
-    last: dict[str, tuple[Message, ...]] = {}
     requests = {name: log.read_request(name, lines=tail) for name in names}
     with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
         for item in stream:
@@ -66,11 +65,9 @@ def read_logs(
                 node, message = item
                 if isinstance(message, Reply):
                     lines.close(node)
-                    wrong = log.trouble(replace(message, messages=last.get(node, ())))
-                    if wrong:
+                    if wrong := log.trouble(message):
                         troubles[node] = wrong
                 else:
-                    last[node] = (message,)
                     for found in _taken(log, stream, node, message):
                         if isinstance(found, Piece):
                             lines.add(found)
@@ -172,7 +169,7 @@ def parse_filter(
         found = None if pattern is None else re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"--grep: wanted a regular expression, found {pattern!r}: {error}"
+            f"--grep: expected a regular expression, found {pattern!r}: {error}"
         ) from error
     return Filter(ranks=wanted, since=None if since is None else _moment(since, now), pattern=found)
 
@@ -187,7 +184,7 @@ def require_ranks(wanted: Filter, view: RunStatus) -> None:
     unknown = {rank for rank in wanted.ranks or () if rank >= count}
     if count and unknown:
         raise UsageError(
-            f"--rank: wanted {ranks.fold_ranks(range(count))}, found {ranks.fold_ranks(unknown)}",
+            f"--rank: expected {ranks.fold_ranks(range(count))}, found {ranks.fold_ranks(unknown)}",
             hint=f"clusterctl status {view.run} shows the ranks of each node",
         )
 
@@ -199,7 +196,9 @@ def _moment(text: str, now: float) -> float:
     try:
         return dt.datetime.fromisoformat(text).timestamp()
     except ValueError as error:
-        message = f"--since: wanted 10m, 2h or an ISO time such as 2026-11-20T19:00, found {text!r}"
+        message = (
+            f"--since: expected 10m, 2h or an ISO time such as 2026-11-20T19:00, found {text!r}"
+        )
         raise UsageError(message) from error
 
 
@@ -225,7 +224,6 @@ def collect(
     """
     names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
     troubles: dict[str, NodeError] = {}
-    last: dict[str, tuple[Message, ...]] = {}
     copies = {name: _Copy(folder / name) for name in names}
     requests = {name: log.copy_request(name) for name in names}
     with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
@@ -234,13 +232,11 @@ def collect(
                 continue
             node, message = item
             if isinstance(message, Reply):
-                wrong = node_error(replace(message, messages=last.get(node, ())))
-                if wrong:
+                if wrong := node_error(message):
                     troubles[node] = wrong
                 else:
                     yield Collected(node=node, folder=folder / node, size=copies[node].size)
                 continue
-            last[node] = (message,)
             try:
                 copies[node].keep(message)
             except _Stranger as stranger:

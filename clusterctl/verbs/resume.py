@@ -170,7 +170,7 @@ def _template(job: Job) -> tuple[str, ...]:
         if any(PLACEHOLDER in word for word in template):
             return template
     raise UsageError(
-        f"job.resume_args: wanted {PLACEHOLDER} where the checkpoint's path goes,"
+        f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
         hint=f"say it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}';"
         f' or in the inventory: job: {{resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}',

@@ -118,7 +118,7 @@ def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "gpu01"]) == 2
     assert Path("hosts.yaml").read_text() == "mine"
     assert capsys.readouterr().err == (
-        "usage: hosts.yaml: wanted no file yet, found one\nhint: --force writes over it\n"
+        "usage: hosts.yaml: expected no file yet, found one\nhint: --force writes over it\n"
     )
     assert main(["init", "--force", "gpu01"]) == 0
     assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"
@@ -151,10 +151,16 @@ def test_a_hostfile_is_converted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--convert", "nowhere"], "usage: --convert nowhere: wanted a hostfile, found no such"),
-        (["--convert", "x", "gpu01"], "usage: --convert: wanted it alone, found hosts, --name or"),
-        (["-i", "no/such/hosts.yaml"], "usage: no/such/hosts.yaml: wanted a place to write, found"),
-        (["--force", "-i", "."], "usage: .: wanted a place to write, found: Is a directory"),
+        (["--convert", "nowhere"], "usage: --convert nowhere: expected a hostfile, found no such"),
+        (
+            ["--convert", "x", "gpu01"],
+            "usage: --convert: expected it alone, found hosts, --name or",
+        ),
+        (
+            ["-i", "no/such/hosts.yaml"],
+            "usage: no/such/hosts.yaml: expected a place to write, found",
+        ),
+        (["--force", "-i", "."], "usage: .: expected a place to write, found: Is a directory"),
     ],
 )
 def test_what_cannot_be_ends_with_2(

@@ -53,7 +53,7 @@ def test_nodes_are_picked() -> None:
 
 
 def test_an_unknown_node_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"--exclude: wanted nodes of hosts\.yaml"):
+    with pytest.raises(UsageError, match=r"--exclude: expected nodes of hosts\.yaml"):
         selected("--exclude", "gpu9")
 
 
@@ -87,7 +87,7 @@ def test_every_verb_refuses_a_bad_inventory(
 def test_every_verb_refuses_an_unknown_host(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--nodes", "gpu9"]) == 2
     assert capsys.readouterr().err == (
-        'usage: --nodes: wanted nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
+        'usage: --nodes: expected nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
     )
 
 

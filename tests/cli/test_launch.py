@@ -151,7 +151,7 @@ def test_the_launcher_of_the_command_line_is_the_one_that_is_judged(project: Pro
     inventory.write_text(project.inventory.read_text() + "job: {launcher: ray}\n")
     refused = project.run("launch", "-i", str(inventory), "--", "job.py")
     assert refused.returncode == 2
-    assert "launcher: wanted one of direct, torchrun, found ray" in refused.stderr
+    assert "launcher: expected one of direct, torchrun, found ray" in refused.stderr
     answer = project.launch("-i", str(inventory), "--", "job.py")
     assert answer.returncode == 0, answer.stderr
 
@@ -209,7 +209,7 @@ def test_ranks_that_a_run_does_not_have_are_refused(project: Project) -> None:
     assert project.launch("--", "job.py").returncode == 0
     refused = project.run("logs", "--rank", "0,9")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "--rank: wanted 0-2, found 9" in refused.stderr
+    assert "--rank: expected 0-2, found 9" in refused.stderr
     assert lines_of(2, project.run("logs", "--raw", "--rank", "2").stdout)
 
 

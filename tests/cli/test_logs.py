@@ -59,7 +59,7 @@ def test_whole_files_are_collected_or_none(
     words: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["logs", "--collect", "out", *words]) == 2
-    assert f"wanted it without {named}\n" in capsys.readouterr().err
+    assert f"expected it without {named}\n" in capsys.readouterr().err
 
 
 def opener(pool: FakePool) -> Callable[[object], AbstractContextManager[Run]]:

@@ -61,10 +61,10 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["chekc"], "invalid choice: 'chekc'"),
         (["chekc"], "hint: did you mean check?"),
-        (["stop", ""], "argument RUN: wanted a run's id or name, found an empty word"),
-        (["resume", "", "--checkpoint", "latest"], "argument RUN: wanted a run's id or name"),
+        (["stop", ""], "argument RUN: expected a run's id or name, found an empty word"),
+        (["resume", "", "--checkpoint", "latest"], "argument RUN: expected a run's id or name"),
         (["sandbox", "fualt"], "hint: did you mean fault?"),
-        (["init", "--convert", "no.hosts"], "wanted a hostfile, found no such file"),
+        (["init", "--convert", "no.hosts"], "expected a hostfile, found no such file"),
         (["init", "--nope"], "unrecognized arguments: --nope"),
         (["init", "--nope"], "hint: clusterctl init --help"),
         (["init", "--forc"], "unrecognized arguments: --forc"),

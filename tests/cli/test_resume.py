@@ -107,7 +107,7 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     assert project.run("launch", env=here).returncode == 0
     refused = project.run("resume", "--checkpoint", "latest", env=here)
     assert refused.returncode == 2
-    assert "job.resume_args: wanted {checkpoint}" in refused.stderr
+    assert "job.resume_args: expected {checkpoint}" in refused.stderr
     run = json.loads(project.run("status", "--json", env=here).stdout)["run"]
     checkpoint(project.placed / "later", 30, run)
     job += '  checkpoints: later\n  resume_args: [--from, "{checkpoint}"]\n  env: {LR: "2"}\n'

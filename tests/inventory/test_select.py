@@ -61,19 +61,19 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
     ("nodes", "exclude", "message", "hint"),
     [
         ("9" * 5000, None, ANY, "--nodes gpu07"),
-        ("0", None, "--nodes: wanted 1 to 5, found 0", "--nodes 5"),
-        ("6", None, "--nodes: wanted 1 to 5, found 6", "--nodes 5"),
-        ("5", "gpu01", "--nodes: wanted 1 to 4, found 5", "--nodes 4"),
+        ("0", None, "--nodes: expected 1 to 5, found 0", "--nodes 5"),
+        ("6", None, "--nodes: expected 1 to 5, found 6", "--nodes 5"),
+        ("5", "gpu01", "--nodes: expected 1 to 4, found 5", "--nodes 4"),
         (
             "gpu[01-02,8]",
             None,
-            '--nodes: wanted nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "gpu8"',
+            '--nodes: expected nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "gpu8"',
             "--nodes gpu07",
         ),
         (
             None,
             "xyz",
-            '--exclude: wanted nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "xyz"',
+            '--exclude: expected nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "xyz"',
             "--exclude gpu07",
         ),
         (
@@ -86,13 +86,13 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
         (
             "gpu01",
             "gpu01",
-            "--nodes: wanted a node that is not excluded, found none",
+            "--nodes: expected a node that is not excluded, found none",
             "--nodes gpu07",
         ),
         (
             "1",
             "gpu[01-03,07],10.0.0.5",
-            "--exclude: wanted a node left, found none",
+            "--exclude: expected a node left, found none",
             "--nodes gpu07",
         ),
     ],

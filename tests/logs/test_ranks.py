@@ -21,7 +21,7 @@ def test_runs_are_folded() -> None:
 
 @pytest.mark.parametrize("bad", ["", "a", "1-", "-1", "3-1", "1,,2", "1;2", "0-99999999999"])
 def test_bad_ranks_are_named(bad: str) -> None:
-    with pytest.raises(ValueError, match="wanted ranks"):
+    with pytest.raises(ValueError, match="expected ranks"):
         parse_ranks(bad)
 
 

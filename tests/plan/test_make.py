@@ -221,7 +221,7 @@ def test_the_port_and_where_it_came_from(plan: Planner) -> None:
 def test_what_cannot_be_planned_is_refused(plan: Planner) -> None:
     with pytest.raises(UsageError, match="no command"):
         plan(job=Job())
-    with pytest.raises(UsageError, match="wanted one of direct, torchrun, found ray"):
+    with pytest.raises(UsageError, match="expected one of direct, torchrun, found ray"):
         plan(options=Options(launcher="ray"))
     with pytest.raises(UsageError, match="direct does not restart"):
         plan(options=Options(launcher="direct", max_restarts=1))

@@ -145,7 +145,7 @@ def test_a_home_of_nobody_and_a_name_that_is_not_utf_8_stay_as_they_are_written(
 
 @pytest.mark.parametrize("name", ["port", "connecttimeout"])
 def test_a_program_that_only_is_called_ssh_is_told_apart(name: str) -> None:
-    with pytest.raises(NodeError, match=f"{name} 'twenty', wanted a number"):
+    with pytest.raises(NodeError, match=f"{name} 'twenty', expected a number"):
         endpoint(NODE, {name: ["twenty"]})
 
 

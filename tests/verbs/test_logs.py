@@ -222,7 +222,7 @@ def test_ranks_that_the_run_does_not_have_are_refused() -> None:
     nodes = tuple(
         NodeAnswer(node=CLUSTER.node(name), part=part(name, world_size=2)) for name in "ab"
     )
-    with pytest.raises(UsageError, match="--rank: wanted 0-1, found 2,9"):
+    with pytest.raises(UsageError, match="--rank: expected 0-1, found 2,9"):
         logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=nodes))
     silent = (NodeAnswer(node=CLUSTER.node("a"), failure="timeout"),)
     logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=silent))

@@ -26,6 +26,6 @@ def find_launcher(name: str) -> Launcher:
         return LAUNCHERS[name]
     except KeyError:
         raise UsageError(
-            f"launcher: wanted one of {', '.join(LAUNCHERS)}, found {name}",
+            f"launcher: expected one of {', '.join(LAUNCHERS)}, found {name}",
             hint="clusterctl launch --launcher torchrun",
         ) from None

@@ -70,7 +70,7 @@ class LaunchOptions:
         """
         if self.name and not _NAME.fullmatch(self.name):
             expected = "letters, digits, '.', '_', '-'"
-            raise UsageError(f"--name: wanted {expected}, found {self.name!r}")
+            raise UsageError(f"--name: expected {expected}, found {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

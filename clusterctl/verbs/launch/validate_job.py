@@ -45,7 +45,7 @@ def require_script(cluster: Cluster, source: Path) -> None:
         )
     if syncs and looked_for and not (source / script).exists():
         raise UsageError(
-            f"command: wanted the script {script} in {source}, found no such file",
+            f"command: expected the script {script} in {source}, found no such file",
             hint="cd to the folder of the code; --no-sync if only the nodes have it",
         )
 
@@ -59,7 +59,7 @@ def require_secrets(cluster: Cluster) -> None:
     missing = [name for name in cluster.job.env_from if name not in os.environ]
     if missing:
         raise UsageError(
-            f"env_from: wanted {', '.join(missing)} in this shell's environment, found it not set",
+            f"env_from: expected {', '.join(missing)} in this shell's environment, found none",
             hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
         )
 
