@@ -15,8 +15,9 @@ from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
 from clusterctl.facts.interpreter import NAME_INTERPRETER
 from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
-from clusterctl.inventory.cluster import LAUNCHABLE, Cluster
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+from clusterctl.plan.launchers import LAUNCHERS
 
 FOUND = "python.found"
 TORCH = "python.torch"
@@ -97,7 +98,8 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     """Compare the versions; with torchrun every node needs torch."""
     pythons = _pythons(facts)
     versions = {name: python.package("torch") for name, python in pythons.items()}
-    if not any(versions.values()) and cluster.job.launcher != "torchrun":
+    known = LAUNCHERS.get(cluster.job.launcher)
+    if not any(versions.values()) and not (known and known.needs_torch):
         return
     for name, installed in versions.items():
         if not installed:
@@ -316,13 +318,14 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 )
 def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the supported launchers."""
-    if cluster.job.launcher not in LAUNCHABLE:
+    if cluster.job.launcher not in LAUNCHERS:
+        supported = tuple(reversed(LAUNCHERS))
         yield fail(
             tuple(facts),
             f"clusterctl does not support the launcher {cluster.job.launcher} yet",
-            wanted=f"job.launcher: {' or '.join(LAUNCHABLE)}",
+            wanted=f"job.launcher: {' or '.join(supported)}",
             found=cluster.job.launcher,
-            remedy=f"clusterctl launch --launcher {LAUNCHABLE[0]}, or change it in the inventory",
+            remedy=f"clusterctl launch --launcher {supported[0]}, or change it in the inventory",
         )
 
 

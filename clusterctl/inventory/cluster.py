@@ -7,8 +7,7 @@ from typing import Literal
 
 Via = Literal["paramiko", "openssh"]
 LauncherName = Literal["torchrun", "direct", "accelerate", "ray", "slurm"]
-LAUNCHABLE: tuple[LauncherName, ...] = ("torchrun", "direct")
-"""Those that can be launched with; the others are words of the format that wait for theirs."""
+"""The words of the format; `plan.launchers.LAUNCHERS` has those that can be launched with."""
 START_TIMEOUT = 600.0
 LOST_AFTER = 15.0
 

@@ -155,7 +155,7 @@ def _plan_node(
             [gpu.uuid for gpu in count.chosen],
             port=None if place.node_rank else place.master_port,
         ),
-        launcher_argv=launcher.argv(place),
+        launcher_argv=launcher.argv(place) if launcher.argv else (),
         argv=_rank_argv(cluster.job.command, place.python),
         path_first=posixpath.dirname(place.python) or None,
         env=compose_environment(

@@ -14,24 +14,7 @@ from dataclasses import dataclass
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
-
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate launch",
-    "deepspeed.launcher.runner": "deepspeed",
-}
-_PROGRAMS = {
-    "torchrun": "torchrun",
-    "accelerate-launch": "accelerate launch",
-    "deepspeed": "deepspeed",
-    "mpirun": "mpirun",
-    "mpiexec": "mpirun",
-    "orterun": "mpirun",
-    "horovodrun": "mpirun",
-    "srun": "srun",
-}
+from clusterctl.node.supervisor.launcher_names import MODULES, PROGRAMS, PYTHON, split_launcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,20 +135,8 @@ def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None
         words = words[1:]
         while words and ("=" in words[0] or words[0].startswith("-")):
             words = words[2:] if words[0] in {"-u", "-C"} else words[1:]
-    if not words:
-        return None
-    program = posixpath.basename(words[0])
-    if _PYTHON.fullmatch(program):
-        words = words[1:]
-        while words and words[0].startswith("-") and words[0] != "-m":
-            words = words[2:] if words[0] in {"-W", "-X"} else words[1:]  # such as -u
-        program = ""
-    if words[:1] == ["-m"]:
-        module = words[1] if len(words) > 1 else ""
-        return (_MODULES[module], tuple(words[2:])) if module in _MODULES else None
-    if program == "accelerate" and words[1:2] == ["launch"]:
-        return "accelerate launch", tuple(words[2:])
-    return (_PROGRAMS[program], tuple(words[1:])) if program in _PROGRAMS else None
+    found = split_launcher(words)
+    return (found[0], tuple(found[1])) if found else None
 
 
 def _translated(
@@ -201,7 +172,7 @@ def _translated(
 
 def _plain(words: list[str]) -> list[str]:
     """Leave out the interpreter: clusterctl runs a script or a module with the node's own."""
-    if len(words) > 1 and _PYTHON.fullmatch(posixpath.basename(words[0])):
+    if len(words) > 1 and PYTHON.fullmatch(posixpath.basename(words[0])):
         after = words[2:] if words[1] == "-u" else words[1:]
         return after or words
     return words
@@ -213,7 +184,7 @@ def _is_value(words: list[str]) -> bool:
         len(words) > 1
         and not words[0].startswith("-")
         and not words[0].endswith((".py", ".sh"))
-        and not _PYTHON.fullmatch(posixpath.basename(words[0]))
+        and not PYTHON.fullmatch(posixpath.basename(words[0]))
     )
 
 
@@ -244,10 +215,9 @@ _START = (
 _IN_SCRIPT = re.compile(
     _START
     + r"(?:\S*/)?(?:"
-    + r"(?P<program>torchrun|deepspeed|accelerate-launch|mpirun|mpiexec|horovodrun)"
+    + rf"(?P<program>{'|'.join(program for program in PROGRAMS if program != 'srun')})"
     + r"|(?P<accelerate>accelerate\s+launch)"
-    + r"|python[\d.]*\s+(?:-\w+\s+)*-m\s+(?P<module>torch\.distributed\.(?:run|launch)|"
-    + r"accelerate\.commands\.launch|deepspeed\.launcher\.runner)"
+    + rf"|{PYTHON.pattern}\s+(?:-\w+\s+)*-m\s+(?P<module>{'|'.join(map(re.escape, MODULES))})"
     + r")(?=\s+\S)"
 )
 
@@ -259,7 +229,7 @@ def launcher_in(script: str) -> tuple[int, str] | None:
         text = _COMMENT.sub("", line.replace("\0", " "))
         if match := _IN_SCRIPT.search(text):
             found = match["program"] or match["accelerate"] or ""
-            name = _MODULES.get(match["module"] or "") or _PROGRAMS.get(found, "accelerate launch")
+            name = MODULES.get(match["module"] or "") or PROGRAMS.get(found, "accelerate launch")
             return number, name
         number += 1 + line.count("\0")
     return None

@@ -50,6 +50,7 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("torchrun --nproc_per_node ² x.py", "-- x.py"),
         ("env -u X torchrun x.py", "-- x.py"),
         ("python -W ignore -m torch.distributed.run x.py", "-- x.py"),
+        ("python /venv/bin/torchrun x.py", "-- x.py"),
     ],
 )  # fmt: skip
 def test_a_launcher_is_refused_with_the_command_to_type(command: str, wanted: str) -> None:

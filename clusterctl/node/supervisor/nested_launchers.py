@@ -7,27 +7,17 @@ others, such as one in a script that only the nodes have.
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, Dict, List
 
 from clusterctl.node.run.processes import Mark, Process
 from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.supervisor.launcher_names import split_launcher
 
 LOOKS = 3
 """In how many scans a process is looked at: a shell may become a launcher by exec."""
 
-_PYTHON = re.compile(r"python[\d.]*")
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate launch",
-    "deepspeed.launcher.runner": "deepspeed",
-}
-_PROGRAMS = {
-    "torchrun": "torchrun",
-    "accelerate-launch": "accelerate launch",
-    "deepspeed": "deepspeed",
-}
+BESIDE = ("mpirun", "srun")
+"""Launchers that a rank may start: they need not begin a training of their own."""
 
 
 class NestedLaunchers:
@@ -35,7 +25,7 @@ class NestedLaunchers:
 
     def __init__(self, record: RunFiles, job: Dict[str, Any]) -> None:
         self._record = record
-        self._over = job["launcher"] == "direct" and job["procs"] == 1
+        self._over = not job["launcher_argv"] and job["procs"] == 1
         """There is nothing to look for: a launcher may well be started once a node."""
         self._looks: Dict[Mark, int] = {}
 
@@ -77,14 +67,5 @@ def words_of(pid: int) -> List[str]:
 
 def launcher_in(words: List[str]) -> str:
     """Return the name of the launcher that runs with this argument list; empty: none does."""
-    words = list(words)
-    if words and _PYTHON.fullmatch(os.path.basename(words[0])):
-        words = words[1:]
-        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
-            words = words[1:]  # such as -u
-    if words[:1] == ["-m"]:
-        return _MODULES.get("".join(words[1:2]), "")
-    program = os.path.basename("".join(words[:1]))
-    if program == "accelerate" and words[1:2] == ["launch"]:
-        return "accelerate launch"
-    return _PROGRAMS.get(program, "")
+    found = split_launcher(words)
+    return found[0] if found and found[0] not in BESIDE else ""

@@ -9,12 +9,6 @@ from __future__ import annotations
 from clusterctl.plan.launchers.interface import LaunchContext, Launcher, about_nodes
 
 
-def argv(place: LaunchContext) -> tuple[str, ...]:
-    """Return nothing: the ranks' own command is all."""
-    del place
-    return ()
-
-
 def environment(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return what `init_process_group` with `env://` reads, and what else torchrun would set."""
     return (
@@ -50,4 +44,6 @@ def restarts(args: tuple[str, ...]) -> bool:
     return False
 
 
-DIRECT = Launcher(argv=argv, environment=environment, restarts=restarts, limit_restarts=None)
+DIRECT = Launcher(
+    argv=None, environment=environment, restarts=restarts, needs_torch=False, limit_restarts=None
+)

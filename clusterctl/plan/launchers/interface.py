@@ -29,12 +29,14 @@ class LaunchContext:
 class Launcher:
     """How one engine starts the ranks of a node."""
 
-    argv: Callable[[LaunchContext], tuple[str, ...]]
-    """What stands before a rank's command; empty: the supervisor starts the ranks."""
+    argv: Callable[[LaunchContext], tuple[str, ...]] | None
+    """What stands before a rank's command; None: the supervisor starts the ranks."""
     environment: Callable[[LaunchContext], tuple[tuple[str, str | None], ...]]
     """What the ranks need to find each other; None: it differs from rank to rank."""
     restarts: Callable[[tuple[str, ...]], bool]
     """Whether it starts ranks again by itself, from the person's arguments."""
+    needs_torch: bool
+    """Its own program is part of torch."""
     limit_restarts: Callable[[int], tuple[str, ...]] | None
     """Its own argument for `--max-restarts`; None: it has none."""
 

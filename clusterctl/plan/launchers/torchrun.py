@@ -49,5 +49,9 @@ def limit_restarts(count: int) -> tuple[str, ...]:
 
 
 TORCHRUN = Launcher(
-    argv=argv, environment=environment, restarts=restarts, limit_restarts=limit_restarts
+    argv=argv,
+    environment=environment,
+    restarts=restarts,
+    needs_torch=True,
+    limit_restarts=limit_restarts,
 )

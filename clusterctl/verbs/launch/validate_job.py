@@ -67,7 +67,8 @@ def require_secrets(cluster: Cluster) -> None:
 def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, None]:
     """Warn of a shell script in a folder that would start a launcher in every rank."""
     job, name = cluster.job, nested.script_of(cluster.job.command)
-    if not name or (job.launcher == "direct" and job.procs_per_node == 1):
+    once_a_node = job.procs_per_node == 1 and not launchers.find_launcher(job.launcher).argv
+    if not name or once_a_node:
         return
     try:
         with (source / name).open("rb") as file:
