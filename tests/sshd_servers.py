@@ -104,11 +104,15 @@ class Sshd:
 
     def freeze(self) -> None:
         assert self.process is not None
-        for pid in [self.process.pid, *self.sessions()]:
-            # What served until somebody was let in may be on its way out.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-                self.children.append(pid)
+        frozen: set[int] = set()
+        # One that is not frozen yet may start another while we look.
+        while new := {self.process.pid, *self.sessions()} - frozen:
+            for pid in new:
+                # What served until somebody was let in may be on its way out.
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    self.children.append(pid)
+            frozen |= new
 
     def stop(self) -> None:
         if self.process is None:
