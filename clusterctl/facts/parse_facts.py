@@ -57,18 +57,18 @@ def parse_facts(
         gaps.append(UnknownFact(what="hostname_addresses", why=why))
     return NodeFacts(
         node=node,
-        hostname=_string(names.get("hostname")),
+        hostname=_as(str, names.get("hostname")),
         hostname_addresses=tuple(map(str, listed)) if isinstance(listed, list) else None,
         boot_id=answers.word("/proc/sys/kernel/random/boot_id"),
         netns=link.text if link is not None and link.good else None,
         os=_of(answers, "/etc/os-release", parse_os),
         kernel=answers.word("/proc/sys/kernel/osrelease"),
-        arch=_string(own.get("arch")),
-        uid=_integer(own.get("uid")),
-        user=_string(own.get("user")),
-        cpus=_integer(own.get("cpus")),
+        arch=_as(str, own.get("arch")),
+        uid=_as(int, own.get("uid")),
+        user=_as(str, own.get("user")),
+        cpus=_as(int, own.get("cpus")),
         memory_bytes=_of(answers, "/proc/meminfo", parse_memory),
-        shm_bytes=_integer(shm.get("total")),
+        shm_bytes=_as(int, shm.get("total")),
         clock=clock,
         interfaces=parse_interfaces(answers),
         routes=parse_routes(answers),
@@ -78,13 +78,13 @@ def parse_facts(
         gpus=gpus,
         python=parse_python(answers, asked=wanted.interpreter),
         agent=_agent(own.get("agent")),
-        rsync=_string(_object(own.get("programs")).get("rsync")),
+        rsync=_as(str, _object(own.get("programs")).get("rsync")),
         paths=tuple(_path(answers, place.path, mounts) for place in wanted.places),
         lock=_lock(answers),
         sharing=_sharing(answers),
         limits=_of(answers, "/proc/self/limits", parse_limits),
         kill_user_processes=parse_kill_user_processes(answers),
-        linger=_truth(own.get("linger")),
+        linger=_as(bool, own.get("linger")),
         environment=_pairs(own.get("variables")),
         nccl_conf=parse_nccl_conf(answers),
         gaps=tuple(gaps),
@@ -162,14 +162,14 @@ def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
         return PathFacts(path=path, problem=why or "no answer")
     facts = PathFacts(
         path=path,
-        exists=_truth(told.get("exists")),
-        folder=_truth(told.get("folder")),
-        writable=_truth(told.get("writable")),
-        size=_integer(told.get("size")),
-        entries=_integer(told.get("entries")),
+        exists=_as(bool, told.get("exists")),
+        folder=_as(bool, told.get("folder")),
+        writable=_as(bool, told.get("writable")),
+        size=_as(int, told.get("size")),
+        entries=_as(int, told.get("entries")),
         digest=str(told.get("digest", "")),
-        free_bytes=_integer(told.get("free")),
-        total_bytes=_integer(told.get("total")),
+        free_bytes=_as(int, told.get("free")),
+        total_bytes=_as(int, told.get("total")),
         problem=str(told.get("problem", "")),
     )
     mount = mount_of(mounts, str(told.get("real" if facts.exists else "near") or path))
@@ -193,16 +193,9 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _string(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _integer(value: object) -> int | None:
-    return value if type(value) is int else None
-
-
-def _truth(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
+def _as(kind: type[T], value: object) -> T | None:
+    """Return a value of exactly this type, else None."""
+    return value if type(value) is kind else None
 
 
 def _pairs(value: object) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Reads an inventory, whatever its dialect."""
+"""Reads an inventory: a hosts.yaml or a hostfile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLE = "CLUSTERCTL_INVENTORY"
 DEFAULT = "hosts.yaml"
 
 SIZE_LIMIT = 512 * 1024
-"""Bytes an inventory may have; thousands of nodes fit."""
+"""The largest inventory, in bytes; thousands of nodes fit."""
 
 _YAML_NAMES = (".yaml", ".yml", ".json")
 _OTHER_NAMES = ("hosts.yaml", "hosts.yml", "inventory.yaml", "hostfile")
@@ -26,7 +26,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 def default_path() -> Path:
-    """Return the inventory that is read if none is named: the variable's, else ./hosts.yaml."""
+    """Return the inventory to read if no option names one: the variable's, else ./hosts.yaml."""
     return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
@@ -53,7 +53,7 @@ def load(path: Path) -> Cluster:
 
 
 def fingerprint(path: Path) -> str:
-    """Return the fingerprint that `load` gives a cluster, without reading what the file says.
+    """Return the fingerprint that `load` gives a cluster, without parsing the file.
 
     Raises:
         InventoryError: the file is missing or cannot be read.
@@ -62,13 +62,13 @@ def fingerprint(path: Path) -> str:
 
 
 def _fingerprint(path: Path, content: bytes) -> str:
-    # An identity may be named as it lies beside the file, and a node of our own user be local.
+    # An identity is relative to the file's folder, and a node of our own user may be local.
     reader = f"{own_user()}\0{path.name}\0{path.resolve().parent}\0"
     return hashlib.sha256(os.fsencode(reader) + content).hexdigest()
 
 
 def is_yaml(path: Path, text: str) -> bool:
-    """Tell a hosts.yaml from a hostfile: by its name, else by its first line that says anything."""
+    """Tell a hosts.yaml from a hostfile: by its name, else by its first line with content."""
     if path.suffix.lower() in _YAML_NAMES:
         return True
     lines = (line.strip() for line in text.splitlines())
@@ -77,33 +77,32 @@ def is_yaml(path: Path, text: str) -> bool:
 
 
 def _bytes(path: Path) -> bytes:
+    """Return the content of an inventory.
+
+    Raises:
+        InventoryError: it is missing, too large, or cannot be read.
+    """
     try:
         with path.open("rb") as stream:
             content = stream.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
-        others = [path.parent / name for name in _OTHER_NAMES]
-        there = next((other for other in others if other.is_file()), None)
-        raise InventoryError(
-            (f"{path}: wanted an inventory, found no such file",),
-            hint=f"-i {there}"
-            if there
-            else "clusterctl init HOST... writes one; -i FILE names another",
-        ) from None
+        others = (path.parent / name for name in _OTHER_NAMES)
+        other = next((other for other in others if other.is_file()), None)
+        init = "clusterctl init HOST... writes one; -i FILE names another"
+        problem, hint = "wanted an inventory, found no such file", f"-i {other}" if other else init
     except IsADirectoryError:
-        raise InventoryError(
-            (f"{path}: wanted a file, found a folder",), hint=f"-i {path / 'hosts.yaml'}"
-        ) from None
+        problem, hint = "wanted a file, found a folder", f"-i {path / 'hosts.yaml'}"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InventoryError(
-            (f"{path}: wanted a readable file, found: {reason}",), hint="-i FILE names another"
-        ) from None
-    if len(content) > SIZE_LIMIT:
-        raise InventoryError(
-            (f"{path}: wanted an inventory of at most {SIZE_LIMIT} bytes, found more",),
-            hint=Problems.hint,
+        problem, hint = f"wanted a readable file, found: {reason}", "-i FILE names another"
+    else:
+        if len(content) <= SIZE_LIMIT:
+            return content
+        problem, hint = (
+            f"wanted an inventory of at most {SIZE_LIMIT} bytes, found more",
+            Problems.hint,
         )
-    return content
+    raise InventoryError((f"{path}: {problem}",), hint=hint)
 
 
 def _decoded(content: bytes, file: str) -> str:
@@ -112,11 +111,8 @@ def _decoded(content: bytes, file: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        found = (
-            "UTF-16"
-            if content[:2] in (b"\xff\xfe", b"\xfe\xff")
-            else (f"the byte 0x{content[error.start]:02x}")
-        )
+        is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        found = "UTF-16" if is_utf16 else f"the byte 0x{content[error.start]:02x}"
         problems.add((), wanted="UTF-8 text", found=found, line=line)
         problems.end()
     strange = _UNPRINTABLE.search(text)

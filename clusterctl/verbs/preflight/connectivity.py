@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.checks.run_paths import run_paths, share_of
+from clusterctl.facts.from_json import from_json
 from clusterctl.facts.nodefacts import (
     ConnectResult,
     ListenResult,
@@ -225,56 +226,23 @@ def _between(meeting: _Meeting, name: str) -> PairwiseFacts:
         if reply is not None:
             problem = (reply.error.message if reply.error else "") or reply.state
     foreign = meeting.foreign.get(name, ())
+    bound = [{**_given(one), "foreign": list(foreign)} for one in (prepared or {}).get("bound", ())]
+    connected = [{"port": 0, **_given(one)} for one in (met or {}).get("connected", ())]
+    seen = [{"seen": None, **_given(one)} for one in (met or {}).get("seen", ())]
+    # Its own token, which nobody can have seen: it says why this node could not write.
+    unwritten = [
+        {"path": one["path"], "writer": name, "seen": None, "words": one.get("words") or ""}
+        for one in (prepared or {}).get("written", ())
+        if not one.get("folder")
+    ]
     return PairwiseFacts(
-        bound=tuple(_bound(b, foreign) for b in (prepared or {}).get("bound", ())),
-        connected=tuple(_connected(c) for c in (met or {}).get("connected", ())),
-        tokens=(
-            *(_token(t) for t in (met or {}).get("seen", ())),
-            *(
-                _unwritten(name, w)
-                for w in (prepared or {}).get("written", ())
-                if not w.get("folder")
-            ),
-        ),
+        bound=from_json(tuple[ListenResult, ...], bound, "bound"),
+        connected=from_json(tuple[ConnectResult, ...], connected, "connected"),
+        tokens=from_json(tuple[TokenSeen, ...], [*seen, *unwritten], "seen"),
         problem=problem,
     )
 
 
-def _bound(told: Mapping[str, Any], foreign: tuple[str, ...]) -> ListenResult:
-    return ListenResult(
-        key=told["key"],
-        address=told["address"],
-        port=told.get("port"),
-        error=told.get("error") or "",
-        holder=told.get("holder") or "",
-        foreign=foreign,
-    )
-
-
-def _connected(told: Mapping[str, Any]) -> ConnectResult:
-    return ConnectResult(
-        target=told["target"],
-        key=told["key"],
-        address=told["address"],
-        port=told.get("port") or 0,
-        state=told["state"],
-        words=told.get("words") or "",
-        seconds=told.get("seconds"),
-        source=told.get("source") or "",
-        seen_as=told.get("seen_as") or "",
-    )
-
-
-def _token(told: Mapping[str, Any]) -> TokenSeen:
-    return TokenSeen(
-        path=told["path"],
-        writer=told["writer"],
-        seen=told.get("seen"),
-        delay_s=told.get("delay_s"),
-        words=told.get("words") or "",
-    )
-
-
-def _unwritten(name: str, told: Mapping[str, Any]) -> TokenSeen:
-    """Keep why this node could not write: its own token, that nobody can have seen."""
-    return TokenSeen(path=told["path"], writer=name, seen=None, words=told.get("words") or "")
+def _given(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an answer that are not null."""
+    return {key: value for key, value in answer.items() if value is not None}

@@ -14,7 +14,7 @@ from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, node_args, validated_answer
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import RunRecord
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, name_of
+from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +133,10 @@ def _view(
 ) -> RunStatus:
     silent = {one.node: str(one) for one in troubles}
     # A run may use some of the nodes only: one that answers and has no part did not take part.
-    answers = tuple(
-        NodeAnswer(node=node, part=parts.get(node.name), failure=silent.get(node.name, ""))
-        for node in cluster.nodes
-        if node.name in parts or node.name in silent
-    )
-    first = next(iter(parts.values()))
-    return RunStatus(
-        run=run,
-        cluster=cluster.name,
-        nodes=answers,
-        command=tuple(map(str, first.get("command") or ())),
-        name=name_of(parts.values()),
-        began=min((part["began"] for part in parts.values() if part.get("began")), default=None),
-    )
+    nodes = tuple(node for node in cluster.nodes if node.name in parts or node.name in silent)
+    view = view_of(run, cluster.with_nodes(nodes), parts, silent)
+    command = next(iter(parts.values())).get("command") or ()
+    return replace(view, command=tuple(map(str, command)))
 
 
 def _age(view: RunStatus) -> float:
