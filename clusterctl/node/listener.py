@@ -7,9 +7,9 @@ import socket
 import traceback
 from typing import Callable, Dict, Union
 
-from clusterctl.node.reactor import Callback, Reactor, Timer
+from clusterctl.node.reactor import Callback, EventLoop, Timer
 
-MOST_A_TURN = 64
+MAX_ACCEPTS = 64
 """Connections to take in before other work gets its turn."""
 SHORTAGE_SECONDS = 1.0
 """How long to leave the others in the queue when the machine has no descriptor to spare."""
@@ -28,7 +28,7 @@ class UnauthenticatedPeers:
     time takes no place from the others.
     """
 
-    def __init__(self, reactor: Reactor, *, most: int, seconds: float) -> None:
+    def __init__(self, reactor: EventLoop, *, most: int, seconds: float) -> None:
         self._reactor, self._most, self._seconds = reactor, most, seconds
         self._origins: Dict[Callback, PeerOrigin] = {}
         self._closing: Dict[PeerOrigin, Dict[Callback, Timer]] = {}
@@ -36,7 +36,7 @@ class UnauthenticatedPeers:
     def add(self, close: Callback, origin: PeerOrigin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
         self._origins[close] = origin
-        timer = self._reactor.after(self._seconds, lambda: self._close(close))
+        timer = self._reactor.call_later(self._seconds, lambda: self._close(close))
         self._closing.setdefault(origin, {})[close] = timer
         if len(self._origins) > self._most:
             largest = max(self._closing.values(), key=len)
@@ -61,7 +61,7 @@ class Listener:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: EventLoop,
         listening: socket.socket,
         on_connection: Callable[[socket.socket, str], None],
     ) -> None:
@@ -73,21 +73,21 @@ class Listener:
     def close(self) -> None:
         """Take in no more."""
         if self._socket.fileno() >= 0:
-            self._reactor.forget(self._socket.fileno())
+            self._reactor.remove_descriptor(self._socket.fileno())
             self._socket.close()
 
     def _watch(self) -> None:
         if self._socket.fileno() >= 0:
-            self._reactor.watch(self._socket.fileno(), self._accept)
+            self._reactor.add_descriptor(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(MOST_A_TURN):
+        for _ in range(MAX_ACCEPTS):
             try:
                 connection, address = self._socket.accept()
             except OSError as error:
                 if error.errno in _SHORTAGE:  # it stays readable: to try at once would spin
-                    self._reactor.forget(self._socket.fileno())
-                    self._reactor.after(SHORTAGE_SECONDS, self._watch)
+                    self._reactor.remove_descriptor(self._socket.fileno())
+                    self._reactor.call_later(SHORTAGE_SECONDS, self._watch)
                 elif error.errno == errno.ECONNABORTED:
                     continue
                 return

@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 Callback = Callable[[], None]
 
-MOST_WAIT = 60.0
+MAX_WAIT_SECONDS = 60.0
 """Seconds that one wait lasts at most."""
 
 
@@ -33,7 +33,7 @@ class Timer:
         self.callback = None
 
 
-class Reactor:
+class EventLoop:
     """Calls back when a descriptor is ready, a moment has come, or a child has died."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Reactor:
         self._numbers = itertools.count()
         self._on_signal: Dict[int, Callback] = {}
 
-    def watch(self, descriptor: int, callback: Callback, *, write: bool = False) -> None:
+    def add_descriptor(self, descriptor: int, callback: Callback, *, write: bool = False) -> None:
         """Call back whenever the descriptor can be read (or, with `write`, also written)."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
         try:
@@ -50,24 +50,24 @@ class Reactor:
         except KeyError:
             self._selector.register(descriptor, events, callback)
 
-    def forget(self, descriptor: int) -> None:
+    def remove_descriptor(self, descriptor: int) -> None:
         """Watch a descriptor no longer; to be said before it is closed."""
         try:
             self._selector.unregister(descriptor)
         except KeyError:
             return
 
-    def after(self, seconds: float, callback: Callback) -> Timer:
+    def call_later(self, seconds: float, callback: Callback) -> Timer:
         """Call back once, so many seconds from now on the clock that no one sets."""
         timer = Timer(time.monotonic() + seconds, callback)
         heapq.heappush(self._timers, (timer.due, next(self._numbers), timer))
         return timer
 
-    def every(self, seconds: float, callback: Callback) -> None:
+    def call_every(self, seconds: float, callback: Callback) -> None:
         """Call back now and then again for as long as the reactor runs."""
 
         def again() -> None:
-            self.after(seconds, again)
+            self.call_later(seconds, again)
             callback()
 
         again()
@@ -79,7 +79,7 @@ class Reactor:
             os.set_blocking(reader, False)
             os.set_blocking(writer, False)
             signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-            self.watch(reader, lambda: self._signalled(os.read(reader, 4096)))
+            self.add_descriptor(reader, lambda: self._signalled(os.read(reader, 4096)))
         self._on_signal[number] = callback
         signal.signal(number, lambda _number, _frame: None)
 
@@ -87,13 +87,13 @@ class Reactor:
         for number in set(numbers):
             self._on_signal[number]()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Wait for something, and make the calls that are due.
 
         Descriptors come before timers: after a pause of this process, what has arrived meanwhile
         is read before anyone is judged silent.
         """
-        wait = MOST_WAIT
+        wait = MAX_WAIT_SECONDS
         if self._timers:
             wait = min(wait, max(0.0, self._timers[0][0] - time.monotonic()))
         for key, _ in self._selector.select(wait):

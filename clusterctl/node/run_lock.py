@@ -34,16 +34,16 @@ LINE_LIMIT = 65536
 ANSWER_LIMIT = 1 << 20
 """Bytes of an answer."""
 _RETRY_SECONDS = 0.02
-_LAST_SECONDS = 0.1
+_MIN_SECONDS = 0.1
 """What each further holder gets when the others took all the time."""
 
-PLACES = 16
+MAX_SHARING_RUNS = 16
 """How many runs may share a machine: no common machine has more GPUs."""
 
 RUN_ID_LIMIT = 64
 _GPU = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
-SHOWN = 12
+UUID_CHARACTERS = 12
 """Characters of a GPU's UUID that a message shows; CUDA_VISIBLE_DEVICES takes as few."""
 
 _CREDENTIALS = struct.Struct("3i")
@@ -77,7 +77,7 @@ def machine_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def parts_of(name: str) -> List[str]:
+def resources_of(name: str) -> List[str]:
     """Return the GPUs and the port that a lock is of; none for the whole machine's."""
     listed = name.partition("/")[2]
     return listed.split(",") if listed else []
@@ -85,25 +85,25 @@ def parts_of(name: str) -> List[str]:
 
 def sockets(name: str) -> List[str]:
     """Return the sockets that exclude others from what a lock is of; the first is asked."""
-    return ["%s/%s" % (machine_of(name), gpu) for gpu in parts_of(name)] or [name]
+    return ["%s/%s" % (machine_of(name), gpu) for gpu in resources_of(name)] or [name]
 
 
-def places(machine: str) -> List[str]:
+def slots(machine: str) -> List[str]:
     """Return the sockets of which each run with GPUs of its own holds one."""
-    return ["%s/%d" % (machine, number) for number in range(PLACES)]
+    return ["%s/%d" % (machine, number) for number in range(MAX_SHARING_RUNS)]
 
 
-def rivals(name: str) -> List[str]:
+def conflicting_sockets(name: str) -> List[str]:
     """Return every socket whose holder keeps others from taking this lock."""
     machine = machine_of(name)
-    return [machine, *(sockets(name) if parts_of(name) else places(machine))]
+    return [machine, *(sockets(name) if resources_of(name) else slots(machine))]
 
 
-def exclude(one: str, other: str) -> bool:
+def conflict(one: str, other: str) -> bool:
     """Tell whether two locks cannot be held at once."""
     if machine_of(one) != machine_of(other):
         return False
-    parts, others = set(parts_of(one)), set(parts_of(other))
+    parts, others = set(resources_of(one)), set(resources_of(other))
     return not parts or not others or bool(parts & others)
 
 
@@ -111,13 +111,13 @@ def holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
     """Ask who holds each of these; those that are slow to answer get no more time together."""
     until = time.monotonic() + ANSWER_SECONDS
     for name in names:
-        seconds = max(_LAST_SECONDS, until - time.monotonic())
-        holder = ask(name, {"ask": "who"}, seconds=seconds)
+        seconds = max(_MIN_SECONDS, until - time.monotonic())
+        holder = query(name, {"ask": "who"}, seconds=seconds)
         if holder is not None:
             yield holder
 
 
-def ask(
+def query(
     name: str, request: Dict[str, Any], *, seconds: float = ANSWER_SECONDS
 ) -> Optional[Dict[str, Any]]:
     """Ask the holder of a lock; None: nobody holds it.
@@ -142,13 +142,13 @@ def ask(
         if not isinstance(answer, dict):
             answer = {}
         if peer.uid not in (0, os.getuid()):
-            answer = _harmless(answer, peer)
+            answer = _untrusted(answer, peer)
         return {**answer, "pid": peer.pid, "uid": peer.uid}
 
 
 def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:
     """Return a run of this machine that works in a folder, or may; None: there is none."""
-    for holder in holders([machine, *places(machine)]):
+    for holder in holders([machine, *slots(machine)]):
         workdir = workdir_of(holder)
         if not workdir or os.path.realpath(os.fsencode(workdir)) == os.path.realpath(folder):
             return holder
@@ -191,7 +191,7 @@ def _read_line(connection: socket.socket, deadline: float) -> bytes:
     return line
 
 
-def _harmless(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+def _untrusted(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
     """Return what may be believed and shown of another user's answer."""
     if not is_run_id(answer.get("run")):
         return {}
@@ -201,7 +201,7 @@ def _harmless(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
         known["workdir"] = workdir
     since = answer.get("since")
     known["since"] = since if isinstance(since, (int, float)) else None
-    return {**known, "holds": known_parts(answer)}
+    return {**known, "holds": valid_resources(answer)}
 
 
 def workdir_of(answer: Dict[str, Any]) -> str:
@@ -216,7 +216,7 @@ def workdir_of(answer: Dict[str, Any]) -> str:
     return workdir
 
 
-def known_parts(answer: Dict[str, Any]) -> List[str]:
+def valid_resources(answer: Dict[str, Any]) -> List[str]:
     """Return the GPUs and the port that a holder names; none unless all of it can be that."""
     parts = answer.get("holds")
     return parts if isinstance(parts, list) and all(map(is_device_id, parts)) else []
@@ -247,7 +247,7 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
         known = "run %s%s of user %s, since %s" % (
             run, about, user, _moment(holder.get("since")),
         )  # fmt: skip
-        parts = [part[:SHOWN] for part in known_parts(holder)]
+        parts = [part[:UUID_CHARACTERS] for part in valid_resources(holder)]
         known += ", on " + ", ".join(parts) if parts else ""
         hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run
         if uid != os.getuid():

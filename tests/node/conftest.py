@@ -19,7 +19,7 @@ from clusterctl.facts.nodefacts import Gpus, NodeFacts, Python
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import stamps
+from clusterctl.node.run.processes import run_environment
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.effective import effective
@@ -175,8 +175,11 @@ class Run:
         return living
 
     def _living(self) -> list[processes.Process]:
-        table = processes.everything()
-        found = [processes.stamped(stamps(self.plan.run, name), table) for name in self.names]
+        table = processes.process_table()
+        found = [
+            processes.with_environment(run_environment(self.plan.run, name), table)
+            for name in self.names
+        ]
         return [table[pid] for pid in set().union(*found)]
 
     def end(self) -> None:

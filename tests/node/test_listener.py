@@ -17,7 +17,7 @@ import pytest
 
 from clusterctl.node import listener, run_lock
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
 from tests.node.conftest import Run, wait_until
 
@@ -209,7 +209,7 @@ def test_a_run_lives_through_a_flood(make_run: MakeRun, how: str) -> None:
         until = time.monotonic() + 20
         answers = 0
         while time.monotonic() < until:
-            answers += "account" in (run_lock.ask(name, {"ask": "state"}) or {})
+            answers += "account" in (run_lock.query(name, {"ask": "state"}) or {})
             assert descriptors(supervisor) < 300
             assert psutil.Process(supervisor).memory_info().rss < memory + (64 << 20)
             time.sleep(0.1)
@@ -239,12 +239,12 @@ def test_nobody_is_taken_for_dead_when_nobody_can_look() -> None:
     with files_left(0), pytest.raises(OSError, match="Too many open files"):
         processes.read(os.getpid())
     with files_left(0), pytest.raises(OSError, match="Too many open files"):
-        processes.everything()
+        processes.process_table()
 
 
 def test_a_shortage_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "SHORTAGE_SECONDS", 0.3)
-    reactor, taken = Reactor(), list[socket.socket]()
+    reactor, taken = EventLoop(), list[socket.socket]()
     listening = socket.create_server(("127.0.0.1", 0))
     made = Listener(reactor, listening, lambda connection, _address: taken.append(connection))
     client = socket.create_connection(listening.getsockname())
@@ -252,12 +252,12 @@ def test_a_shortage_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.Mon
     with files_left(0):
         until = time.monotonic() + 1
         while time.monotonic() < until:
-            reactor.after(0.1, lambda: None)
-            reactor.turn()
+            reactor.call_later(0.1, lambda: None)
+            reactor.run_once()
             turns += 1
     assert turns < 30
     while not taken:
-        reactor.turn()
+        reactor.run_once()
     for connection in (*taken, client):
         connection.close()
     made.close()
@@ -265,7 +265,7 @@ def test_a_shortage_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.Mon
 
 
 def test_the_newest_stranger_has_the_oldest_ones_place() -> None:
-    reactor, closed = Reactor(), list[int]()
+    reactor, closed = EventLoop(), list[int]()
     strangers = UnauthenticatedPeers(reactor, most=2, seconds=0.1)
     closing = [lambda n=n: closed.append(n) for n in range(4)]
     for close in closing[:3]:
@@ -275,12 +275,12 @@ def test_the_newest_stranger_has_the_oldest_ones_place() -> None:
     strangers.add(closing[3], "10.0.0.1")
     assert closed == [0]
     while len(closed) < 3:
-        reactor.turn()
+        reactor.run_once()
     assert closed == [0, 2, 3]
 
 
 def test_one_that_connects_all_the_time_takes_no_place_from_others() -> None:
-    strangers, closed = UnauthenticatedPeers(Reactor(), most=3, seconds=60), list[str]()
+    strangers, closed = UnauthenticatedPeers(EventLoop(), most=3, seconds=60), list[str]()
     closing = [lambda n=n: closed.append(n) for n in ("worker", *map(str, range(6)))]
     strangers.add(closing[0], "10.0.0.2")
     for close in closing[1:]:
@@ -290,7 +290,7 @@ def test_one_that_connects_all_the_time_takes_no_place_from_others() -> None:
 
 
 def test_a_connection_that_cannot_be_served_ends_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    reactor = Reactor()
+    reactor = EventLoop()
     listening = socket.create_server(("127.0.0.1", 0))
 
     def fail(_connection: socket.socket, _address: str) -> None:
@@ -298,7 +298,7 @@ def test_a_connection_that_cannot_be_served_ends_alone(capfd: pytest.CaptureFixt
 
     made = Listener(reactor, listening, fail)
     with socket.create_connection(listening.getsockname(), timeout=10) as client:
-        reactor.turn()
+        reactor.run_once()
         assert client.recv(1) == b""
     made.close()
     assert "not this one" in capfd.readouterr().err

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.wire import Message
@@ -33,7 +33,7 @@ def name() -> str:
 @pytest.fixture
 def held(name: str) -> Iterator[list[Peer]]:
     """A lock that is answered from a thread; gives who asked what is not for everyone."""
-    door, reactor, asked = ControlSocket(name), Reactor(), list[Peer]()
+    door, reactor, asked = ControlSocket(name), EventLoop(), list[Peer]()
     stop = threading.Event()
 
     def on_request(request: dict[str, object], peer: Peer) -> dict[str, object]:
@@ -45,8 +45,8 @@ def held(name: str) -> Iterator[list[Peer]]:
         door.answer(reactor, {"run": "lab-1", "user": "ada"}, on_request)
         # The door alone is left: every connection has been closed.
         while not stop.is_set() or len(reactor._selector.get_map()) > 1:
-            reactor.after(0.02, lambda: None)
-            reactor.turn()
+            reactor.call_later(0.02, lambda: None)
+            reactor.run_once()
         door.close()
 
     thread = threading.Thread(target=live)
@@ -57,14 +57,14 @@ def held(name: str) -> Iterator[list[Peer]]:
 
 
 def test_nobody_holds_it(name: str) -> None:
-    assert run_lock.ask(name, {"ask": "who"}) is None
+    assert run_lock.query(name, {"ask": "who"}) is None
 
 
 @pytest.mark.usefixtures("held")
 def test_it_is_held_once_and_says_by_whom(name: str) -> None:
     with pytest.raises(OSError, match="in use"):
         ControlSocket(name)
-    answer = run_lock.ask(name, {"ask": "who"})
+    answer = run_lock.query(name, {"ask": "who"})
     assert answer == {"run": "lab-1", "user": "ada", "pid": os.getpid(), "uid": os.getuid()}
     with pytest.raises(OperationError, match="run lab-1 of user ada") as caught:
         ControlSocket.take(name)
@@ -75,7 +75,7 @@ def test_it_is_held_once_and_says_by_whom(name: str) -> None:
 def test_other_questions_come_with_the_kernels_word_for_who_asks(
     name: str, held: list[Peer]
 ) -> None:
-    answer = run_lock.ask(name, {"ask": "stop"}) or {}
+    answer = run_lock.query(name, {"ask": "stop"}) or {}
     assert answer["did"] == "stop"
     assert held == [Peer(os.getpid(), os.getuid())]
 
@@ -88,7 +88,7 @@ def test_nonsense_and_silence_do_not_disturb_it(name: str) -> None:
         with socket.socket(socket.AF_UNIX) as other:
             other.connect("\0" + name)
             other.sendall(nonsense)
-    assert (run_lock.ask(name, {"ask": "who"}) or {})["run"] == "lab-1"
+    assert (run_lock.query(name, {"ask": "who"}) or {})["run"] == "lab-1"
     silent.close()
 
 
@@ -120,11 +120,11 @@ def test_a_holder_that_does_not_answer_is_known_by_its_pid(
 ) -> None:
     monkeypatch.setattr(run_lock, "ANSWER_SECONDS", 0.2)
     door = ControlSocket(name)
-    assert run_lock.ask(name, {"ask": "who"}) == {"pid": os.getpid(), "uid": os.getuid()}
+    assert run_lock.query(name, {"ask": "who"}) == {"pid": os.getpid(), "uid": os.getuid()}
     with pytest.raises(OperationError, match=f"pid {os.getpid()} of user"):
         ControlSocket.take(name)
     door._sockets[0].close()
-    assert run_lock.ask(name, {"ask": "who"}) is None
+    assert run_lock.query(name, {"ask": "who"}) is None
 
 
 SQUATTER = """
@@ -186,7 +186,7 @@ def test_a_holder_that_never_ends_its_answer_costs_a_few_seconds(
 ) -> None:
     pid = squat(behavior)
     began = time.monotonic()
-    assert run_lock.ask(name, {"ask": "who"}) == {"pid": pid, "uid": os.getuid()}
+    assert run_lock.query(name, {"ask": "who"}) == {"pid": pid, "uid": os.getuid()}
     assert time.monotonic() - began < 10
 
 
@@ -224,7 +224,9 @@ def test_a_full_queue_is_waited_for(name: str) -> None:
     with socket.socket(socket.AF_UNIX) as first:
         first.connect("\0" + name)
         answers: list[object] = []
-        asking = threading.Thread(target=lambda: answers.append(run_lock.ask(name, {"ask": "who"})))
+        asking = threading.Thread(
+            target=lambda: answers.append(run_lock.query(name, {"ask": "who"}))
+        )
         asking.start()
         time.sleep(0.3)
         accepted = [door._sockets[0].accept()[0]]
@@ -260,12 +262,12 @@ def test_what_a_holder_calls_its_parts_is_shown_only_where_it_can_be_that(
     can_be: bool,  # noqa: FBT001
 ) -> None:
     assert run_lock.is_device_id(text) is can_be
-    assert run_lock.known_parts({"holds": [GPU, text]}) == ([GPU, text] if can_be else [])
+    assert run_lock.valid_resources({"holds": [GPU, text]}) == ([GPU, text] if can_be else [])
 
 
 def test_a_busy_gpu_is_named() -> None:
     holder = {"run": "lab-1", "user": "ada", "since": 0, "uid": os.getuid(), "holds": [GPU]}
-    assert f", on {GPU[: run_lock.SHOWN]}" in str(run_lock.in_use_error(holder))
+    assert f", on {GPU[: run_lock.UUID_CHARACTERS]}" in str(run_lock.in_use_error(holder))
 
 
 def test_the_run_that_works_in_a_folder_is_found_by_whatever_path(
@@ -328,7 +330,7 @@ def test_whatever_the_holder_answers_it_is_named_and_its_folder_is_asked_for(
     name: str, answering: list[bytes], said: bytes
 ) -> None:
     answering.append(said)
-    holder = run_lock.ask(name, {"ask": "who"})
+    holder = run_lock.query(name, {"ask": "who"})
     assert holder is not None
     assert (holder["pid"], holder["uid"]) == (os.getpid(), os.getuid())
     Message(run_lock.in_use_error(holder).head()).encode()
@@ -339,7 +341,7 @@ def test_whatever_the_holder_answers_it_is_named_and_its_folder_is_asked_for(
 
 @given(damaged_json(HOLDER))
 def test_of_another_users_answer_only_what_can_be_is_passed_on(answer: object) -> None:
-    known = run_lock._harmless(answer if isinstance(answer, dict) else {}, Peer(7, 4242))
+    known = run_lock._untrusted(answer if isinstance(answer, dict) else {}, Peer(7, 4242))
     assert set(known) <= {"run", "user", "workdir", "since", "holds"}
     error = run_lock.in_use_error({**known, "pid": 7, "uid": 4242})
     Message(error.head()).encode()

@@ -107,7 +107,7 @@ def test_a_squatted_state_folder_is_named_with_its_owner(
         os.chown(place, OTHER, OTHER, follow_symlinks=False)
     args = {"cluster": "lab", "run": "lab-1", "node": "n", "state": str(state)}
     with pytest.raises(OperationError) as caught:
-        NodePaths.of(args).make()
+        NodePaths.of(args).create()
     assert caught.value.kind == "state-folder"
     assert str(place) in str(caught.value)
     if os.getuid() == 0:
@@ -206,4 +206,4 @@ def test_a_stop_file_that_no_rank_would_see_is_a_problem(
     monkeypatch.setattr(stop_file, "LIMIT_SECONDS", 60.0)
     make_link_to_nothing(tmp_path / "STOP", victim)
     with pytest.raises(FileExistsError):
-        stop_file.make(str(tmp_path), "STOP")
+        stop_file.create(str(tmp_path), "STOP")

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-BEAT_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 """A call that is silent for longer than a few of these has lost its node."""
 
 
@@ -32,7 +32,7 @@ class OperationError(Exception):
         return {"error": {**self.details, "kind": self.kind, "message": str(self)}}
 
 
-class ControllerGone(Exception):  # noqa: N818  (a state of the world, not a fault)
+class ControllerDisconnected(Exception):  # noqa: N818  (a state of the world, not a fault)
     """The controller has gone: nothing more can be said to it."""
 
 
@@ -43,13 +43,13 @@ class CallChannel:
         """Take the channel over: `reader` is unbuffered, `output` a descriptor."""
         self.reader = reader
         self.output = output
-        self.patience: float | None = None
+        self.receive_timeout_s: float | None = None
         """Seconds of silence after which `receive` takes the controller for lost; None: never."""
-        self.gone = False
+        self.disconnected = False
         """The controller was found gone; a follower should end, a change should be completed."""
         self._sending = _thread.allocate_lock()
         self._ended = False
-        self._resting = _thread.allocate_lock()
+        self._heartbeat_running = _thread.allocate_lock()
         """Held for as long as the heartbeat is to go on."""
 
     def send(self, message: Message) -> None:
@@ -74,53 +74,53 @@ class CallChannel:
         """Return up to so many bytes from the controller, as `wire.read_message` asks for them.
 
         Raises:
-            TimeoutError: none came within `patience`.
+            TimeoutError: none came within `receive_timeout_s`.
         """
-        if self.patience is not None:
+        if self.receive_timeout_s is not None:
             import select  # noqa: PLC0415  (few calls are patient; the others start sooner)
 
-            ready, _, _ = select.select([self.reader], [], [], self.patience)
+            ready, _, _ = select.select([self.reader], [], [], self.receive_timeout_s)
             if not ready:
                 raise TimeoutError
         return self.reader.read(count)
 
-    def start_beating(self) -> None:
-        """Say every `BEAT_SECONDS` that this node lives, until `end`."""
-        self._resting.acquire()
-        _thread.start_new_thread(self._beat, ())
+    def start_heartbeat(self) -> None:
+        """Say every `HEARTBEAT_SECONDS` that this node lives, until `send_last`."""
+        self._heartbeat_running.acquire()
+        _thread.start_new_thread(self._heartbeat, ())
 
-    def end(self, message: Message) -> None:
+    def send_last(self, message: Message) -> None:
         """Send the last answer; no heartbeat follows it."""
-        self._stop_beating()
+        self._stop_heartbeat()
         self.send(Message({**message.head, "end": True}, message.body))
 
-    def become(self, argv: list[str]) -> None:
+    def exec_program(self, argv: list[str]) -> None:
         """Replace this process by a program that speaks on the channel itself; no return.
 
         Raises:
             OSError: the program cannot be started.
         """
         with self._sending:
-            self._stop_beating()
+            self._stop_heartbeat()
             os.dup2(self.reader.fileno(), 0)
             os.dup2(self.output, 1)
             os.dup2(sys.stderr.fileno(), 2)
             os.execvp(argv[0], argv)  # noqa: S606  (argv as data, on purpose without a shell)
 
-    def _stop_beating(self) -> None:
+    def _stop_heartbeat(self) -> None:
         self._ended = True
-        if self._resting.locked():
-            self._resting.release()
+        if self._heartbeat_running.locked():
+            self._heartbeat_running.release()
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         frame = Message({"beat": True}).encode()
-        while not self._resting.acquire(timeout=BEAT_SECONDS):
+        while not self._heartbeat_running.acquire(timeout=HEARTBEAT_SECONDS):
             with self._sending:
                 if self._ended:
                     return
                 try:
                     self._write(frame)
-                except ControllerGone:
+                except ControllerDisconnected:
                     return
 
     def _write(self, data: bytes) -> None:
@@ -129,5 +129,5 @@ class CallChannel:
             while view:
                 view = view[os.write(self.output, view) :]
         except OSError as error:
-            self.gone = True
-            raise ControllerGone(str(error)) from error
+            self.disconnected = True
+            raise ControllerDisconnected(str(error)) from error

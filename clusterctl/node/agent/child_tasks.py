@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Sequence
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
-_WORDS_LIMIT = 4096
+_STDERR_LIMIT = 4096
 _EXEC_FAILED = b"\0exec:"
 """What a child writes on stderr, with errno, where its program could not be started."""
 _REAP_SECONDS = 0.005
@@ -33,22 +33,22 @@ class Child:
         self.state = "running"
         self.exit_code: Optional[int] = None
         self.output = b""
-        self.words = b""
-        self.began = time.monotonic()
-        self.deadline = self.began + limit_s
+        self.stderr = b""
+        self.started = time.monotonic()
+        self.deadline = self.started + limit_s
         self.seconds = 0.0
-        self.open = {output: "output", errors: "words"}
+        self.pipes = {output: "output", errors: "stderr"}
 
-    def take(self, descriptor: int) -> None:
+    def read_pipe(self, descriptor: int) -> None:
         """Read what is there from one of the two pipes."""
         data = os.read(descriptor, 1 << 16)
         if not data:
             os.close(descriptor)
-            del self.open[descriptor]
-        elif self.open[descriptor] == "output":
+            del self.pipes[descriptor]
+        elif self.pipes[descriptor] == "output":
             self.output += data
         else:
-            self.words = (self.words + data)[-_WORDS_LIMIT:]
+            self.stderr = (self.stderr + data)[-_STDERR_LIMIT:]
         if len(self.output) > OUTPUT_LIMIT:
             self.abandon("too-long")
 
@@ -57,22 +57,22 @@ class Child:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return False
-        self.seconds = time.monotonic() - self.began
+        self.seconds = time.monotonic() - self.started
         self.exit_code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         self.state = "ok"
-        if self.words.startswith(_EXEC_FAILED):
-            number = int(self.words[len(_EXEC_FAILED) :])
+        if self.stderr.startswith(_EXEC_FAILED):
+            number = int(self.stderr[len(_EXEC_FAILED) :])
             self.state = "absent" if number == 2 else "error"  # noqa: PLR2004  (ENOENT)
-            self.words = os.strerror(number).encode()
+            self.stderr = os.strerror(number).encode()
         return True
 
     def abandon(self, state: str) -> None:
         """Kill the child's whole group and do not wait: it may be beyond any signal."""
         self.state = state
-        self.seconds = time.monotonic() - self.began
-        for descriptor in self.open:
+        self.seconds = time.monotonic() - self.started
+        for descriptor in self.pipes:
             os.close(descriptor)
-        self.open.clear()
+        self.pipes.clear()
         try:
             os.killpg(self.pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -119,7 +119,7 @@ def run_program(
     return _fork(key, body, limit_s)
 
 
-def within(limit_s: float, function: Callable[[], object]) -> Any:  # noqa: ANN401
+def run_with_timeout(limit_s: float, function: Callable[[], object]) -> Any:  # noqa: ANN401
     """Return what a function returns, as JSON carries it; a child runs it.
 
     Raises:
@@ -133,7 +133,7 @@ def within(limit_s: float, function: Callable[[], object]) -> Any:  # noqa: ANN4
     if child.state == "timeout":
         raise TimeoutError("no answer within %g s" % limit_s)
     if child.state != "ok" or child.exit_code != 0:
-        raise ChildProcessError(child.words.decode("utf-8", "replace") or child.state)
+        raise ChildProcessError(child.stderr.decode("utf-8", "replace") or child.state)
     return json.loads(child.output)
 
 
@@ -141,21 +141,21 @@ def gather(children: Sequence[Child]) -> None:
     """Read all children until each has ended or reached its limit."""
     running = [child for child in children if child.state == "running"]
     ready = select.poll()
-    owners = {descriptor: child for child in running for descriptor in child.open}
+    owners = {descriptor: child for child in running for descriptor in child.pipes}
     for descriptor in owners:
         ready.register(descriptor, select.POLLIN)
     while running:
-        ending = any(not child.open for child in running)
+        ending = any(not child.pipes for child in running)
         left = min(child.deadline for child in running) - time.monotonic()
         for descriptor, _ in ready.poll(1000 * (_REAP_SECONDS if ending else max(left, 0.0))):
-            if descriptor in owners[descriptor].open:
-                owners[descriptor].take(descriptor)
+            if descriptor in owners[descriptor].pipes:
+                owners[descriptor].read_pipe(descriptor)
         for child in running:
-            ended = not child.open and child.state == "running" and child.reap()
+            ended = not child.pipes and child.state == "running" and child.reap()
             if not ended and child.state == "running" and time.monotonic() >= child.deadline:
                 child.abandon("timeout")
         running = [child for child in running if child.state == "running"]
-        for descriptor in [d for d, child in owners.items() if d not in child.open]:
+        for descriptor in [d for d, child in owners.items() if d not in child.pipes]:
             ready.unregister(descriptor)
             del owners[descriptor]
 
@@ -176,7 +176,7 @@ def _fork(key: str, body: Callable[[int], None], limit_s: float) -> Child:
                     _close(int(name))
             body(1)
         except BaseException as error:  # noqa: BLE001  (a child must never return to our stack)
-            os.write(2, repr(error).encode()[-_WORDS_LIMIT:])
+            os.write(2, repr(error).encode()[-_STDERR_LIMIT:])
             os._exit(126)
         os._exit(0)
     os.close(output_end)

@@ -15,7 +15,7 @@ _KINDS = {
 }
 
 
-def file_kind(seen: os.stat_result) -> str:
+def describe_file(seen: os.stat_result) -> str:
     """Return the kind, owner and mode of what was seen."""
     try:
         owner = pwd.getpwuid(seen.st_uid).pw_name

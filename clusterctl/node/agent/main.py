@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from clusterctl.node.agent.call_channel import CallChannel, ControllerGone, OperationError
+from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.agent.operations import OPERATIONS
 from clusterctl.wire import Message, read_message
 
@@ -22,15 +22,15 @@ def serve(marker: bytes) -> None:
     Args:
         marker: what the controller waits for before it takes bytes for frames.
     """
-    link = take_channel()
+    link = claim_stdio()
     code = 0
     try:
         os.write(link.output, marker)
         request = read_message(link.reader)
         if request is not None:
-            link.start_beating()
-            link.end(answer(request, link))
-    except ControllerGone:
+            link.start_heartbeat()
+            link.send_last(run_operation(request, link))
+    except ControllerDisconnected:
         code = 1
     except BaseException:  # noqa: BLE001  (the controller is told by the broken stream and stderr)
         sys.excepthook(*sys.exc_info())
@@ -39,7 +39,7 @@ def serve(marker: bytes) -> None:
     os._exit(code)
 
 
-def take_channel() -> CallChannel:
+def claim_stdio() -> CallChannel:
     """Move the channel from 0, 1 and 2 to descriptors that no child inherits."""
     channel = [os.dup(number) for number in (0, 1, 2)]  # close-on-exec, by Python's default
     null = os.open(os.devnull, os.O_RDWR)
@@ -50,17 +50,17 @@ def take_channel() -> CallChannel:
     return CallChannel(os.fdopen(channel[0], "rb", buffering=0), channel[1])
 
 
-def answer(request: Message, channel: CallChannel) -> Message:
+def run_operation(request: Message, channel: CallChannel) -> Message:
     """Run the operation that a request names, and return its last answer.
 
     An error that the operation did not foresee is `crash` in the head, with the traceback.
     """
     try:
-        operation = find(request.head["op"])
+        operation = import_operation(request.head["op"])
         return operation(request.head.get("args", {}), request.body, channel)
     except OperationError as error:
         return Message(error.head())
-    except ControllerGone:
+    except ControllerDisconnected:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the controller must hear of it)
         import traceback  # noqa: PLC0415  (its import takes time that every other call saves)
@@ -69,7 +69,7 @@ def answer(request: Message, channel: CallChannel) -> Message:
         return Message({"crash": words, "traceback": traceback.format_exc()})
 
 
-def find(op: str) -> Operation:
+def import_operation(op: str) -> Operation:
     """Import the function of an operation."""
     module, _, function = OPERATIONS[op].partition(":")
     found: Operation = getattr(__import__(module, fromlist=[function]), function)

@@ -13,17 +13,17 @@ import time
 from typing import Any, Callable, Dict, Generator, Iterator
 
 from clusterctl.node.agent import child_tasks
-from clusterctl.node.agent.call_channel import CallChannel, ControllerGone
+from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
 
 Report = Callable[[Dict[str, Any]], None]
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 
-class Stuck(Exception):  # noqa: N818  (a state of the world, not a fault)
+class ChildStalled(Exception):  # noqa: N818  (a state of the world, not a fault)
     """The child told nothing for as long as it may be silent."""
 
 
-class Crashed(Exception):  # noqa: N818  (a state of the world, not a fault)
+class ChildCrashed(Exception):  # noqa: N818  (a state of the world, not a fault)
     """The child ended before its work did; `str()` says how."""
 
 
@@ -56,21 +56,21 @@ def watch_child(
         if child.state == "running":
             child.abandon("left")
     if child.exit_code:
-        words = child.words.decode("utf-8", "replace").strip()
-        raise Crashed(words or "exit code %d" % child.exit_code)
+        words = child.stderr.decode("utf-8", "replace").strip()
+        raise ChildCrashed(words or "exit code %d" % child.exit_code)
 
 
 def _lines(
     child: child_tasks.Child, channel: CallChannel, silence: float
 ) -> Iterator[Dict[str, Any]]:
     ready = select.poll()
-    for descriptor in child.open:
+    for descriptor in child.pipes:
         ready.register(descriptor, select.POLLIN)
     cut = b""
-    while child.open:
-        for descriptor, _ in ready.poll(1000 * _LOOK_SECONDS):
-            child.take(descriptor)
-            if descriptor not in child.open:
+    while child.pipes:
+        for descriptor, _ in ready.poll(1000 * _POLL_SECONDS):
+            child.read_pipe(descriptor)
+            if descriptor not in child.pipes:
                 ready.unregister(descriptor)
         if child.output:
             child.deadline = time.monotonic() + silence
@@ -81,7 +81,7 @@ def _lines(
 
 
 def _check(child: child_tasks.Child, channel: CallChannel) -> None:
-    if channel.gone:
-        raise ControllerGone("the controller has closed the connection")
+    if channel.disconnected:
+        raise ControllerDisconnected("the controller has closed the connection")
     if time.monotonic() >= child.deadline:
-        raise Stuck
+        raise ChildStalled

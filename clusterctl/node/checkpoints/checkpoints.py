@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.agent.watched_child import Crashed, Report, Stuck, watch_child
+from clusterctl.node.agent.watched_child import ChildCrashed, ChildStalled, Report, watch_child
 from clusterctl.node.checkpoints import formats, names
 from clusterctl.node.checkpoints.files import TENSOR_SUFFIXES, Inspection, elsewhere, files_of
 from clusterctl.node.checkpoints.origin import Origin
@@ -58,11 +58,11 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
                     begun.update({now: told["begun"]} if "begun" in told else {})
                     if "read" in told:
                         channel.send(Message({"read": told["read"]}))
-        except Stuck:
+        except ChildStalled:
             place = now or _folder(args)
             message = "%s does not answer: nothing came from it for %.0f s" % (place, silence)
             raise OperationError("stuck", message, path=place) from None
-        except Crashed as crash:
+        except ChildCrashed as crash:
             if not now:
                 raise OperationError("crashed", "cannot look: %s" % crash) from crash
             why = "it cannot be read: its reader ended (%s)" % crash

@@ -16,9 +16,9 @@ import os
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from clusterctl.node.run.read_files import over_at, read_json
-from clusterctl.node.run.run_paths import NodePaths, default_root
-from clusterctl.node.run_lock import exclude
+from clusterctl.node.run.read_files import end_time, read_json
+from clusterctl.node.run.run_paths import NodePaths, default_state_folder
+from clusterctl.node.run_lock import conflict
 
 _LOCAL = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}
@@ -98,16 +98,16 @@ class Origin:
 def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
     """Return all runs of this user that this node has a folder of, of any cluster."""
     found: Dict[str, _Run] = {}
-    root = args.get("state") or default_root()
+    root = args.get("state") or default_state_folder()
     for paths in _folders(root):
-        if paths.distrust():
+        if paths.ownership_problem():
             continue  # nor is anything read: a pipe would keep us for ever
         saved = read_json(paths.supervisor) or {}
         began = saved.get("began") or _time_of(paths.job)
         if began is None:
             continue
         name = os.path.basename(os.path.dirname(paths.folder))
-        ended = over_at(read_json(paths.end))
+        ended = end_time(read_json(paths.end))
         job = read_json(paths.job) or {}
         lock, workdir = str(job.get("lock") or ""), str(job.get("workdir") or "")
         if name in found:  # two nodes of one machine
@@ -121,7 +121,7 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
 def _beside(one: _Run, other: _Run) -> bool:
     """Tell whether two runs may have lived at once, each in a folder of its own."""
     known = one.lock and other.lock and one.workdir != other.workdir
-    return bool(known) and not exclude(one.lock, other.lock)
+    return bool(known) and not conflict(one.lock, other.lock)
 
 
 def _folders(root: str) -> List[NodePaths]:
@@ -162,7 +162,7 @@ def storage_ahead(folder: str, clock: Callable[[], float] = time.time) -> float:
         try:
             os.write(descriptor, b"\n")
             os.fsync(descriptor)
-            stamped = os.fstat(descriptor).st_mtime
+            with_environment = os.fstat(descriptor).st_mtime
         finally:
             os.close(descriptor)
             with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ def storage_ahead(folder: str, clock: Callable[[], float] = time.time) -> float:
     except OSError:
         return 0.0
     off_by = clock() - before
-    ahead = stamped - before
+    ahead = with_environment - before
     # Between the two looks at the clock the file may have got its time whenever.
     return 0.0 if -_GRAIN <= ahead <= off_by + _GRAIN else ahead
 

@@ -41,7 +41,7 @@ class Window(io.RawIOBase):
 
     def __init__(self, stream: BinaryIO, offset: int, length: int, beat: Beat) -> None:
         super().__init__()
-        self._stream, self._offset, self._length, self._beat = stream, offset, length, beat
+        self._stream, self._offset, self._length, self._heartbeat = stream, offset, length, beat
         self._at = 0
 
     def readable(self) -> bool:
@@ -68,7 +68,7 @@ class Window(io.RawIOBase):
         data = self._stream.read(wanted)
         buffer[: len(data)] = data
         self._at += len(data)
-        self._beat(len(data))
+        self._heartbeat(len(data))
         return len(data)
 
 

@@ -118,8 +118,10 @@ def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
     Raises:
         TypeError, ValueError: it is none of ours.
     """
-    digests, ours, stamped = item
-    whole = isinstance(digests, list) and isinstance(ours, bool) and isinstance(stamped, list)
+    digests, ours, with_environment = item
+    whole = (
+        isinstance(digests, list) and isinstance(ours, bool) and isinstance(with_environment, list)
+    )
     if not (whole and digests and all(isinstance(digest, str) for digest in digests)):
         raise TypeError(path)
     name = path_bytes(path)
@@ -128,7 +130,7 @@ def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
     inside = {b"", b".", b"..", FOLDER}.isdisjoint(parts) and b"\0" not in name
     if not inside or longest > _NAME_LIMIT or len(name) > room:
         raise ValueError(path)
-    return name, Record(digests, ours, stamped)
+    return name, Record(digests, ours, with_environment)
 
 
 def stamp(status: os.stat_result) -> List[int]:

@@ -70,7 +70,7 @@ def place(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         change = SyncPlan(root, manifest, listing)
         if change.changes:
             _may_change(root, args, change)
-        channel.patience = CONTROLLER_SECONDS
+        channel.receive_timeout_s = CONTROLLER_SECONDS
         channel.send(_plan(manifest, change))
         if not _proceeds(channel):
             return Message({"aborted": True})
@@ -177,5 +177,5 @@ def rsync(args: Dict[str, Any], body: bytes, link: CallChannel) -> Message:
         os.chdir(root)
     link.send(Message({"exec": True}))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    link.become(argv)
+    link.exec_program(argv)
     raise AssertionError("exec returned")

@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.agent.file_kinds import file_kind
+from clusterctl.node.agent.file_kinds import describe_file
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.tree_hash import Entry, Listing, decode_listing, path_text, tree_hash
 from clusterctl.wire import Message
@@ -140,7 +140,7 @@ def must_be_plain(root: bytes) -> None:
             (stat.S_ISDIR, "a folder") if path in folders else (stat.S_ISREG, "a file")
         )
         if not is_right(seen.st_mode):
-            message = "%s: expected %s, found %s" % (path_text(path), expected, file_kind(seen))
+            message = "%s: expected %s, found %s" % (path_text(path), expected, describe_file(seen))
             raise OperationError("squatted", message)
 
 

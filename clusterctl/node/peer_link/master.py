@@ -10,11 +10,11 @@ from typing import Any, Dict, Optional, Set
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, server_context
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
-STRANGERS = 32
+MAX_UNAUTHENTICATED = 32
 """How many of these there may be at a time, beyond the workers of the run."""
 
 
@@ -22,7 +22,7 @@ class Master:
     """The master's side: hears every worker, and tells the others."""
 
     def __init__(
-        self, reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+        self, reactor: EventLoop, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
     ) -> None:
         """Listen on the data network.
 
@@ -52,10 +52,10 @@ class Master:
             raise
         self.port: int = listening.getsockname()[1]
         # A worker is a stranger too until its hello: all of them may come at once.
-        most = STRANGERS + len(self._expected)
-        self._strangers = UnauthenticatedPeers(reactor, most=most, seconds=HELLO_SECONDS)
+        most = MAX_UNAUTHENTICATED + len(self._expected)
+        self._unauthenticated = UnauthenticatedPeers(reactor, most=most, seconds=HELLO_SECONDS)
         self._listener = Listener(reactor, listening, self._take)
-        reactor.every(beat_seconds(self._lost_after), self._judge)
+        reactor.call_every(beat_seconds(self._lost_after), self._judge)
 
     @property
     def acknowledged(self) -> bool:
@@ -98,7 +98,7 @@ class Master:
             on_message=self._heard,
             on_over=self._over,
         )
-        self._strangers.add(channel.close, address)
+        self._unauthenticated.add(channel.close, address)
 
     def _heard(self, channel: TlsChannel, message: PeerMessage) -> None:
         if not channel.name:
@@ -122,7 +122,7 @@ class Master:
         known = hmac.compare_digest(
             token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
         )
-        self._strangers.remove(channel.close)
+        self._unauthenticated.remove(channel.close)
         if not known or name not in self._expected:
             channel.close()
             return
@@ -139,7 +139,7 @@ class Master:
             self._said.joined(name)
 
     def _over(self, channel: TlsChannel, why: str) -> None:
-        self._strangers.remove(channel.close)
+        self._unauthenticated.remove(channel.close)
         if self._channels.get(channel.name) is channel:
             del self._channels[channel.name]
             self._words[channel.name] = why

@@ -12,7 +12,7 @@ from typing import Any, Dict, Set
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class NoPeers:
 
 
 def connect(
-    reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+    reactor: EventLoop, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
 ) -> Peers:
     """Return this node's side of the link.
 

@@ -11,12 +11,12 @@ import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 
 LINE_LIMIT = 65536
-STRANGERS_LIMIT = 1024
+UNAUTHENTICATED_LINE = 1024
 """Of one who has not said who it is."""
-STRANGERS_BYTES = 65536
+UNAUTHENTICATED_BYTES = 65536
 """What one may send in all until then: some records cost us an answer, and none ends a line."""
 
 
@@ -56,7 +56,7 @@ class TlsChannel:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: EventLoop,
         connection: socket.socket,
         tls: Tls,
         *,
@@ -75,7 +75,7 @@ class TlsChannel:
         self._received = 0
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reactor.watch(connection.fileno(), self._ready, write=True)
+        reactor.add_descriptor(connection.fileno(), self._ready, write=True)
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send a message as soon as that can be; never waits, and never calls back."""
@@ -86,7 +86,7 @@ class TlsChannel:
     def close(self) -> None:
         """End the connection, without a further call back."""
         if self._socket.fileno() >= 0:
-            self._reactor.forget(self._socket.fileno())
+            self._reactor.remove_descriptor(self._socket.fileno())
             self._socket.close()
 
     def _over(self, why: str) -> None:
@@ -114,7 +114,7 @@ class TlsChannel:
             return
         self.heard = time.monotonic()
         self._received += len(data)
-        if not self.name and self._received > STRANGERS_BYTES:
+        if not self.name and self._received > UNAUTHENTICATED_BYTES:
             self._over("it does not say who it is")
             return
         self._tls.incoming.write(data)
@@ -156,9 +156,9 @@ class TlsChannel:
             pass
         except OSError as error:  # ssl.SSLError is one
             why = error.strerror or str(error)
-            self._reactor.after(0, lambda: self._over(why))
+            self._reactor.call_later(0, lambda: self._over(why))
             return
-        self._reactor.watch(self._socket.fileno(), self._ready, write=bool(self._wire))
+        self._reactor.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
 
     def _deliver(self) -> None:
         while b"\n" in self._in and self._socket.fileno() >= 0:
@@ -176,4 +176,4 @@ class TlsChannel:
 
     @property
     def _line_limit(self) -> int:
-        return LINE_LIMIT if self.name else STRANGERS_LIMIT
+        return LINE_LIMIT if self.name else UNAUTHENTICATED_LINE

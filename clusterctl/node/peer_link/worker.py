@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, client_context
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
@@ -41,7 +41,7 @@ class Worker:
     """A worker's side: keeps the one connection, or notices that it is over."""
 
     def __init__(
-        self, reactor: Reactor, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+        self, reactor: EventLoop, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
         link = job["link"]
@@ -67,7 +67,7 @@ class Worker:
         self.acknowledged = False
         """The master knows that this part is over (or is itself gone)."""
         self._connect()
-        reactor.every(beat_seconds(self._lost_after), self._beat)
+        reactor.call_every(beat_seconds(self._lost_after), self._heartbeat)
 
     @property
     def all_done(self) -> bool:
@@ -129,7 +129,7 @@ class Worker:
             self._channel = None
             self._welcome = False
             self._words = why
-            self._reactor.after(RETRY_SECONDS, self._connect)
+            self._reactor.call_later(RETRY_SECONDS, self._connect)
 
     def _heard(self, channel: TlsChannel, message: PeerMessage) -> None:
         self._heard_at = time.monotonic()
@@ -156,7 +156,7 @@ class Worker:
             self._clock_said = True
             error, offset = self._clock.best()
             self._said.clock(offset, error)
-            self._reactor.after(CLOCK_SECONDS, self._measure_again)
+            self._reactor.call_later(CLOCK_SECONDS, self._measure_again)
 
     def _measure_again(self) -> None:
         self._clock = Clock()
@@ -166,7 +166,7 @@ class Worker:
         if self._channel is not None:
             self._channel.send({"ping": time.time()})
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         if self._given_up:
             return
         if self._welcome:

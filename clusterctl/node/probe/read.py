@@ -18,7 +18,7 @@ import sys
 import time
 import zlib
 
-from clusterctl.node.agent.call_channel import CallChannel, ControllerGone
+from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
 from clusterctl.node.agent.loader import Importer, read_sources
 from clusterctl.node.probe.path_probe import probe_path
@@ -84,7 +84,7 @@ def _serve_clock(channel: CallChannel, rounds: int, done: _thread.LockType) -> N
             if channel.receive() is None:
                 return
             channel.send(Message({"time": time.time()}))
-    except ControllerGone:
+    except ControllerDisconnected:
         return
     finally:
         done.release()
@@ -121,8 +121,8 @@ def _holders(machine: str) -> Dict[str, Any]:
         return {"holder": None}
     from clusterctl.node import run_lock  # noqa: PLC0415  (start-up counts)
 
-    whole = run_lock.ask(machine, {"ask": "who"})
-    return {"holder": whole, "sharing": [*run_lock.holders(run_lock.places(machine))]}
+    whole = run_lock.query(machine, {"ask": "who"})
+    return {"holder": whole, "sharing": [*run_lock.holders(run_lock.slots(machine))]}
 
 
 def _looker(path: Dict[str, Any]) -> Callable[[Write], None]:
@@ -274,7 +274,7 @@ def _pack(children: List[Child]) -> Message:
                 )
                 parts.append(frame.body)
         else:
-            words = child.words.decode("utf-8", "replace")
+            words = child.stderr.decode("utf-8", "replace")
             answers.append(
                 [child.key, child.state, len(child.output), child.exit_code, child.seconds, words]
             )

@@ -11,8 +11,8 @@ import time
 from typing import Any, Dict, List, Optional
 
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import STAMP_RUN, Process
-from clusterctl.node.run.read_files import boot_id, boot_time, over_at, read_json
+from clusterctl.node.run.processes import ENV_RUN_ID, Process
+from clusterctl.node.run.read_files import boot_id, end_time, read_json, uptime
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.run.status import keepers
 
@@ -28,11 +28,11 @@ def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
     if saved.get("boot_id") != boot_id():
         return []
     began = min(start for _, start in keepers(saved))
-    ended = over_at(read_json(paths.end))
+    ended = end_time(read_json(paths.end))
     found = []
     for pid in sorted(held):
         process = processes.read(pid)
-        if process is None or process.gone or process.start < began:
+        if process is None or process.exited or process.start < began:
             continue
         if not began_after(process, ended) and may_be_of_run(process):
             why = "holds %s; not of the run's processes (a container?)" % held[pid]
@@ -42,7 +42,7 @@ def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
 
 def began_after(process: Process, moment: Optional[float]) -> bool:
     """Tell whether a process started after a time of day; None: it never comes."""
-    age = boot_time() - process.start / os.sysconf("SC_CLK_TCK")
+    age = uptime() - process.start / os.sysconf("SC_CLK_TCK")
     return moment is not None and time.time() - age > moment
 
 
@@ -51,15 +51,17 @@ def may_be_of_run(process: Process) -> bool:
 
     Another user's process comes from it only through a daemon, which means a container.
     """
-    if process.stuck:
+    if process.uninterruptible:
         return True  # to read its environment could hang us
     try:
         with open("/proc/%d/environ" % process.pid, "rb") as file:
-            stamped = any(e.startswith(STAMP_RUN + b"=") for e in file.read().split(b"\0"))
+            with_environment = any(
+                e.startswith(ENV_RUN_ID + b"=") for e in file.read().split(b"\0")
+            )
         ours = os.stat("/proc/%d" % process.pid).st_uid == os.getuid()
     except OSError:
-        stamped = ours = False
-    return not stamped and (ours or in_container(process.pid))
+        with_environment = ours = False
+    return not with_environment and (ours or in_container(process.pid))
 
 
 def in_container(pid: int) -> bool:

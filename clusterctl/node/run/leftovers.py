@@ -10,10 +10,10 @@ from typing import Any, Dict, NamedTuple, Optional, Set
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
 from clusterctl.node.run.environ_bytes import decode, parse_environ
-from clusterctl.node.run.processes import STAMP_LOCK, STAMP_RUN
+from clusterctl.node.run.processes import ENV_LOCK, ENV_RUN_ID
 from clusterctl.node.run.read_files import read_json
-from clusterctl.node.run.run_paths import default_root, runs
-from clusterctl.node.run_lock import exclude
+from clusterctl.node.run.run_paths import default_state_folder, run_folders
+from clusterctl.node.run_lock import conflict
 
 LEAVING_SECONDS = 3.0
 """How long a run that has just ended gets to exit."""
@@ -52,14 +52,14 @@ def must_be_empty(job: Dict[str, Any]) -> None:
 
 def find(job: Dict[str, Any]) -> Optional[Leftover]:
     """Return a process of another run whose lock excludes this job's; never our own ancestor."""
-    table = processes.everything()
-    stamp = STAMP_LOCK + b"="
+    table = processes.process_table()
+    stamp = ENV_LOCK + b"="
     stuck = set()
     for pid in sorted(set(table) - processes.ancestors(table)):
-        if table[pid].gone:
+        if table[pid].exited:
             continue
-        if table[pid].stuck:
-            stuck.add(table[pid].mark)
+        if table[pid].uninterruptible:
+            stuck.add(table[pid].key)
             continue
         try:
             with open("/proc/%d/environ" % pid, "rb") as file:
@@ -67,10 +67,10 @@ def find(job: Dict[str, Any]) -> Optional[Leftover]:
         except OSError:
             continue  # it exited meanwhile, or is another user's
         if stamp in raw:
-            stamps = parse_environ(raw)
-            name = stamps.get(STAMP_RUN, b"")
-            theirs = decode(stamps.get(STAMP_LOCK, b""))
-            older = exclude(theirs, job["lock"]) and name != job["run"].encode()
+            variables = parse_environ(raw)
+            name = variables.get(ENV_RUN_ID, b"")
+            theirs = decode(variables.get(ENV_LOCK, b""))
+            older = conflict(theirs, job["lock"]) and name != job["run"].encode()
             if older and _RUN.fullmatch(name) and under_same_lock(pid):
                 return Leftover(name.decode(), pid)
     return recorded_among(stuck, job) if stuck else None
@@ -84,14 +84,14 @@ def under_same_lock(pid: int) -> bool:
         return False  # it exited meanwhile, or is another user's
 
 
-def recorded_among(stuck: Set[processes.Mark], job: Dict[str, Any]) -> Optional[Leftover]:
+def recorded_among(stuck: Set[processes.ProcessKey], job: Dict[str, Any]) -> Optional[Leftover]:
     """Return one that an older run recorded: the environment of a stuck process may hang us too."""
     from clusterctl.node.run.status import recorded  # noqa: PLC0415  (mostly nothing is stuck)
 
-    for paths in runs(job.get("state") or default_root(), job["cluster"]):
+    for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
         for mark in sorted(stuck.intersection(recorded(paths))):
             older = read_json(paths.job) or {}
-            ours = exclude(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
+            ours = conflict(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
             if ours and under_same_lock(mark[0]):
                 return Leftover(str(older["run"]), mark[0])
     return None

@@ -9,10 +9,16 @@ from typing import Any, Dict, List, NamedTuple
 
 from clusterctl.node import run_lock
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import AFTER_TERM, KILL_LIMIT, Process, send_all, stamps
+from clusterctl.node.run.processes import (
+    KILL_TIMEOUT,
+    TERM_TO_KILL,
+    Process,
+    run_environment,
+    send_all,
+)
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_paths import NOWHERE, NodePaths
+from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.status import Recorded, is_alive, keepers
 from clusterctl.node.run.stop_file import remove_left_by
 
@@ -24,8 +30,8 @@ LOOKS = 2
 def held_by(args: Dict[str, Any]) -> str:
     """Return the lock of a run that has some GPUs of this machine; empty if there is none."""
     machine = run_lock.machine_of(args.get("lock") or run_lock.NAME)
-    for holder in run_lock.holders(run_lock.places(machine)):
-        parts = run_lock.known_parts(holder)
+    for holder in run_lock.holders(run_lock.slots(machine)):
+        parts = run_lock.valid_resources(holder)
         if parts and (holder.get("run"), holder.get("node")) == (args["run"], args["node"]):
             return "%s/%s" % (machine, ",".join(parts))
     return ""
@@ -46,15 +52,15 @@ class NodeRun(NamedTuple):
     def find(cls, args: Dict[str, Any]) -> NodeRun:
         """Take what the folder says, or where it is gone what the controller knows."""
         paths = NodePaths.of(args)
-        if paths.distrust():
-            paths = NOWHERE
+        if paths.ownership_problem():
+            paths = NO_PATHS
         job = read_json(paths.job) or {}
         name = job.get("lock") or held_by(args) or args.get("lock") or run_lock.NAME
         return cls(paths, args["run"], args["node"], name, job, Recorded(paths))
 
     def holds_lock(self) -> bool:
         """Tell whether this part's supervisor holds the machine, be it slow to answer."""
-        holder = run_lock.ask(self.lock, {"ask": "who"}) or {}
+        holder = run_lock.query(self.lock, {"ask": "who"}) or {}
         if holder.get("uid") not in (os.getuid(), 0):
             return False
         if "run" not in holder:
@@ -62,7 +68,7 @@ class NodeRun(NamedTuple):
             return is_alive(saved) and bool(saved["pid"] == holder.get("pid"))
         return (holder["run"], holder.get("node")) == (self.run, self.node)
 
-    def ask(self, order: Dict[str, Any]) -> bool:
+    def request_stop(self, order: Dict[str, Any]) -> bool:
         """Tell the supervisor to end it; False: there is none."""
         saved = read_json(self.paths.supervisor) or {}
         if is_alive(saved):  # one that was stopped would hear nothing
@@ -73,7 +79,7 @@ class NodeRun(NamedTuple):
         wanted: Dict[str, Any] = {
             name: order[name] for name in ("grace", "signal", "file", "reason") if name in order
         }
-        return run_lock.ask(self.lock, {**wanted, "ask": "stop"}) is not None
+        return run_lock.query(self.lock, {**wanted, "ask": "stop"}) is not None
 
     def wait(self, until: float) -> None:
         """Wait until the supervisor has ended everything and itself, at most until then."""
@@ -85,7 +91,7 @@ class NodeRun(NamedTuple):
         saved = read_json(self.paths.supervisor) or {}
         keeping = keepers(saved) if is_alive(saved) else []
         return processes.of_run(
-            stamps=stamps(self.run, self.node),
+            environment=run_environment(self.run, self.node),
             recorded=[*self.recorded.read(), *keeping],
             cgroup=saved.get("cgroup", ""),
         )
@@ -96,7 +102,7 @@ class NodeRun(NamedTuple):
         Returns:
             What cannot be ended.
         """
-        until = time.monotonic() + AFTER_TERM + KILL_LIMIT
+        until = time.monotonic() + TERM_TO_KILL + KILL_TIMEOUT
         left = self.find_all()
         unseen = 0
         while unseen < LOOKS and time.monotonic() < until:

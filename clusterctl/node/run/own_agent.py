@@ -37,12 +37,12 @@ def to_runs_own(op: str, args: Dict[str, Any], channel: CallChannel, paths: Node
     kept = _kept_agent(paths)
     if kept is not None and kept != loader.program():
         told = to_json({**args, HANDED_OVER: True}).decode()
-        channel.become(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
+        channel.exec_program(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
 
 
 def _kept_agent(paths: NodePaths) -> Optional[bytes]:
     """Return the agent in the folder, if it is this user's own file and nobody else's to write."""
-    if paths.distrust():
+    if paths.ownership_problem():
         return None
     try:
         with open(os.open(paths.agent, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:

@@ -14,17 +14,17 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 PR_SET_CHILD_SUBREAPER = 36
 
-AFTER_TERM = 2.0
+TERM_TO_KILL = 2.0
 """Seconds between TERM and KILL at the end of a grace."""
-KILL_LIMIT = 10.0
+KILL_TIMEOUT = 10.0
 """Seconds of KILL after which what is left is stuck in the kernel."""
 
-STAMP_RUN = b"CLUSTERCTL_RUN_ID"
-STAMP_NODE = b"CLUSTERCTL_NODE"
-STAMP_LOCK = b"CLUSTERCTL_LOCK"
+ENV_RUN_ID = b"CLUSTERCTL_RUN_ID"
+ENV_NODE = b"CLUSTERCTL_NODE"
+ENV_LOCK = b"CLUSTERCTL_LOCK"
 """By it `start` finds what a run that has no lock any more left on this machine."""
 
-Mark = Tuple[int, int]
+ProcessKey = Tuple[int, int]
 """A process for certain: pid and start time in ticks since boot. A pid alone is used again."""
 
 
@@ -41,12 +41,12 @@ class Process(NamedTuple):
     """As `waitpid` gives it; meaningful for a zombie only."""
 
     @property
-    def mark(self) -> Mark:
+    def key(self) -> ProcessKey:
         """Return what tells this process from a later one with its pid."""
         return self.pid, self.start
 
     @property
-    def gone(self) -> bool:
+    def exited(self) -> bool:
         """It runs no more: a zombie holds nothing but its number.
 
         A leader that ended before its threads shows as a zombie while they run on.
@@ -54,7 +54,7 @@ class Process(NamedTuple):
         return self.state in "ZXx" and self.threads <= 1
 
     @property
-    def stuck(self) -> bool:
+    def uninterruptible(self) -> bool:
         """It waits in the kernel and cannot be ended before that is over."""
         return self.state == "D"
 
@@ -83,7 +83,7 @@ def read(pid: int) -> Optional[Process]:
     )
 
 
-def everything() -> Dict[int, Process]:
+def process_table() -> Dict[int, Process]:
     """Return all processes by pid.
 
     Raises:
@@ -93,16 +93,16 @@ def everything() -> Dict[int, Process]:
     return {process.pid: process for process in found if process is not None}
 
 
-def mark_of(pid: int) -> Mark:
+def key_of(pid: int) -> ProcessKey:
     """Return the mark of a process that is known to be there."""
     process = read(pid)
     return pid, process.start if process is not None else 0
 
 
-def alive(mark: Mark) -> bool:
+def alive(mark: ProcessKey) -> bool:
     """Tell whether this very process still runs."""
     process = read(mark[0])
-    return process is not None and process.start == mark[1] and not process.gone
+    return process is not None and process.start == mark[1] and not process.exited
 
 
 def descendants(roots: Iterable[int], table: Dict[int, Process]) -> Set[int]:
@@ -120,18 +120,18 @@ def descendants(roots: Iterable[int], table: Dict[int, Process]) -> Set[int]:
     return found
 
 
-def stamps(run: str, node: str) -> List[bytes]:
+def run_environment(run: str, node: str) -> List[bytes]:
     """Return the environment entries by which a run's processes are known on this node."""
-    return [STAMP_RUN + b"=" + run.encode(), STAMP_NODE + b"=" + node.encode()]
+    return [ENV_RUN_ID + b"=" + run.encode(), ENV_NODE + b"=" + node.encode()]
 
 
-def stamped(stamps: Iterable[bytes], table: Dict[int, Process]) -> Set[int]:
+def with_environment(environment: Iterable[bytes], table: Dict[int, Process]) -> Set[int]:
     """Return the pids whose environment has all of these `NAME=value` entries."""
-    wanted = set(stamps)
+    wanted = set(environment)
     found = set()
     for process in table.values():
         # To read the environment of a process stuck in the kernel can hang the reader too.
-        if process.gone or process.stuck:
+        if process.exited or process.uninterruptible:
             continue
         try:
             with open("/proc/%d/environ" % process.pid, "rb") as file:
@@ -143,24 +143,26 @@ def stamped(stamps: Iterable[bytes], table: Dict[int, Process]) -> Set[int]:
     return found
 
 
-def of_run(*, stamps: Iterable[bytes], recorded: Iterable[Mark], cgroup: str) -> List[Process]:
+def of_run(
+    *, environment: Iterable[bytes], recorded: Iterable[ProcessKey], cgroup: str
+) -> List[Process]:
     """Return the living processes of a run on this node, but never the one that asks.
 
     Nor those that it descends from, pid 1 the last of them: whatever the marks say, they are not
     the run's to be ended.
 
     Args:
-        stamps: environment entries that mark the run.
+        environment: entries of the environment that mark the run.
         recorded: processes that were seen to be the run's, its supervisor among them.
         cgroup: the run's own cgroup, empty for none.
     """
-    table = everything()
+    table = process_table()
     own = {p for p, start in recorded if p in table and table[p].start == start}
-    own |= stamped(stamps, table)
+    own |= with_environment(environment, table)
     own |= in_cgroup(cgroup)
     own |= descendants(own - ancestors(table), table)
     own -= ancestors(table)
-    return [table[pid] for pid in sorted(own) if pid in table and not table[pid].gone]
+    return [table[pid] for pid in sorted(own) if pid in table and not table[pid].exited]
 
 
 def ancestors(table: Dict[int, Process]) -> Set[int]:
@@ -173,7 +175,7 @@ def ancestors(table: Dict[int, Process]) -> Set[int]:
     return found
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Let this process, not pid 1, become the parent of what its descendants abandon."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -187,11 +189,11 @@ def reap_all() -> None:
         return
 
 
-def living_below() -> List[Process]:
+def living_descendants() -> List[Process]:
     """Return the processes that descend from this one and still run."""
-    table = everything()
+    table = process_table()
     below = descendants([os.getpid()], table)
-    return [table[pid] for pid in sorted(below) if not table[pid].gone]
+    return [table[pid] for pid in sorted(below) if not table[pid].exited]
 
 
 def in_cgroup(cgroup: str) -> Set[int]:
@@ -205,7 +207,7 @@ def in_cgroup(cgroup: str) -> Set[int]:
         return set()
 
 
-def send(mark: Mark, number: int) -> str:
+def send(mark: ProcessKey, number: int) -> str:
     """Send a signal to this very process; return why it could not be, empty for done.
 
     A process that is gone counts as done.
@@ -222,7 +224,7 @@ def send(mark: Mark, number: int) -> str:
     return ""
 
 
-def _send_through_pidfd(mark: Mark, number: int) -> str:
+def _send_through_pidfd(mark: ProcessKey, number: int) -> str:
     try:
         pidfd = os.pidfd_open(mark[0])  # type: ignore[attr-defined,unused-ignore]
     except OSError as error:
@@ -241,9 +243,9 @@ def _send_through_pidfd(mark: Mark, number: int) -> str:
 def send_all(left: List[Process], number: int) -> None:
     """Send a signal to each of these processes, stopped ones too."""
     for process in left:
-        send(process.mark, number)
+        send(process.key, number)
         if process.state == "T" and number != signal.SIGKILL:
-            send(process.mark, signal.SIGCONT)
+            send(process.key, signal.SIGCONT)
 
 
 def signal_number(name: str) -> int:
@@ -258,7 +260,7 @@ def command_of(pid: int) -> str:
     if process is None:
         return ""
     try:
-        if not process.stuck:
+        if not process.uninterruptible:
             with open("/proc/%d/cmdline" % pid, "rb") as file:
                 words = file.read(4096).rstrip(b"\0").split(b"\0")
             if words != [b""]:

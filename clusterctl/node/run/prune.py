@@ -43,7 +43,7 @@ def remove(args: Dict[str, Any]) -> str:
     paths = NodePaths.of(args)
     if not os.path.lexists(paths.folder):
         return ""
-    why = paths.distrust() or why_needed(NodeRun.find(args))
+    why = paths.ownership_problem() or why_needed(NodeRun.find(args))
     if why:
         return why
     try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
 
-def boot_time() -> float:
+def uptime() -> float:
     """Return seconds since boot, sleep included: no one sets this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -22,7 +22,7 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def over_at(end: Optional[Dict[str, Any]]) -> Optional[float]:
+def end_time(end: Optional[Dict[str, Any]]) -> Optional[float]:
     """Return when a part was over, by its end; earlier versions kept only when the end began."""
     return (end or {}).get("over") or (end or {}).get("time")
 

@@ -11,22 +11,22 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from clusterctl.node.run.processes import Mark, alive
-from clusterctl.node.run.read_files import boot_time
+from clusterctl.node.run.processes import ProcessKey, alive
+from clusterctl.node.run.read_files import uptime
 from clusterctl.node.run.run_paths import NodePaths, times_of
 
 RESERVE = 65536
-MOST_WAITING = 10000
+MAX_WAITING_EVENTS = 10000
 """Events that are kept for a disk that has no room."""
-MOST_MARKS, FIRST_MARKS = 4096, 512
+MAX_PROCESSES, FIRST_PROCESSES = 4096, 512
 """Processes to remember, and how many of the first: the ranks, whose GPU memory is looked for."""
-MOST_TIMES = 4096
+MAX_TIMES = 4096
 """Lines of a log's times, after which the older ones are thinned."""
 TIMES_PRECISION = 200
 """Times are kept to this part of their age: of a week about 2,000 lines are left."""
 
 
-def write_whole(path: str, value: Dict[str, Any]) -> None:
+def write_json(path: str, value: Dict[str, Any]) -> None:
     """Write a JSON file so that it is there whole or as before.
 
     Without fsync: on a disk that is busy with a checkpoint that can take longer than a run has
@@ -51,7 +51,7 @@ def replace_file(path: str, data: bytes) -> None:
     os.replace(new, path)
 
 
-def thinned(lines: List[bytes], now: float) -> List[bytes]:
+def thin_times(lines: List[bytes], now: float) -> List[bytes]:
     """Return the lines of a log's times that matter: the older, the fewer; never the last out."""
     kept: List[bytes] = []
     latest = 0.0
@@ -75,8 +75,8 @@ class RunFiles:
         self.paths = paths
         self._events: List[Dict[str, Any]] = []
         self._account: Optional[Dict[str, Any]] = None
-        self._marks: List[Mark] = []
-        self._known: Dict[Mark, bool] = {}
+        self._marks: List[ProcessKey] = []
+        self._known: Dict[ProcessKey, bool] = {}
         self._sizes: Dict[str, int] = {}
         self._times: Dict[str, int] = {}
         """Lines of each log's times."""
@@ -92,7 +92,7 @@ class RunFiles:
 
     def event(self, kind: str, **details: object) -> None:
         """Note that something happened, now."""
-        if len(self._events) < MOST_WAITING:
+        if len(self._events) < MAX_WAITING_EVENTS:
             self._events.append({"time": time.time(), "kind": kind, **details})
         self.flush()
 
@@ -101,18 +101,20 @@ class RunFiles:
         self._account = value
         self.flush()
 
-    def processes(self, marks: List[Mark]) -> None:
+    def processes(self, marks: List[ProcessKey]) -> None:
         """Remember processes as the run's, for whoever must end it after us."""
         new = [mark for mark in marks if mark not in self._known]
         self._known.update(dict.fromkeys(new, True))
         self._marks += new
         self.flush()
-        if len(self._known) > MOST_MARKS:
+        if len(self._known) > MAX_PROCESSES:
             self._forget_ended(set(marks))
 
-    def _forget_ended(self, living: Set[Mark]) -> None:
+    def _forget_ended(self, living: Set[ProcessKey]) -> None:
         """Forget most of those that have ended: a job may start a process a second for weeks."""
-        kept = [m for n, m in enumerate(self._known) if n < FIRST_MARKS or m in living or alive(m)]
+        kept = [
+            m for n, m in enumerate(self._known) if n < FIRST_PROCESSES or m in living or alive(m)
+        ]
         try:
             replace_file(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in kept))
         except OSError:
@@ -130,17 +132,17 @@ class RunFiles:
                 _append(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in self._marks))
                 self._marks = []
             if self._account is not None:
-                write_whole(self.paths.supervisor, self._account)
+                write_json(self.paths.supervisor, self._account)
                 self._account = None
         except OSError:
             return
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Say that the supervisor lives, in room that the file already has."""
         try:
-            descriptor = os.open(self.paths.beat, os.O_WRONLY | os.O_CREAT, 0o600)
+            descriptor = os.open(self.paths.heartbeat, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                os.pwrite(descriptor, b"%020.3f\n" % boot_time(), 0)
+                os.pwrite(descriptor, b"%020.3f\n" % uptime(), 0)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -157,7 +159,7 @@ class RunFiles:
                     _append(times_of(path), b"%.3f %d\n" % (now, size))
                     self._sizes[log] = size
                     self._times[log] = self._times.get(log, 0) + 1
-                    if self._times[log] > MOST_TIMES:
+                    if self._times[log] > MAX_TIMES:
                         self._times[log] = _thin(times_of(path), now)
             except OSError:
                 continue
@@ -172,7 +174,7 @@ class RunFiles:
             return True
         for _ in range(2):
             try:
-                write_whole(self.paths.end, value)
+                write_json(self.paths.end, value)
             except OSError:
                 _remove(self.paths.reserve)
                 continue
@@ -198,7 +200,7 @@ def _append(path: str, data: bytes) -> None:
 def _thin(path: str, now: float) -> int:
     """Thin a file of times; return how many lines are left."""
     with open(path, "rb") as file:
-        lines = thinned(file.read().splitlines(keepends=True), now)
+        lines = thin_times(file.read().splitlines(keepends=True), now)
     replace_file(path, b"".join(lines))
     return len(lines)
 

@@ -21,7 +21,7 @@ import os
 import stat
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.agent.file_kinds import file_kind
+from clusterctl.node.agent.file_kinds import describe_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ EVENTS = "events.jsonl"
 LAUNCHER_LOG = "launcher.log"
 RANK_LOG = "ranks/%s.log"
 
-MAKE_ROOM = "make room there, or set `state:` of this node to another folder"
+FREE_SPACE_HINT = "make room there, or set `state:` of this node to another folder"
 
 
-def default_root() -> str:
+def default_state_folder() -> str:
     """Return this user's state folder, where the inventory names no other."""
-    return "/var/tmp/clusterctl-%d" % os.getuid()  # noqa: S108  (0700, owner checked: see `make`)
+    return "/var/tmp/clusterctl-%d" % os.getuid()  # noqa: S108  (0700, owner checked)
 
 
 class NodePaths:
@@ -50,7 +50,7 @@ class NodePaths:
     @classmethod
     def of(cls, args: Dict[str, Any]) -> NodePaths:
         """Return the paths for `cluster`, `run`, `node` and, where it is set, `state`."""
-        root = args.get("state") or default_root()
+        root = args.get("state") or default_state_folder()
         return cls(os.path.join(root, args["cluster"], args["run"], args["node"]))
 
     @property
@@ -69,7 +69,7 @@ class NodePaths:
         return os.path.join(self.folder, "supervisor.json")
 
     @property
-    def beat(self) -> str:
+    def heartbeat(self) -> str:
         """When the supervisor was last seen alive, on the clock that no one sets."""
         return os.path.join(self.folder, "beat")
 
@@ -89,7 +89,7 @@ class NodePaths:
         return os.path.join(self.folder, "end.json")
 
     @property
-    def barred(self) -> str:
+    def never_started(self) -> str:
         """Says that this part never began and never will."""
         return os.path.join(self.folder, "barred")
 
@@ -129,14 +129,14 @@ class NodePaths:
         cluster = os.path.dirname(run)
         return os.path.dirname(cluster), cluster, run, self.folder
 
-    def distrust(self) -> str:
+    def ownership_problem(self) -> str:
         """Say why nothing in the folder may be believed; empty where all of it is ours."""
         try:
-            return next(filter(None, map(_not_ours, self._levels())), "")
+            return next(filter(None, map(_ownership_problem, self._levels())), "")
         except OSError as error:
             return "%s: %s" % (self.folder, error.strerror)
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Make the folder, new; every folder of ours on the way is ours alone.
 
         Raises:
@@ -147,9 +147,11 @@ class NodePaths:
         *parents, _ = self._levels()
         try:
             for parent in parents:
-                with contextlib.suppress(FileExistsError):  # if it is no folder, `_not_ours` tells
+                with contextlib.suppress(
+                    FileExistsError
+                ):  # if it is no folder, `_ownership_problem` tells
                     os.makedirs(parent, mode=0o700, exist_ok=True)
-                problem = _not_ours(parent)
+                problem = _ownership_problem(parent)
                 if problem:
                     raise OperationError("state-folder", problem, folder=parent, hint=_HINT)
             os.mkdir(self.folder, 0o700)
@@ -163,7 +165,7 @@ class NodePaths:
             ) from error
 
 
-NOWHERE = NodePaths(os.devnull)
+NO_PATHS = NodePaths(os.devnull)
 """The paths of a part that is not here: none of its files can be read or made."""
 
 
@@ -188,12 +190,12 @@ def rank_of(log: str) -> Optional[int]:
     return int(name) if name.isdigit() else None
 
 
-def runs(root: str, cluster: str) -> Iterator[NodePaths]:
+def run_folders(root: str, cluster: str) -> Iterator[NodePaths]:
     """Yield the parts of this user's runs of a cluster that are kept here, oldest run first."""
     for run in _folders(os.path.join(root, cluster)):
         for node in _folders(os.path.join(root, cluster, run)):
             paths = NodePaths(os.path.join(root, cluster, run, node))
-            if not paths.distrust():
+            if not paths.ownership_problem():
                 yield paths
 
 
@@ -204,7 +206,7 @@ def _folders(parent: str) -> List[str]:
         return []
 
 
-def _not_ours(folder: str) -> str:
+def _ownership_problem(folder: str) -> str:
     """Say what is wrong with a folder that another user made or may write; empty for nothing.
 
     /var/tmp is open to all: whoever comes first could put a folder there for us to believe in.
@@ -215,7 +217,7 @@ def _not_ours(folder: str) -> str:
         return ""
     expected = "a folder of uid %d, mode 700" % os.getuid()
     words = "%s is not a folder of this user alone: expected %s, found %s"
-    return words % (folder, expected, file_kind(seen))
+    return words % (folder, expected, describe_file(seen))
 
 
 _HINT = "set `state:` of this node to another folder, on a local disk"

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 from clusterctl.node import run_lock
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.agent.child_tasks import within
+from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.mirror.manifest import is_temporary
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run.detach import wrapper
@@ -22,10 +22,10 @@ from clusterctl.node.run.environ_bytes import Environment, decode, encode, origi
 from clusterctl.node.run.environment import compose_environment
 from clusterctl.node.run.leftovers import must_be_empty
 from clusterctl.node.run.own_agent import agent_argv
-from clusterctl.node.run.processes import STAMP_LOCK, stamps
+from clusterctl.node.run.processes import ENV_LOCK, run_environment
 from clusterctl.node.run.read_files import boot_id
-from clusterctl.node.run.run_files import write_whole
-from clusterctl.node.run.run_paths import MAKE_ROOM, NodePaths
+from clusterctl.node.run.run_files import write_json
+from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_leftovers
 from clusterctl.wire import Message
 
@@ -50,7 +50,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     own = {"user": run_lock.user_name(), "workdir": workdir, "boot_id": boot_id()}
     job = {**args["job"], **own}
     secrets = json.loads(body or b"{}")
-    holder = next(run_lock.holders(run_lock.rivals(job["lock"])), None)
+    holder = next(run_lock.holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
         raise run_lock.in_use_error(holder)
     must_be_empty(job)
@@ -66,11 +66,11 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
     outliving = wrapper(unit)
     paths = NodePaths.of(job)
-    paths.make()
+    paths.create()
     write_files(paths, job)
     env = {decode(name): decode(value) for name, value in environment.items()}
     told = {"job": job, "env": env, "secrets": secrets}
-    marks = [*stamps(job["run"], job["node"]), STAMP_LOCK + b"=" + job["lock"].encode()]
+    marks = [*run_environment(job["run"], job["node"]), ENV_LOCK + b"=" + job["lock"].encode()]
     try:
         argv = [*outliving, *supervisor_argv(paths, unit)]
         return Message(leave_behind(paths, argv, marks, told))
@@ -94,7 +94,7 @@ def answered(workdir: str, look: Callable[[], None]) -> None:
         return None
 
     try:
-        error = within(LOOK_SECONDS, refusal)
+        error = run_with_timeout(LOOK_SECONDS, refusal)
     except TimeoutError as problem:
         message = "workdir %s or the job's command: %s" % (workdir, problem)
         hint = "findmnt -T %s (on the node): does its file server answer?" % quote(workdir)
@@ -211,12 +211,12 @@ def write_files(paths: NodePaths, job: Dict[str, Any]) -> None:
     try:
         with open(os.open(paths.agent, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(loader.program())
-        write_whole(paths.job, job)
+        write_json(paths.job, job)
         os.mkdir(paths.nccl, 0o700)
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         shutil.rmtree(paths.folder, ignore_errors=True)
-        raise OperationError("state-folder", message, hint=MAKE_ROOM) from error
+        raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
 
 
 def supervisor_argv(paths: NodePaths, unit: str) -> List[str]:

@@ -7,8 +7,8 @@ import os
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.run.last_line import last_line
 from clusterctl.node.run.own_agent import to_runs_own
-from clusterctl.node.run.read_files import boot_id, boot_time, read_json
-from clusterctl.node.run.run_paths import NodePaths, default_root, runs
+from clusterctl.node.run.read_files import boot_id, read_json, uptime
+from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from clusterctl.node.run.processes import Mark
+    from clusterctl.node.run.processes import ProcessKey
 
 END = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
@@ -33,9 +33,13 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 def runs_here(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Answer with the parts of all runs of a cluster that are kept here: `cluster`, `node`."""
     del body, channel
-    root = args.get("state") or default_root()
+    root = args.get("state") or default_state_folder()
     wanted = args.get("node")
-    found = [p for p in runs(root, args["cluster"]) if wanted in (None, os.path.basename(p.folder))]
+    found = [
+        p
+        for p in run_folders(root, args["cluster"])
+        if wanted in (None, os.path.basename(p.folder))
+    ]
     return Message({"runs": [node_run(paths) for paths in found if read_json(paths.job)]})
 
 
@@ -46,7 +50,7 @@ def find(args: Dict[str, Any]) -> NodePaths:
         OperationError: `no-run`: there is none, or it is not this user's.
     """
     paths = NodePaths.of(args)
-    problem = paths.distrust()
+    problem = paths.ownership_problem()
     if problem or read_json(paths.job) is None:
         message = "run %s has no part here (%s)" % (args["run"], problem or paths.folder)
         raise OperationError("no-run", message, folder=paths.folder)
@@ -109,14 +113,14 @@ def is_alive(saved: Dict[str, Any]) -> bool:
     return any(map(is_there, keepers(saved)))
 
 
-def is_there(mark: Mark) -> bool:
+def is_there(mark: ProcessKey) -> bool:
     """Tell whether this very process still runs."""
     from clusterctl.node.run.processes import alive  # noqa: PLC0415
 
     return alive(mark)
 
 
-def keepers(saved: Dict[str, Any]) -> List[Mark]:
+def keepers(saved: Dict[str, Any]) -> List[ProcessKey]:
     """Return the supervisor of that account and its guard."""
     guard = saved.get("guard") or (saved["pid"], saved["start"])
     return [(saved["pid"], saved["start"]), (guard[0], guard[1])]
@@ -126,7 +130,7 @@ def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
     """Return the living supervisor's own account; None where it does not answer."""
     from clusterctl.node import run_lock  # noqa: PLC0415
 
-    answer = run_lock.ask(job["lock"], {"ask": "state"}) or {}
+    answer = run_lock.query(job["lock"], {"ask": "state"}) or {}
     account: Optional[Dict[str, Any]] = answer.get("account")
     return account if answer.get("pid") == pid else None
 
@@ -134,13 +138,13 @@ def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
 def beat_age(paths: NodePaths) -> Optional[float]:
     """Return seconds since the supervisor was last known alive, None where that is not known."""
     try:
-        with open(paths.beat) as file:
-            return round(max(0.0, boot_time() - float(file.read())), 1)
+        with open(paths.heartbeat) as file:
+            return round(max(0.0, uptime() - float(file.read())), 1)
     except (OSError, ValueError):
         return None
 
 
-def recorded(paths: NodePaths) -> List[Mark]:
+def recorded(paths: NodePaths) -> List[ProcessKey]:
     """Return the processes that the supervisor recorded as the run's; none of an earlier boot."""
     return Recorded(paths).read()
 
@@ -155,9 +159,9 @@ class Recorded:
         self._path = paths.processes
         self._this_boot = (read_json(paths.job) or {}).get("boot_id") == boot_id()
         self._version = (0, 0, 0)
-        self._marks: List[Mark] = []
+        self._marks: List[ProcessKey] = []
 
-    def read(self) -> List[Mark]:
+    def read(self) -> List[ProcessKey]:
         """Return them; none if the file cannot be read."""
         if not self._this_boot:
             return []

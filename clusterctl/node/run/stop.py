@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Dict
 
-from clusterctl.node.agent.call_channel import CallChannel, ControllerGone, OperationError
+from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.run import foreign_gpu_use, processes, release_check
 from clusterctl.node.run.node_run import NodeRun
 from clusterctl.node.run.own_agent import to_runs_own
@@ -45,7 +45,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     part = NodeRun.find(args)
     to_runs_own("stop", args, channel, part.paths)
     say(channel, {"stage": "asking"})
-    if part.ask(args):
+    if part.request_stop(args):
         part.wait(time.monotonic() + float(args.get("grace", 0)) + PATIENCE)
     there = part.find_all()
     say(channel, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
@@ -69,18 +69,18 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 def take_place(args: Dict[str, Any]) -> None:
     """Make the folder of a part that has none, so that a start that still hangs cannot.
 
-    It has no `barred` in it: the part may have been here, and its folder deleted.
+    It has no `never_started` in it: the part may have been here, and its folder deleted.
     """
     with contextlib.suppress(OperationError):
-        NodePaths.of(args).make()
+        NodePaths.of(args).create()
 
 
 def is_barred(args: Dict[str, Any]) -> bool:
     """Take the folder's place, so that a start under way cannot; False: the part has begun."""
     paths = NodePaths.of(args)
     try:
-        paths.make()
-        os.close(os.open(paths.barred, os.O_WRONLY | os.O_CREAT, 0o600))
+        paths.create()
+        os.close(os.open(paths.never_started, os.O_WRONLY | os.O_CREAT, 0o600))
     except OperationError:
         return False
     except OSError:
@@ -91,19 +91,19 @@ def is_barred(args: Dict[str, Any]) -> bool:
 def never_began(args: Dict[str, Any]) -> bool:
     """Tell whether an earlier stop kept this part from beginning: there is nothing to prove."""
     paths = NodePaths.of(args)
-    return not paths.distrust() and os.path.exists(paths.barred)
+    return not paths.ownership_problem() and os.path.exists(paths.never_started)
 
 
 def say(channel: CallChannel, head: Dict[str, Any]) -> None:
     """Say how far it is; a stop is completed whether or not anyone listens."""
     try:
         channel.send(Message(head))
-    except ControllerGone:
+    except ControllerDisconnected:
         return
 
 
 def why_left(process: Process) -> Dict[str, Any]:
     """Say of a process that could not be ended which it is, and why."""
-    why = "stuck in the kernel (state D)" if process.stuck else ""
-    why = why or processes.send(process.mark, 0) or "it was started again and again"
+    why = "stuck in the kernel (state D)" if process.uninterruptible else ""
+    why = why or processes.send(process.key, 0) or "it was started again and again"
     return {"pid": process.pid, "cmd": processes.command_of(process.pid), "why": why}

@@ -7,16 +7,16 @@ import errno
 import os
 from typing import Any, Dict, Optional, Tuple
 
-from clusterctl.node.agent.child_tasks import within
+from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.run.read_files import read_json
-from clusterctl.node.run.run_paths import NodePaths, default_root, runs
+from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
 from clusterctl.node.run.status import is_alive
 
 LIMIT_SECONDS = 1.0
 """How long the share may take: the KILL that comes after the request must not wait for it."""
 
 
-def make(workdir: str, name: Optional[str]) -> str:
+def create(workdir: str, name: Optional[str]) -> str:
     """Make the file; return its path if it is new, and so ours to remove.
 
     Raises:
@@ -25,7 +25,7 @@ def make(workdir: str, name: Optional[str]) -> str:
     if name is None:
         return ""
     path = os.path.join(workdir, name)
-    number, new = within(LIMIT_SECONDS, lambda: _create(path))
+    number, new = run_with_timeout(LIMIT_SECONDS, lambda: _create(path))
     if number:
         raise OSError(number, os.strerror(number))
     return path if new else ""
@@ -35,7 +35,7 @@ def remove(path: str) -> None:
     """Remove a file that we made, if it is still there and its filesystem answers."""
     try:
         if path:
-            within(LIMIT_SECONDS, lambda: _unlink(path))
+            run_with_timeout(LIMIT_SECONDS, lambda: _unlink(path))
     except OSError:
         return
 
@@ -67,7 +67,7 @@ def remove_leftovers(job: Dict[str, Any]) -> None:
     """Remove what earlier runs' dead supervisors left: it would stop this run at its first step."""
     if not job["stop"].get("file"):
         return
-    for paths in runs(job.get("state") or default_root(), job["cluster"]):
+    for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
         if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor) or {}):
             continue  # another run may live beside this one
         if read_json(paths.job):

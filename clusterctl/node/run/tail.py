@@ -59,7 +59,7 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         reader.news()
     else:
         reader.history(packed=bool(args.get("packed")))
-    while args.get("follow") and not channel.gone:
+    while args.get("follow") and not channel.disconnected:
         over = is_over(paths)  # before the last look: what is written until then is sent
         if not reader.news() and over:
             break

@@ -13,11 +13,11 @@ import traceback
 from typing import Any, Callable, Dict, List
 
 from clusterctl.node import run_lock
-from clusterctl.node.listener import MOST_A_TURN, Listener, UnauthenticatedPeers
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.listener import MAX_ACCEPTS, Listener, UnauthenticatedPeers
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run_lock import LINE_LIMIT, Peer
 
-STRANGERS = 2 * MOST_A_TURN
+MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 
 
@@ -34,7 +34,7 @@ class ControlSocket:
         try:
             for own in run_lock.sockets(name):
                 self._hold(own)
-            if run_lock.parts_of(name):
+            if run_lock.resources_of(name):
                 self._hold_a_place(run_lock.machine_of(name))
         except OSError:
             self._let_go()
@@ -48,7 +48,7 @@ class ControlSocket:
         own.setblocking(False)
 
     def _hold_a_place(self, machine: str) -> None:
-        for place in run_lock.places(machine):
+        for place in run_lock.slots(machine):
             try:
                 return self._hold(place)
             except OSError as error:
@@ -69,7 +69,7 @@ class ControlSocket:
             OperationError: `busy`: a run has this machine, or GPUs of it; `holder` names it.
         """
         for _ in range(2):
-            door, others = None, run_lock.rivals(name)
+            door, others = None, run_lock.conflicting_sockets(name)
             try:
                 door = cls(name)
             except OSError as error:
@@ -89,7 +89,7 @@ class ControlSocket:
 
     def answer(
         self,
-        reactor: Reactor,
+        reactor: EventLoop,
         who: Dict[str, Any],
         on_request: Callable[[Dict[str, Any], Peer], Dict[str, Any]],
     ) -> None:
@@ -109,8 +109,8 @@ class ControlSocket:
             return on_request(request, peer)
 
         self._reactor, self._serve = reactor, serve
-        self._strangers = UnauthenticatedPeers(
-            reactor, most=STRANGERS, seconds=run_lock.ANSWER_SECONDS
+        self._unauthenticated = UnauthenticatedPeers(
+            reactor, most=MAX_UNAUTHENTICATED, seconds=run_lock.ANSWER_SECONDS
         )
         self._listeners = [Listener(reactor, own, self._take) for own in self._sockets]
 
@@ -123,16 +123,16 @@ class ControlSocket:
         connection.setblocking(False)
 
         def close() -> None:
-            self._reactor.forget(connection.fileno())
+            self._reactor.remove_descriptor(connection.fileno())
             connection.close()
 
         def read() -> None:
-            self._strangers.remove(close)
+            self._unauthenticated.remove(close)
             self._answer(connection)
             close()
 
-        self._strangers.add(close, Peer.of(connection).uid)
-        self._reactor.watch(connection.fileno(), read)
+        self._unauthenticated.add(close, Peer.of(connection).uid)
+        self._reactor.add_descriptor(connection.fileno(), read)
 
     def _answer(self, connection: socket.socket) -> None:
         # A request is one write of one short line to a local socket: it arrives whole.

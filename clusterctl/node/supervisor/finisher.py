@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Shutdown, nobody_to_ask
-from clusterctl.node.supervisor.supervisor import BEAT_SECONDS, Supervisor
+from clusterctl.node.supervisor.supervisor import HEARTBEAT_SECONDS, Supervisor
 
 
 class Finisher(Supervisor):
@@ -24,7 +24,7 @@ class Finisher(Supervisor):
         self._began = saved.get("began", self._began)
         self._stop_file = saved.get("stop_file", "")
         self._ranks.take_over(saved.get("ranks", ()))
-        self.reactor.every(BEAT_SECONDS, self._beat)
+        self.reactor.call_every(HEARTBEAT_SECONDS, self._heartbeat)
         end, node = saved.get("end"), self._job["node"]
         if end is None:
             self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))

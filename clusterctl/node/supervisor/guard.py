@@ -36,7 +36,7 @@ def main(folder: str, unit: str, descriptor: str) -> int:
     paths, answer = NodePaths(folder), int(descriptor)
     os.set_inheritable(answer, False)
     leave_session(paths)
-    guard = processes.mark_of(os.getpid())
+    guard = processes.key_of(os.getpid())
     reader, writer = os.pipe()
     supervisor = os.fork()
     if supervisor == 0:
@@ -67,7 +67,7 @@ def leave_session(paths: NodePaths) -> None:
     take_log(paths.launcher_log)
     os.chdir("/")
     keep_from_cleaners(paths.folder)
-    processes.adopt_orphans()
+    processes.become_subreaper()
 
 
 def keep_from_cleaners(folder: str) -> None:
@@ -114,10 +114,10 @@ def end_all_below() -> None:
     """KILL everything that descends from this process until nothing is left, for a second."""
     until = time.monotonic() + KILL_SECONDS
     while True:
-        left = processes.living_below()
+        left = processes.living_descendants()
         if not left or time.monotonic() > until:
             return
         for process in left:
-            processes.send(process.mark, signal.SIGKILL)
+            processes.send(process.key, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
         processes.reap_all()

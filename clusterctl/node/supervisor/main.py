@@ -17,8 +17,8 @@ from clusterctl.node.run.detach import own_scope
 from clusterctl.node.run.environ_bytes import encode
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_paths import MAKE_ROOM, NodePaths
-from clusterctl.node.run_lock import parts_of
+from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
+from clusterctl.node.run_lock import resources_of
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.resource_limits import raise_soft_limits
@@ -35,7 +35,7 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
         answer: a pipe to the process that starts the run, for one line.
         guard: a pipe to the guard: what it needs to finish in our place.
     """
-    processes.adopt_orphans()
+    processes.become_subreaper()
     raise_soft_limits()
     try:
         supervisor = begin(paths, start)
@@ -100,7 +100,7 @@ def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
         record.reserve()
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
-        raise OperationError("state-folder", message, hint=MAKE_ROOM) from error
+        raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
     environment = {encode(name): encode(value) for name, value in start["env"].items()}
     spawner = Spawner(paths, job, environment)
     try:
@@ -122,7 +122,7 @@ def answer_at(door: ControlSocket, job: Dict[str, Any], supervisor: Supervisor) 
     """Answer at the lock from now on."""
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
     user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
-    about = {"about": about_run(job), "holds": parts_of(job["lock"])}
+    about = {"about": about_run(job), "holds": resources_of(job["lock"])}
     door.answer(supervisor.reactor, {**who, **user, **about}, supervisor.asked)
 
 

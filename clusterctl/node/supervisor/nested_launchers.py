@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List
 
-from clusterctl.node.run.processes import Mark, Process
+from clusterctl.node.run.processes import Process, ProcessKey
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor.launcher_names import split_launcher
 
@@ -27,7 +27,7 @@ class NestedLaunchers:
         self._record = record
         self._over = not job["launcher_argv"] and job["procs"] == 1
         """There is nothing to look for: a launcher may well be started once a node."""
-        self._looks: Dict[Mark, int] = {}
+        self._looks: Dict[ProcessKey, int] = {}
 
     def look(self, living: List[Process], ranks: List[Dict[str, Any]]) -> None:
         """Record an event if a new process is a launcher below a rank, or a rank itself.
@@ -38,8 +38,8 @@ class NestedLaunchers:
         """
         if self._over:
             return
-        self._looks = {p.mark: self._looks.get(p.mark, 0) + 1 for p in living}
-        new = [p for p in living if self._looks[p.mark] <= LOOKS and not p.stuck]
+        self._looks = {p.key: self._looks.get(p.key, 0) + 1 for p in living}
+        new = [p for p in living if self._looks[p.key] <= LOOKS and not p.uninterruptible]
         names = {p.pid: name for p in new for name in [launcher_in(words_of(p.pid))] if name}
         if not names:
             return

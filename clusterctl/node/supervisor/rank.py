@@ -66,7 +66,7 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
     }
     until = time.monotonic() + REPORT_SECONDS
     while True:
-        answer = run_lock.ask(lock_name, told)
+        answer = run_lock.query(lock_name, told)
         if answer is None or answer.get("ending"):
             return "the run is ending"
         if answer.get("watched"):

@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any, Dict, Optional, Tuple
 
-from clusterctl.node.run.processes import Mark
+from clusterctl.node.run.processes import ProcessKey
 from clusterctl.node.supervisor.child_watcher import code_and_signal
 
 
@@ -26,7 +26,7 @@ class Rank:
         self.joined = False
 
     @property
-    def mark(self) -> Mark:
+    def key(self) -> ProcessKey:
         """Return its process for certain."""
         return self.pid or 0, self.start
 
@@ -35,7 +35,7 @@ class Rank:
         """It has reported and not ended."""
         return self.state == "running"
 
-    def has_started(self, mark: Mark) -> None:
+    def has_started(self, mark: ProcessKey) -> None:
         """Note that its process reported."""
         self.state, (self.pid, self.start) = "running", mark
         self.began, self.ended = time.time(), None

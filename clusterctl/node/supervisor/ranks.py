@@ -6,9 +6,9 @@ import os
 import signal
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Mark, signal_number
+from clusterctl.node.run.processes import ProcessKey, signal_number
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
@@ -33,7 +33,7 @@ class Ranks:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: EventLoop,
         job: Dict[str, Any],
         spawner: Spawner,
         record: RunFiles,
@@ -60,7 +60,7 @@ class Ranks:
         self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
         self._look_for_joined = JOIN_SECONDS[0]
         self._oom_before = oom_kills()
-        self._launcher: Optional[Mark] = None
+        self._launcher: Optional[ProcessKey] = None
         self.launcher_joined: Optional[bool] = None
         """The launcher has reached the rendezvous; None where there is none."""
         self._unknown: Dict[int, bool] = {}
@@ -76,13 +76,13 @@ class Ranks:
         """
         if self._job["launcher_argv"]:
             pid = self._spawner.launcher()
-            self._launcher = processes.mark_of(pid)
+            self._launcher = processes.key_of(pid)
             self.launcher_joined = False
             self._deaths.of_child(pid, self._launcher_ended)
         else:
             for rank in self._ranks.values():
                 self._start_rank(rank)
-        self._reactor.after(self._look_for_joined, self._see_who_joined)
+        self._reactor.call_later(self._look_for_joined, self._see_who_joined)
 
     @property
     def all_started(self) -> bool:
@@ -103,7 +103,7 @@ class Ranks:
         After a failure a launcher ends its ranks itself, and its log then says why: the one whose
         rank failed has seen that, the others are told.
         """
-        running = [rank.mark for rank in self._ranks.values() if rank.running]
+        running = [rank.key for rank in self._ranks.values() if rank.running]
         if self._launcher is None or cause.by == "stop":
             ask_ranks(self._reactor, running, cause.signal)
             return bool(running)
@@ -119,8 +119,8 @@ class Ranks:
             return {"ending": True}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(number, Rank(number, local_rank))
-        mark = processes.mark_of(pid)
-        if rank.running and rank.mark == mark:
+        mark = processes.key_of(pid)
+        if rank.running and rank.key == mark:
             return {"watched": True}  # it asks again: our first answer came too late for it
         rank.local_rank = local_rank
         if number in self._unknown:  # started again, before anyone told how the one before ended
@@ -201,7 +201,7 @@ class Ranks:
             if last or rank.exit_code is not None:
                 self._judge(rank, ordered=self._unknown.pop(rank.rank))
         if self._unknown:
-            self._reactor.after(LEARN_SECONDS, lambda: self._learn_codes(tries - 1))
+            self._reactor.call_later(LEARN_SECONDS, lambda: self._learn_codes(tries - 1))
 
     def _launcher_ended(self, status: Status) -> None:
         code, number = code_and_signal(status or 0)
@@ -236,7 +236,7 @@ class Ranks:
         lost = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code is None]
         return any(0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION for other in lost)
 
-    def stuck(self) -> str:
+    def uninterruptible(self) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""
         where = "%s:%d" % (self._job["master"]["address"], self._job["master"]["port"])
         if self._launcher is not None:
@@ -268,7 +268,7 @@ class Ranks:
             if all(rank.joined for rank in self._ranks.values()):
                 return
         self._look_for_joined = min(self._look_for_joined * 1.2, JOIN_SECONDS[1])
-        self._reactor.after(self._look_for_joined, self._see_who_joined)
+        self._reactor.call_later(self._look_for_joined, self._see_who_joined)
 
     def _has_joined(self, rank: Rank) -> None:
         rank.joined = True

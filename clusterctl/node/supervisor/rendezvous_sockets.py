@@ -28,7 +28,7 @@ def _with_sockets(pids: Iterable[int], inodes: Set[str]) -> Set[int]:
     if not inodes:
         return set()
     try:
-        table: Dict[int, processes.Process] = processes.everything()
+        table: Dict[int, processes.Process] = processes.process_table()
     except OSError:
         return set()  # nobody can look now; the next time will show it
     return {

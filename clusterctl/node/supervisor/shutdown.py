@@ -6,8 +6,8 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from clusterctl.node.reactor import Reactor
-from clusterctl.node.run.processes import AFTER_TERM, KILL_LIMIT, Process, send_all
+from clusterctl.node.reactor import EventLoop
+from clusterctl.node.run.processes import KILL_TIMEOUT, TERM_TO_KILL, Process, send_all
 
 WAITING_POLL = 0.25
 KILLING_POLL = 0.05
@@ -48,7 +48,7 @@ class Cause(NamedTuple):
     def phases(self) -> Phases:
         """Return when what does not end by itself is ended."""
         if self.by == "stop":
-            return Phases(term=self.grace, kill=self.grace + AFTER_TERM)
+            return Phases(term=self.grace, kill=self.grace + TERM_TO_KILL)
         return Phases(term=self.grace, kill=self.grace)
 
     @classmethod
@@ -79,7 +79,7 @@ class Shutdown:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: EventLoop,
         find: Callable[[], List[Process]],
         phases: Phases,
         on_over: Callable[[List[Process]], None],
@@ -90,7 +90,7 @@ class Shutdown:
         self._term, self._kill = now + phases.term, now + phases.kill
         self._told = False
         self._over = False
-        self._next = reactor.after(0, self._look)
+        self._next = reactor.call_later(0, self._look)
 
     def hasten(self, phases: Phases) -> None:
         """Take these phases where they are earlier."""
@@ -110,11 +110,11 @@ class Shutdown:
         try:
             left = self._find()
         except OSError:
-            if now > self._kill + KILL_LIMIT:
+            if now > self._kill + KILL_TIMEOUT:
                 raise
             self._look_in(KILLING_POLL)  # nobody can look now, so nothing is verified
             return
-        if not left or now > self._kill + KILL_LIMIT:
+        if not left or now > self._kill + KILL_TIMEOUT:
             self._over = True
             self._on_over(left)
             return
@@ -129,4 +129,4 @@ class Shutdown:
 
     def _look_in(self, seconds: float) -> None:
         self._next.cancel()
-        self._next = self._reactor.after(seconds, self._look)
+        self._next = self._reactor.call_later(seconds, self._look)

@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 from clusterctl.node.run.environ_bytes import Environment, encode
 from clusterctl.node.run.own_agent import agent_argv
-from clusterctl.node.run.processes import STAMP_LOCK, STAMP_NODE, STAMP_RUN
+from clusterctl.node.run.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
 from clusterctl.node.run.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
 
 
@@ -19,9 +19,9 @@ class Spawner:
         self._paths, self._job = paths, job
         self._environment = {
             **environment,
-            STAMP_RUN: job["run"].encode(),
-            STAMP_NODE: job["node"].encode(),
-            STAMP_LOCK: job["lock"].encode(),
+            ENV_RUN_ID: job["run"].encode(),
+            ENV_NODE: job["node"].encode(),
+            ENV_LOCK: job["lock"].encode(),
         }
 
     def launcher(self) -> int:

@@ -15,9 +15,9 @@ import os
 import signal
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
-from clusterctl.node.run.processes import Mark, Process, signal_number
+from clusterctl.node.run.processes import Process, ProcessKey, signal_number
 
 SHELLS = frozenset(
     ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")
@@ -73,7 +73,7 @@ class Signals(NamedTuple):
         return bool(self.ignored >> number - 1 & 1)
 
 
-def ask_ranks(reactor: Reactor, ranks: Iterable[Mark], name: Optional[str]) -> None:
+def ask_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional[str]) -> None:
     """Ask ranks to end, now and for as long as something of them is left.
 
     Args:
@@ -83,7 +83,7 @@ def ask_ranks(reactor: Reactor, ranks: Iterable[Mark], name: Optional[str]) -> N
     """
     if name is None:
         try:
-            table = processes.everything()
+            table = processes.process_table()
         except OSError:
             return  # nobody can look now
         wake(table, {pid for pid, _ in ranks if pid in table})
@@ -92,12 +92,12 @@ def ask_ranks(reactor: Reactor, ranks: Iterable[Mark], name: Optional[str]) -> N
 
     def ask(audiences: List[StopSignals]) -> None:
         try:
-            table = processes.everything()
+            table = processes.process_table()
             left = [audience for audience in audiences if audience.ask(table)]
         except OSError:
             left = audiences  # nobody can look now; the next round can
         if left:
-            reactor.after(ASK_SECONDS, lambda: ask(left))
+            reactor.call_later(ASK_SECONDS, lambda: ask(left))
 
     ask([StopSignals(mark, number) for mark in ranks])
 
@@ -105,7 +105,7 @@ def ask_ranks(reactor: Reactor, ranks: Iterable[Mark], name: Optional[str]) -> N
 class StopSignals:
     """The processes of one rank, and which of them were asked. Each is asked once."""
 
-    def __init__(self, leader: Mark, number: int) -> None:
+    def __init__(self, leader: ProcessKey, number: int) -> None:
         """Ask nobody yet.
 
         Args:
@@ -114,9 +114,9 @@ class StopSignals:
         """
         self._leader, self._number = leader, number
         self._group: Optional[int] = None
-        self._rest: Set[Mark] = set()
+        self._rest: Set[ProcessKey] = set()
         """What does not listen: it is still the rank's when its parent has exited."""
-        self._asked: Set[Mark] = set()
+        self._asked: Set[ProcessKey] = set()
         self._quiet = QUIET_ROUNDS
 
     def ask(self, table: Dict[int, Process]) -> bool:
@@ -129,7 +129,7 @@ class StopSignals:
             more, others = tree.walk(table[top])
             listeners += more
             rest += others
-        self._rest.update(process.mark for process in rest)
+        self._rest.update(process.key for process in rest)
         self._send(listeners)
         self._quiet = 0 if listeners else self._quiet + 1
         if self._quiet >= QUIET_ROUNDS:
@@ -140,7 +140,7 @@ class StopSignals:
     def _tops(self, table: Dict[int, Process]) -> Set[int]:
         """Return the processes that are the rank's, without what descends from another of them."""
         leader = table.get(self._leader[0])
-        if leader is not None and leader.mark != self._leader:
+        if leader is not None and leader.key != self._leader:
             self._group = None  # the number is another's now, and so is its group's
         elif leader is not None and leader.group == leader.pid:
             self._group = leader.group
@@ -148,15 +148,15 @@ class StopSignals:
         own = {
             process.pid
             for process in table.values()
-            if not process.gone and (process.mark in known or process.group == self._group)
+            if not process.exited and (process.key in known or process.group == self._group)
         }
         return own - processes.descendants(own, table)
 
     def _send(self, those: Iterable[Process]) -> None:
         for process in those:
-            if process.mark not in self._asked:
-                self._asked.add(process.mark)
-                processes.send(process.mark, self._number)
+            if process.key not in self._asked:
+                self._asked.add(process.key)
+                processes.send(process.key, self._number)
 
 
 class _Tree:
@@ -166,7 +166,7 @@ class _Tree:
         self._number = number
         self._children: Dict[int, List[Process]] = {}
         for process in table.values():
-            if not process.gone:
+            if not process.exited:
                 self._children.setdefault(process.parent, []).append(process)
 
     def walk(self, process: Process) -> Found:
@@ -179,7 +179,9 @@ class _Tree:
         foreground: List[Process] = []
         rest: List[Process] = []
         for child in self._children.get(process.pid, ()):
-            stuck = child.stuck or process.stuck  # to read its arguments could hang us
+            stuck = (
+                child.uninterruptible or process.uninterruptible
+            )  # to read its arguments could hang us
             if not shell and not stuck and same_program(child.pid, process.pid):
                 continue  # a worker that it forked
             more, others = self.walk(child)
@@ -227,4 +229,4 @@ def wake(table: Dict[int, Process], tops: Set[int]) -> None:
     """Let what was stopped go on: it would never hear."""
     for pid in tops | processes.descendants(tops, table):
         if table[pid].state == "T":
-            processes.send(table[pid].mark, signal.SIGCONT)
+            processes.send(table[pid].key, signal.SIGCONT)

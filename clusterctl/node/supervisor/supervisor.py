@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes, stop_file
-from clusterctl.node.run.processes import Mark, Process
+from clusterctl.node.run.processes import Process, ProcessKey
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run_lock import Peer
@@ -29,7 +29,7 @@ from clusterctl.node.supervisor.shutdown import (
 )
 from clusterctl.node.supervisor.spawn import Spawner
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 TIMES_SECONDS = 0.5
 SCAN_SECONDS = 2.0
 SETTLE_POLL = 0.05
@@ -56,13 +56,13 @@ class Supervisor:
         Raises:
             OSError: the link's address cannot be listened on.
         """
-        self.reactor = Reactor()
+        self.reactor = EventLoop()
         self.over = False
         self._job, self._record = job, record
         self._began = time.time()
-        self._mark = processes.mark_of(os.getpid())
+        self._mark = processes.key_of(os.getpid())
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
-        self._guard: Mark = (guard[0], guard[1])
+        self._guard: ProcessKey = (guard[0], guard[1])
         self._guard_died = False
         self._ranks = Ranks(
             self.reactor,
@@ -102,17 +102,17 @@ class Supervisor:
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.reactor.on_signal(number, partial(self._told_to_end, number))
-        self.reactor.every(BEAT_SECONDS, self._beat)
-        self.reactor.every(TIMES_SECONDS, self._record.log_times)
-        self.reactor.every(TIMES_SECONDS, LogSpace(self._record).look)
-        self.reactor.every(SCAN_SECONDS, self._remember_processes)
+        self.reactor.call_every(HEARTBEAT_SECONDS, self._heartbeat)
+        self.reactor.call_every(TIMES_SECONDS, self._record.log_times)
+        self.reactor.call_every(TIMES_SECONDS, LogSpace(self._record).look)
+        self.reactor.call_every(SCAN_SECONDS, self._remember_processes)
         if self._job.get("start_timeout"):
-            self.reactor.after(self._job["start_timeout"], self._judge_start)
+            self.reactor.call_later(self._job["start_timeout"], self._judge_start)
 
     def run(self) -> None:
         """Look after the part until it is over."""
         while not self.over:
-            self.reactor.turn()
+            self.reactor.run_once()
 
     def account(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
@@ -180,9 +180,11 @@ class Supervisor:
             self._end_start("not there: " + ", ".join(missing))
         elif self._ranks.launcher_joined:
             # It waits for another: let that one say first what keeps it.
-            self.reactor.after(WAITERS_SECONDS, lambda: self._end_start(self._ranks.stuck()))
+            self.reactor.call_later(
+                WAITERS_SECONDS, lambda: self._end_start(self._ranks.uninterruptible())
+            )
         else:
-            self._end_start(self._ranks.stuck())
+            self._end_start(self._ranks.uninterruptible())
 
     def _end_start(self, why: str) -> None:
         if why and self._ending is None:
@@ -242,7 +244,7 @@ class Supervisor:
     def _make_file(self, name: Optional[str]) -> str:
         """Make the file by which the ranks are asked to end; return why it cannot be made."""
         try:
-            self._stop_file = stop_file.make(self._job["workdir"], name)
+            self._stop_file = stop_file.create(self._job["workdir"], name)
         except OSError as error:
             return "cannot make %s: %s" % (name, error.strerror or error)
         return ""
@@ -257,7 +259,7 @@ class Supervisor:
         self._record.account(self.account())
 
     def _left(self) -> List[Process]:
-        return processes.living_below()
+        return processes.living_descendants()
 
     def _all_gone(self, left: List[Process]) -> None:
         """Nothing of this part runs any more: settle with the others, then leave."""
@@ -276,7 +278,7 @@ class Supervisor:
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)
         else:
-            self.reactor.after(SETTLE_POLL, lambda: self._settle(until))
+            self.reactor.call_later(SETTLE_POLL, lambda: self._settle(until))
 
     def _others_know(self, *, late: bool) -> bool:
         """Tell whether the other nodes need no word of ours, or had their time to hear it."""
@@ -292,7 +294,7 @@ class Supervisor:
             self._peers.close()
             self.over = True
         else:
-            self.reactor.after(BEAT_SECONDS, lambda: self._write_end(until))
+            self.reactor.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
 
     # Housekeeping.
 
@@ -301,9 +303,9 @@ class Supervisor:
             return "running" if self._end["state"] == "finished" else "stopping"
         return "running" if self._ranks.all_started else "starting"
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         self._look_for_guard()
-        self._record.beat()
+        self._record.heartbeat()
         self._record.flush()
 
     def _look_for_guard(self) -> None:
@@ -318,7 +320,7 @@ class Supervisor:
     def _remember_processes(self) -> None:
         try:
             left = self._left()
-            self._record.processes([process.mark for process in left])
+            self._record.processes([process.key for process in left])
             self._nested.look(left, self._ranks.accounts())
         except OSError:
             return  # nobody can look now; the next scan will

@@ -20,7 +20,7 @@ def test_a_program_gives_its_output_its_words_and_its_code() -> None:
     child = gathered(run_program("x", ["sh", "-c", "echo out; echo words >&2; exit 3"], 5))
 
     assert (child.state, child.exit_code) == ("ok", 3)
-    assert (child.output, child.words) == (b"out\n", b"words\n")
+    assert (child.output, child.stderr) == (b"out\n", b"words\n")
 
 
 def test_a_program_that_is_not_there_is_absent() -> None:
@@ -30,7 +30,7 @@ def test_a_program_that_is_not_there_is_absent() -> None:
 def test_a_program_that_may_not_be_run_is_an_error() -> None:
     child = gathered(run_program("x", ["/etc/passwd"], 5))
 
-    assert (child.state, child.words) == ("error", b"Permission denied")
+    assert (child.state, child.stderr) == ("error", b"Permission denied")
 
 
 def test_words_are_data_and_never_a_shell_string() -> None:
@@ -94,7 +94,7 @@ def test_a_function_that_raises_says_what() -> None:
     child = gathered(run_function("x", fails, 5))
 
     assert child.exit_code == 126
-    assert b"it broke" in child.words
+    assert b"it broke" in child.stderr
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 20])

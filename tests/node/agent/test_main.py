@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from clusterctl.node.agent import loader, main
-from clusterctl.node.agent.call_channel import BEAT_SECONDS, CallChannel, OperationError
+from clusterctl.node.agent.call_channel import HEARTBEAT_SECONDS, CallChannel, OperationError
 from clusterctl.transport import agent
 from clusterctl.wire import Message, read_message
 
@@ -84,7 +84,7 @@ def test_a_heartbeat_while_nothing_else_is_said(echo: Agent) -> None:
     echo.receive()
     began = time.monotonic()
     assert echo.receive() == Message({"beat": True})
-    assert time.monotonic() - began < 2 * BEAT_SECONDS
+    assert time.monotonic() - began < 2 * HEARTBEAT_SECONDS
 
 
 def test_it_ends_when_the_controller_has_gone(echo: Agent) -> None:
@@ -157,7 +157,7 @@ def test_the_program_calls_a_function_with_words(tmp_path: Path) -> None:
         "-I",
         "-S",
         str(path),
-        "clusterctl.node.agent.main:find",
+        "clusterctl.node.agent.main:import_operation",
         "hello",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -169,13 +169,13 @@ def test_an_operation_error_is_an_answer() -> None:
         raise OperationError("busy", "taken", holder={"run": "r"})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "find", lambda _op: fails)
-        found = main.answer(Message({"op": "x"}), channel=None)  # type: ignore[arg-type]
+        patch.setattr(main, "import_operation", lambda _op: fails)
+        found = main.run_operation(Message({"op": "x"}), channel=None)  # type: ignore[arg-type]
     assert found.head == {"error": {"kind": "busy", "message": "taken", "holder": {"run": "r"}}}
 
 
 def test_a_crash_is_an_answer_with_its_traceback() -> None:
-    found = main.answer(Message({"op": "no-such"}), channel=None)  # type: ignore[arg-type]
+    found = main.run_operation(Message({"op": "no-such"}), channel=None)  # type: ignore[arg-type]
     assert found.head["crash"] == "KeyError: 'no-such'"
     assert "Traceback" in found.head["traceback"]
 

@@ -136,7 +136,7 @@ def test_a_controller_that_falls_silent_changes_nothing(tmp_path: Path, wanted: 
     link = Mute(lambda: None)
     answer = mirror.place(args, encode_listing(wanted), link)  # type: ignore[arg-type]
     assert answer.head == {"aborted": True}
-    assert link.patience == CONTROLLER_SECONDS  # type: ignore[attr-defined]
+    assert link.receive_timeout_s == CONTROLLER_SECONDS  # type: ignore[attr-defined]
     assert not (work / "a.py").exists()
     assert placed(work, wanted, lambda: (work / "a.py").write_text("A = 1\n"))["equal"]
 
@@ -145,11 +145,11 @@ def test_silence_ends_the_wait_for_the_controller() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "wb", 0) as writer:
         link = CallChannel(reader, writer.fileno())
-        link.patience = 0.05
+        link.receive_timeout_s = 0.05
         assert link.receive() is None
         writer.write(Message({"alive": True}).encode()[:5])  # cut off within a frame
         assert link.receive() is None
-        link.patience = None
+        link.receive_timeout_s = None
         writer.write(Message({"alive": True}).encode()[5:])
 
 

@@ -21,7 +21,7 @@ from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import NoPeers, connect
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.peer_link.worker import Clock, Worker
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.plan.certificate import Identity, make_identity
 
 IDENTITY = make_identity("lab-1")
@@ -51,7 +51,7 @@ class Link:
     def __init__(
         self, workers: int = 2, *, lost_after: float = 5.0, address: str = "127.0.0.1"
     ) -> None:
-        self.reactor = Reactor()
+        self.reactor = EventLoop()
         self.address = address
         self.lost_after = lost_after
         self.names = ["master", *(f"w{n}" for n in range(workers))]
@@ -88,12 +88,12 @@ class Link:
         until = time.monotonic() + seconds
         while not condition():  # type: ignore[operator]
             assert time.monotonic() < until, {n: h.all for n, h in self.heard.items()}
-            self.turn()
+            self.run_once()
 
     def live(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self.turn()
+            self.run_once()
 
     def close(self) -> None:
         """Close the workers, wait until the master has noticed, and close the master."""
@@ -102,9 +102,9 @@ class Link:
         self.until(lambda: len(self.reactor._selector.get_map()) <= 1)
         self.master.close()
 
-    def turn(self) -> None:
-        self.reactor.after(0.02, lambda: None)
-        self.reactor.turn()
+    def run_once(self) -> None:
+        self.reactor.call_later(0.02, lambda: None)
+        self.reactor.run_once()
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def test_a_line_of_anything_by_anybody_does_not_disturb_it(line: bytes) -> None:
         tls.setblocking(False)
         data, sent = line + b"\n", False
         for _ in range(100):
-            net.turn()
+            net.run_once()
             try:
                 sent = sent or bool(tls.send(data))
                 if sent and not tls.recv(100):
@@ -289,7 +289,7 @@ def test_a_line_of_anything_by_anybody_does_not_disturb_it(line: bytes) -> None:
 
 
 def test_who_sends_on_and_on_without_a_name_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_channel, "STRANGERS_BYTES", 100)
+    monkeypatch.setattr(tls_channel, "UNAUTHENTICATED_BYTES", 100)
     monkeypatch.setattr(master, "HELLO_SECONDS", 3600.0)
     with link(1) as net, socket.create_connection(("127.0.0.1", net.master.port)) as stranger:
         tls = client_context(IDENTITY.certificate).wrap_bio(ssl.MemoryBIO(), out := ssl.MemoryBIO())
@@ -391,7 +391,7 @@ def test_silence_is_loss_on_both_sides() -> None:
 
 
 def test_a_run_on_one_node_has_nobody_to_hear() -> None:
-    alone = connect(Reactor(), {"nnodes": 1}, {}, Heard().said())
+    alone = connect(EventLoop(), {"nnodes": 1}, {}, Heard().said())
     assert alone.all_done
     assert not alone.missing
 
@@ -402,7 +402,7 @@ def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
     for name in ("tls_channel", "master", "worker"):
         monkeypatch.delitem(sys.modules, f"clusterctl.node.peer_link.{name}")
     monkeypatch.setitem(sys.modules, "ssl", None)  # importing it fails, as without _ssl
-    reactor, said = Reactor(), Heard().said()
+    reactor, said = EventLoop(), Heard().said()
     assert isinstance(connect(reactor, {"nnodes": 1}, {}, said), NoPeers)
     with pytest.raises(OperationError, match="cannot encrypt the supervisors' link") as refused:
         connect(reactor, {"nnodes": 2, "node_rank": 0}, {}, said)

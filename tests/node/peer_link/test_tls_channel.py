@@ -10,8 +10,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.node.peer_link.tls_channel import STRANGERS_LIMIT, Tls, TlsChannel
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.peer_link.tls_channel import UNAUTHENTICATED_LINE, Tls, TlsChannel
+from clusterctl.node.reactor import EventLoop
 from tests.damage import ANY_JSON, as_json, damaged
 
 
@@ -36,7 +36,7 @@ class Plain:
 
 def heard(pieces: list[bytes]) -> tuple[list[dict[str, Any]], list[str]]:
     """Send these pieces and hang up; return the messages and the ends that were told."""
-    reactor, messages, ends = Reactor(), list[dict[str, Any]](), list[str]()
+    reactor, messages, ends = EventLoop(), list[dict[str, Any]](), list[str]()
     ours, theirs = socket.socketpair()
     # The option is one of TCP; a pair of local sockets is enough for the rest.
     tls = cast("Tls", Plain())
@@ -52,7 +52,7 @@ def heard(pieces: list[bytes]) -> tuple[list[dict[str, Any]], list[str]]:
             theirs.setblocking(False)
             theirs.send(piece[:8192])
             channel._ready()
-            assert len(channel._in) <= STRANGERS_LIMIT or ends
+            assert len(channel._in) <= UNAUTHENTICATED_LINE or ends
             if ends:
                 break
         theirs.shutdown(socket.SHUT_WR)
@@ -72,7 +72,7 @@ class _PairAsTcp(socket.socket):
 
 
 LINES = st.dictionaries(st.text(max_size=4), ANY_JSON, max_size=3).filter(
-    lambda one: len(as_json(one)) < STRANGERS_LIMIT
+    lambda one: len(as_json(one)) < UNAUTHENTICATED_LINE
 )
 
 

@@ -40,7 +40,7 @@ import os, sys
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.probe.peer_probe import probe_peers
 link = CallChannel(os.fdopen(0, "rb", buffering=0), os.dup(1))
-link.end(probe_peers(sys.argv[1], link))
+link.send_last(probe_peers(sys.argv[1], link))
 """
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.run import foreign_gpu_use, processes
-from clusterctl.node.run.processes import STAMP_RUN
-from clusterctl.node.run.read_files import boot_id, boot_time
+from clusterctl.node.run.processes import ENV_RUN_ID
+from clusterctl.node.run.read_files import boot_id, uptime
 from clusterctl.node.run.run_paths import NodePaths
 from tests.node.conftest import wait_until
 
@@ -45,7 +45,7 @@ def test_only_what_started_while_the_run_lived_may_be_of_it(
     tmp_path: Path, holder: processes.Process
 ) -> None:
     held = {holder.pid: "9 MiB of GPU 0"}
-    began = time.time() - boot_time() + holder.start / os.sysconf("SC_CLK_TCK")
+    began = time.time() - uptime() + holder.start / os.sysconf("SC_CLK_TCK")
     for start, ended, named in (
         (holder.start - 100, None, True),
         (holder.start, None, True),
@@ -73,7 +73,7 @@ def test_pids_of_another_boot_and_of_the_dead_say_nothing(
 
 def test_a_process_of_another_run_is_known_by_its_mark(holder: processes.Process) -> None:
     assert foreign_gpu_use.may_be_of_run(holder)
-    marked = {**os.environ, STAMP_RUN.decode(): "lab-2"}
+    marked = {**os.environ, ENV_RUN_ID.decode(): "lab-2"}
     with subprocess.Popen(["sleep", "300"], env=marked) as started:
         wait_until(lambda: processes.command_of(started.pid) == "sleep 300")
         other = processes.read(started.pid)
@@ -95,7 +95,7 @@ def test_of_another_user_only_a_container_may_be_of_the_run() -> None:
         with subprocess.Popen(argv, start_new_session=True) as started:
             try:
                 wait_until(partial(sleeps_below, started.pid))
-                below = processes.descendants([started.pid], processes.everything())
+                below = processes.descendants([started.pid], processes.process_table())
                 process = processes.read(max(below, default=started.pid))
                 assert process is not None
                 assert foreign_gpu_use.may_be_of_run(process) is may_be
@@ -104,5 +104,5 @@ def test_of_another_user_only_a_container_may_be_of_the_run() -> None:
 
 
 def sleeps_below(pid: int) -> bool:
-    below = processes.descendants([pid], processes.everything())
+    below = processes.descendants([pid], processes.process_table())
     return processes.command_of(max(below, default=pid)) == "sleep 300"

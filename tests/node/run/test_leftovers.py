@@ -59,9 +59,9 @@ def test_processes_of_another_network_namespace_hold_no_run_up(
     run = make_run("pass")
     job = {"lock": run.plan.master.lock, "run": run.plan.run, "cluster": "test"}
     job["state"] = str(run.folder / "state")
-    stamps = {"CLUSTERCTL_RUN_ID": "elsewhere", "CLUSTERCTL_LOCK": job["lock"]}
+    variables = {"CLUSTERCTL_RUN_ID": "elsewhere", "CLUSTERCTL_LOCK": job["lock"]}
     for argv, counts in ((["sleep", "300"], True), (["unshare", "-n", "sleep", "300"], False)):
-        with subprocess.Popen(argv, env={**os.environ, **stamps}) as other:
+        with subprocess.Popen(argv, env={**os.environ, **variables}) as other:
             try:
                 wait_until(partial(executed, other.pid))
                 found = leftovers.Leftover("elsewhere", other.pid)
@@ -108,12 +108,12 @@ def test_a_stuck_process_is_known_by_its_number_alone(
             found = processes.read(process.pid)
             assert found is not None
             stuck = {process.pid: found._replace(state="D")}
-            monkeypatch.setattr(processes, "everything", lambda: stuck)
+            monkeypatch.setattr(processes, "process_table", lambda: stuck)
             job = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
             job["run"] = "ours"
             Path(paths.processes).write_text("1 1\n")
             assert leftovers.find(job) is None
-            Path(paths.processes).write_text("{} {}\n".format(*found.mark))
+            Path(paths.processes).write_text("{} {}\n".format(*found.key))
             expected = leftovers.Leftover("older", process.pid) if counts else None
             assert leftovers.find(job) == expected
         finally:

@@ -13,7 +13,7 @@ from clusterctl.node import run_lock
 from clusterctl.node.run import processes
 from clusterctl.node.run.node_run import NodeRun, held_by
 from clusterctl.node.run.read_files import boot_id
-from clusterctl.node.run.run_paths import NOWHERE, NodePaths
+from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.status import Recorded
 
 
@@ -33,17 +33,17 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
     holds: bool,  # noqa: FBT001
 ) -> None:
     """Any user can take the name and say what our supervisor would."""
-    part = NodeRun(NOWHERE, "lab-1", "a", run_lock.NAME, {}, Recorded(NOWHERE))
+    part = NodeRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, Recorded(NO_PATHS))
     answer = {"uid": uid, "pid": os.getpid(), "run": run, "node": "a"}
     asked: list[str] = []
 
-    def ask(_name: str, request: dict[str, str]) -> dict[str, object]:
+    def query(_name: str, request: dict[str, str]) -> dict[str, object]:
         asked.append(request["ask"])
         return answer
 
-    monkeypatch.setattr(run_lock, "ask", ask)
+    monkeypatch.setattr(run_lock, "query", query)
     assert part.holds_lock() is holds
-    assert part.ask({}) is holds
+    assert part.request_stop({}) is holds
     assert ("stop" in asked) is holds
 
 
@@ -51,7 +51,7 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
 def part(tmp_path: Path) -> NodeRun:
     """A part whose supervisor is this very process."""
     paths = NodePaths(str(tmp_path))
-    pid, start = processes.mark_of(os.getpid())
+    pid, start = processes.key_of(os.getpid())
     account = {"pid": pid, "start": start, "boot_id": boot_id()}
     Path(paths.supervisor).write_text(json.dumps(account))
     return NodeRun(paths, "lab-1", "a", run_lock.NAME, {}, Recorded(paths))
@@ -63,7 +63,7 @@ def test_a_holder_that_does_not_answer_is_the_supervisor_if_it_has_its_number(
     pid = os.getpid()
     for told, holds in (({"pid": pid}, True), ({"pid": pid + 1}, False), ({}, False)):
         who = {**told, "uid": os.getuid()}
-        monkeypatch.setattr(run_lock, "ask", lambda *_, who=who: who)
+        monkeypatch.setattr(run_lock, "query", lambda *_, who=who: who)
         assert part.holds_lock() is holds
 
 
@@ -72,7 +72,7 @@ def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
 ) -> None:
     slow = {"pid": os.getpid(), "uid": os.getuid()}
     answers = iter([slow, slow, slow, None])
-    monkeypatch.setattr(run_lock, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(run_lock, "query", lambda *_: next(answers))
     monkeypatch.setattr(NodeRun, "find_all", lambda _part: [])
     part.wait(time.monotonic() + 60)
     assert list(answers) == []
@@ -81,7 +81,7 @@ def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
 def test_nobody_waits_longer_than_is_asked_for(
     part: NodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_lock, "ask", lambda *_: {"pid": os.getpid(), "uid": os.getuid()})
+    monkeypatch.setattr(run_lock, "query", lambda *_: {"pid": os.getpid(), "uid": os.getuid()})
     began = time.monotonic()
     part.wait(began + 0.2)
     assert time.monotonic() - began < 10

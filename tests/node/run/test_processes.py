@@ -40,8 +40,8 @@ def child(stamp: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_this_process_is_known() -> None:
     process = processes.read(os.getpid())
     assert process is not None
-    assert (process.pid, process.parent, process.gone) == (os.getpid(), os.getppid(), False)
-    assert processes.alive(process.mark)
+    assert (process.pid, process.parent, process.exited) == (os.getpid(), os.getppid(), False)
+    assert processes.alive(process.key)
 
 
 def test_the_command_of_a_process_is_what_was_typed(child: subprocess.Popen[bytes]) -> None:
@@ -49,7 +49,7 @@ def test_the_command_of_a_process_is_what_was_typed(child: subprocess.Popen[byte
 
 
 def test_a_pid_that_was_used_before_is_another_process(child: subprocess.Popen[bytes]) -> None:
-    pid, start = processes.mark_of(child.pid)
+    pid, start = processes.key_of(child.pid)
     assert processes.alive((pid, start))
     assert not processes.alive((pid, start - 1))
     assert processes.send((pid, start - 1), signal.SIGKILL) == ""
@@ -66,7 +66,7 @@ def test_a_name_may_hold_anything(tmp_path: Path) -> None:
         wait_until(lambda: "Z 1" in Path(f"/proc/{process.pid}/comm").read_text())
         read = processes.read(process.pid)
         assert read is not None
-        assert (read.parent, read.gone) == (os.getpid(), False)
+        assert (read.parent, read.exited) == (os.getpid(), False)
     finally:
         process.kill()
         process.wait()
@@ -79,9 +79,9 @@ def test_a_zombie_is_gone_and_tells_how_it_ended() -> None:
     wait_until(lambda: state_of(pid) == "Z")
     zombie = processes.read(pid)
     assert zombie is not None
-    assert zombie.gone
+    assert zombie.exited
     assert os.WEXITSTATUS(zombie.exit_status) == 7
-    assert not processes.alive(zombie.mark)
+    assert not processes.alive(zombie.key)
     os.waitpid(pid, 0)
     assert processes.read(pid) is None
 
@@ -96,7 +96,7 @@ def test_a_leader_whose_threads_run_on_is_not_gone() -> None:
         wait_until(lambda: state_of(process.pid) == "Z")
         read = processes.read(process.pid)
         assert read is not None
-        assert not read.gone
+        assert not read.exited
     finally:
         process.kill()
         process.wait()
@@ -106,27 +106,29 @@ def test_a_run_is_found_by_stamp_by_record_and_by_descent(
     child: subprocess.Popen[bytes], stamp: str
 ) -> None:
     def found(**marks: object) -> list[int]:
-        wanted = {"stamps": [b"STAMP=nobody's"], "recorded": [], "cgroup": "", **marks}
+        wanted = {"environment": [b"STAMP=nobody's"], "recorded": [], "cgroup": "", **marks}
         return [process.pid for process in processes.of_run(**wanted)]  # type: ignore[arg-type]
 
     assert found() == []
-    wait_until(lambda: found(stamps=[b"STAMP=" + stamp.encode()]) == [child.pid])
-    assert found(stamps=[b"STAMP=" + stamp.encode(), b"OTHER=1"]) == []
-    assert found(recorded=[processes.mark_of(child.pid)]) == [child.pid]
+    wait_until(lambda: found(environment=[b"STAMP=" + stamp.encode()]) == [child.pid])
+    assert found(environment=[b"STAMP=" + stamp.encode(), b"OTHER=1"]) == []
+    assert found(recorded=[processes.key_of(child.pid)]) == [child.pid]
     assert found(recorded=[(child.pid, 1)]) == []
 
 
 def test_what_descends_from_a_run_is_the_runs() -> None:
     text = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE) as parent:
-        mark = processes.mark_of(parent.pid)
-        wait_until(lambda: len(processes.of_run(stamps=[b"N=O"], recorded=[mark], cgroup="")) == 2)
+        mark = processes.key_of(parent.pid)
+        wait_until(
+            lambda: len(processes.of_run(environment=[b"N=O"], recorded=[mark], cgroup="")) == 2
+        )
         parent.kill()
 
 
 def test_what_the_asker_descends_from_is_never_a_runs_not_even_pid_1() -> None:
-    forged = [processes.mark_of(pid) for pid in (1, os.getppid(), os.getpid())]
-    assert processes.of_run(stamps=[b"NOT=THERE"], recorded=forged, cgroup="") == []
+    forged = [processes.key_of(pid) for pid in (1, os.getppid(), os.getpid())]
+    assert processes.of_run(environment=[b"NOT=THERE"], recorded=forged, cgroup="") == []
 
 
 def test_another_users_process_says_why_it_cannot_be_ended() -> None:
@@ -135,7 +137,7 @@ def test_another_users_process_says_why_it_cannot_be_ended() -> None:
     text = (
         "import os, sys; sys.path.insert(0, sys.argv[1]); os.setuid(65534);"
         "from clusterctl.node.run import processes as p;"
-        "print(p.send(p.mark_of(int(sys.argv[2])), 0))"
+        "print(p.send(p.key_of(int(sys.argv[2])), 0))"
     )
     argv = ["/usr/bin/python3", "-c", text, str(LOCATION), str(os.getpid())]
     said = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.run import run_files as record_module
-from clusterctl.node.run.processes import mark_of
+from clusterctl.node.run.processes import key_of
 from clusterctl.node.run.read_files import read_json
-from clusterctl.node.run.run_files import RunFiles, write_whole
+from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths, times_of
 from tests.node.conftest import Run
 
@@ -54,7 +54,7 @@ def events(paths: NodePaths) -> list[str]:
 def test_a_file_is_there_whole_or_as_before(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     assert read_json(str(path)) is None
-    write_whole(str(path), {"a": 1})
+    write_json(str(path), {"a": 1})
     path.with_name("x.json.new").write_text('{"a": 2, "cut')
     assert read_json(str(path)) == {"a": 1}
     path.write_text("[1]")
@@ -67,13 +67,13 @@ def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None
     record = RunFiles(paths)
     record.reserve()
     record.event("first")
-    record.beat()
+    record.heartbeat()
     fill(small_disk)
     for _ in range(200):
         record.event("waiting", message="x" * 100)
     record.account({"state": "running"})
     record.processes([(1, 2)])
-    record.beat()
+    record.heartbeat()
     assert read_json(paths.supervisor) is None
     assert record.end({"state": "finished"})
     assert read_json(paths.end) == {"state": "finished"}
@@ -87,7 +87,7 @@ def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None
 def test_a_deleted_folder_is_no_reason_to_wait(tmp_path: Path) -> None:
     record = RunFiles(NodePaths(str(tmp_path / "gone")))
     record.event("first")
-    record.beat()
+    record.heartbeat()
     record.log_times()
     assert record.end({"state": "finished"})
 
@@ -155,7 +155,7 @@ def test_a_log_that_grows_for_a_week_has_few_times_and_its_latest_are_exact(
         clock[0] += 50
     noted = Path(paths.folder, times_of("ranks/0.log"))
     entries = [tuple(map(float, line.split())) for line in noted.read_text().splitlines()]
-    assert len(entries) <= record_module.MOST_TIMES
+    assert len(entries) <= record_module.MAX_TIMES
     assert [entry[1] for entry in entries[-10:]] == [size - n for n in range(9, -1, -1)]
     assert [entry[1] for entry in entries] == sorted(entry[1] for entry in entries)
     now = clock[0]
@@ -165,21 +165,21 @@ def test_a_log_that_grows_for_a_week_has_few_times_and_its_latest_are_exact(
 
 def test_thinning_keeps_the_last_time_and_no_line_that_was_cut() -> None:
     lines = [b"%d %d\n" % (1000 + n, n) for n in range(100)] + [b"\0\0\0\n", b"1100 100\n"]
-    kept = record_module.thinned(lines, 1_000_000.0)
+    kept = record_module.thin_times(lines, 1_000_000.0)
     assert kept[-1] == b"1100 100\n"
     assert len(kept) < 10
-    assert record_module.thinned([], 1.0) == []
-    assert record_module.thinned([b"\0\n"], 1.0) == [b"\0\n"]
+    assert record_module.thin_times([], 1.0) == []
+    assert record_module.thin_times([b"\0\n"], 1.0) == [b"\0\n"]
 
 
 def test_processes_that_have_ended_are_forgotten_in_the_end(paths: NodePaths) -> None:
     record = RunFiles(paths)
-    here = mark_of(os.getpid())
+    here = key_of(os.getpid())
     first = [(4_000_000 + n, 1) for n in range(10)]
     record.processes(first)
     for n in range(0, 20_000, 100):
         record.processes([here, *((5_000_000 + n + each, 1) for each in range(100))])
     lines = Path(paths.processes).read_text().splitlines()
-    assert len(lines) <= record_module.MOST_MARKS + 101
+    assert len(lines) <= record_module.MAX_PROCESSES + 101
     assert {f"{pid} {start}" for pid, start in (here, *first)} <= set(lines)
     assert len(lines) == len(set(lines))

@@ -67,7 +67,7 @@ def of(machine: str, *gpus: int) -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait long for a lock that nobody answers."""
     monkeypatch.setattr(run_lock, "ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(run_lock, "_LAST_SECONDS", 0.05)
+    monkeypatch.setattr(run_lock, "_MIN_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -229,9 +229,9 @@ def test_a_sync_sees_each_run_that_works_in_its_folder(share: Callable[..., Run]
 @pytest.mark.usefixtures("impatient")
 def test_runs_that_would_meet_at_one_port_exclude_each_other(machine: str) -> None:
     one, other = (f"{machine}/{gpu(n)},port-29500" for n in (0, 1))
-    assert run_lock.exclude(one, other)
-    assert run_lock.known_parts({"holds": [gpu(0), "port-29500"]}) == [gpu(0), "port-29500"]
-    assert run_lock.known_parts({"holds": [gpu(0), "port-\x1b"]}) == []
+    assert run_lock.conflict(one, other)
+    assert run_lock.valid_resources({"holds": [gpu(0), "port-29500"]}) == [gpu(0), "port-29500"]
+    assert run_lock.valid_resources({"holds": [gpu(0), "port-\x1b"]}) == []
     door = ControlSocket.take(one)
     try:
         with pytest.raises(OperationError, match="busy"):

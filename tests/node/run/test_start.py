@@ -265,8 +265,12 @@ def test_the_agent_that_looks_after_the_run_is_in_its_folder(make_run: MakeRun) 
 def test_the_runs_that_a_node_keeps_are_listed(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    runs = run.call(0, "runs", {"cluster": "test", "state": str(run.folder / "state")})[-1].head
-    assert [(part["run"], part["state"]) for part in runs["runs"]] == [(run.plan.run, "running")]
+    run_folders = run.call(0, "runs", {"cluster": "test", "state": str(run.folder / "state")})[
+        -1
+    ].head
+    assert [(part["run"], part["state"]) for part in run_folders["runs"]] == [
+        (run.plan.run, "running")
+    ]
     error = run.call(0, "status", {**run.where(), "run": "test-other"})[-1].head["error"]
     assert error["kind"] == "no-run"
 

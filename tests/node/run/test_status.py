@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from clusterctl.node.run.read_files import boot_id
-from clusterctl.node.run.run_files import RunFiles, write_whole
+from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.run.status import Recorded, recorded
 
 
 def folder(tmp_path: Path, boot: str) -> NodePaths:
     paths = NodePaths(str(tmp_path))
-    write_whole(paths.job, {"boot_id": boot})
+    write_json(paths.job, {"boot_id": boot})
     return paths
 
 

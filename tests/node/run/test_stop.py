@@ -168,7 +168,7 @@ def test_a_process_that_wiped_its_name_and_environment_is_found_by_its_number(
     run.kill_supervisor_and_guard()
     assert run.stop()["gone"]
     for pid in pids:
-        assert not processes.alive(processes.mark_of(pid))
+        assert not processes.alive(processes.key_of(pid))
 
 
 def marks(run: Run) -> set[int]:
@@ -183,10 +183,10 @@ def test_other_runs_and_reused_numbers_are_never_touched(make_run: MakeRun) -> N
     run.wait_for_log(0, b"here")
     with Path(run.paths().processes).open("a") as file:
         # The number of another's process, but not when that one started.
-        file.write(f"{rank} {processes.mark_of(rank)[1] - 1}\n")
+        file.write(f"{rank} {processes.key_of(rank)[1] - 1}\n")
     run.kill_supervisor_and_guard()
     assert run.stop()["gone"]
-    assert processes.alive(processes.mark_of(rank))
+    assert processes.alive(processes.key_of(rank))
     assert other.status()["state"] == "running"
 
 
@@ -350,7 +350,7 @@ def test_numbers_of_an_earlier_boot_are_other_peoples_processes(make_run: MakeRu
     other.wait_for_log(0, b"here")
     rank = other.status()["ranks"][0]["pid"]
     with Path(run.paths().processes).open("a") as file:
-        file.write("{} {}\n".format(*processes.mark_of(rank)))
+        file.write("{} {}\n".format(*processes.key_of(rank)))
     job = json.loads(Path(run.paths().job).read_text())
     Path(run.paths().job).write_text(json.dumps({**job, "boot_id": "another"}))
     assert run.stop()["gone"]

@@ -24,7 +24,7 @@ def forge(run: Run) -> Path:
     told = run.folder / "ran"
     (folder / "agent.py").write_text(f"open({str(told)!r}, 'w').close()")
     (folder / "job.json").write_text(json.dumps({"lock": "x", "run": run.plan.run, "ranks": []}))
-    (folder / "processes").write_text("{} {}\n".format(*processes.mark_of(1)))
+    (folder / "processes").write_text("{} {}\n".format(*processes.key_of(1)))
     return folder
 
 

@@ -33,7 +33,9 @@ def machine() -> str:
 def door(machine: str) -> Iterator[ControlSocket]:
     """A door without a reactor: the test passes requests in itself."""
     taken = ControlSocket(machine)
-    reactor: Any = SimpleNamespace(watch=lambda *_: None, forget=lambda *_: None)
+    reactor: Any = SimpleNamespace(
+        add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None
+    )
 
     def serve(request: dict[str, Any], _peer: Peer) -> dict[str, Any]:
         if request.get("ask") == "crash":
@@ -103,7 +105,7 @@ def test_whatever_is_asked_is_answered_or_refused_and_the_next_is_heard(
 
 
 def free(name: str) -> bool:
-    return run_lock.ask(name, {"ask": "who"}, seconds=0.01) is None
+    return run_lock.query(name, {"ask": "who"}, seconds=0.01) is None
 
 
 def test_a_lock_of_which_one_part_is_held_is_not_taken_at_all(machine: str) -> None:
@@ -118,17 +120,17 @@ def test_a_lock_of_which_one_part_is_held_is_not_taken_at_all(machine: str) -> N
 
 def test_a_machine_without_a_place_left_takes_no_further_run(machine: str) -> None:
     """By its place a run that wants the whole machine finds each of the others."""
-    places = [socket.socket(socket.AF_UNIX) for _ in range(run_lock.PLACES)]
-    for place, name in zip(places, run_lock.places(machine), strict=True):
+    slots = [socket.socket(socket.AF_UNIX) for _ in range(run_lock.MAX_SHARING_RUNS)]
+    for place, name in zip(slots, run_lock.slots(machine), strict=True):
         place.bind("\0" + name)
     try:
         with pytest.raises(OSError, match="in use"):
             ControlSocket(f"{machine}/{GPUS[0]}")
         assert free(f"{machine}/{GPUS[0]}")
-        places[-1].close()
+        slots[-1].close()
         ControlSocket(f"{machine}/{GPUS[0]}")._let_go()
     finally:
-        for place in places:
+        for place in slots:
             place.close()
 
 
@@ -136,7 +138,7 @@ def test_a_machine_without_a_place_left_takes_no_further_run(machine: str) -> No
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait long for a lock that nobody answers."""
     monkeypatch.setattr(run_lock, "ANSWER_SECONDS", 0.02)
-    monkeypatch.setattr(run_lock, "_LAST_SECONDS", 0.02)
+    monkeypatch.setattr(run_lock, "_MIN_SECONDS", 0.02)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -53,14 +53,14 @@ def of_script(make_run: MakeRun, script: str, job: str, **options: object) -> Ru
 
 
 def alive_below(pids: set[int]) -> set[int]:
-    table = processes.everything()
+    table = processes.process_table()
     below = processes.descendants(pids, table) | pids
-    return {pid for pid in below if pid in table and not table[pid].gone}
+    return {pid for pid in below if pid in table and not table[pid].exited}
 
 
 def end_of_all(run: Run, pids: set[int]) -> float:
     """Wait until all these and everything stamped exited; return how long that took."""
-    marks = {processes.mark_of(pid) for pid in pids}
+    marks = {processes.key_of(pid) for pid in pids}
     began = time.monotonic()
     wait_until(lambda: not any(map(processes.alive, marks)), TOGETHER)
     took = time.monotonic() - began
@@ -101,7 +101,7 @@ def test_a_killed_supervisor_takes_a_scripts_whole_tree_along_on_all_nodes(
     assert (other["state"], other["end"]["by"]) == ("failed", "peer")
     name = run.names[killed]
     assert other["end"]["reason"] == f"node {name}: the supervisor was killed by signal 9"
-    assert run_lock.ask(run.plan.nodes[killed].lock, {"ask": "who"}) is None
+    assert run_lock.query(run.plan.nodes[killed].lock, {"ask": "who"}) is None
 
 
 def test_a_killed_guard_costs_nothing(make_run: MakeRun) -> None:
@@ -120,7 +120,7 @@ def test_a_supervisor_that_is_only_stopped_is_not_taken_for_dead(make_run: MakeR
     supervisor = run.pid_of_supervisor()
     os.kill(supervisor, signal.SIGSTOP)
     time.sleep(2)
-    assert processes.alive(processes.mark_of(run.status()["ranks"][0]["pid"]))
+    assert processes.alive(processes.key_of(run.status()["ranks"][0]["pid"]))
     os.kill(supervisor, signal.SIGCONT)
     wait_until(lambda: run.status()["state"] == "running")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node.agent.child_tasks import within
+from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.run import gpu_holders, processes
 from clusterctl.sandbox.faults import hang
 from tests.node.conftest import Run, wait_until
@@ -102,7 +102,7 @@ def test_no_run_starts_over_an_older_ones_process_that_is_stuck_in_the_kernel(
     rank = older.status()["ranks"][0]["pid"]
     time.sleep(0.5)  # until the question is taken, it can be taken back
     older.kill_supervisor_and_guard()
-    wait_until(lambda: processes.everything()[rank].stuck)
+    wait_until(lambda: processes.process_table()[rank].uninterruptible)
     run = make_run("pass", state=older.folder / "state")
     run.change = {"lock": older.plan.master.lock}
     error = run.start_node(0)["error"]
@@ -139,8 +139,8 @@ def test_a_tool_that_answers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_child_gives_its_result_or_its_failure() -> None:
-    assert within(20, lambda: {"a": [1, None]}) == {"a": [1, None]}
+    assert run_with_timeout(20, lambda: {"a": [1, None]}) == {"a": [1, None]}
     with pytest.raises(ChildProcessError, match="division"):
-        within(20, lambda: 1 // 0)
+        run_with_timeout(20, lambda: 1 // 0)
     with pytest.raises(TimeoutError, match=r"within 0\.2 s"):
-        within(0.2, lambda: time.sleep(300))
+        run_with_timeout(0.2, lambda: time.sleep(300))

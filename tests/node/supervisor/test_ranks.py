@@ -37,9 +37,9 @@ class World:
         )
         reactor: Any = SimpleNamespace(
             on_signal=lambda *_: None,
-            watch=lambda *_: None,
-            forget=lambda *_: None,
-            after=lambda _seconds, callback: self.later.append(callback),
+            add_descriptor=lambda *_: None,
+            remove_descriptor=lambda *_: None,
+            call_later=lambda _seconds, callback: self.later.append(callback),
         )
         job = {
             "run": "r",

@@ -11,8 +11,8 @@ import pytest
 
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import (
-    AFTER_TERM,
-    KILL_LIMIT,
+    KILL_TIMEOUT,
+    TERM_TO_KILL,
     Process,
     send_all,
     signal_number,
@@ -37,7 +37,7 @@ class World:
         monkeypatch.setattr(shutdown, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(shutdown, "send_all", lambda _left, number: self._send(number))
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> Any:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Any:
         timer = SimpleNamespace(due=self.now + seconds, callback=callback)
         timer.cancel = lambda: self._due.remove(timer) if timer in self._due else None
         self._due.append(timer)
@@ -82,7 +82,7 @@ def test_after_the_grace_of_a_stop_comes_term_and_only_then_kill(
     world = World(monkeypatch, deadly=(KILL,))
     world.end(cause("stop").phases)
     world.live()
-    assert world.sent == [(3.0, TERM), (3.0 + AFTER_TERM, KILL)]
+    assert world.sent == [(3.0, TERM), (3.0 + TERM_TO_KILL, KILL)]
     assert [left for _, left in world.over] == [[]]
 
 
@@ -91,7 +91,7 @@ def test_what_ends_at_term_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> Non
     world.end(cause("stop").phases)
     world.live()
     assert world.sent == [(3.0, TERM)]
-    assert world.over[0][0] < 3.0 + AFTER_TERM
+    assert world.over[0][0] < 3.0 + TERM_TO_KILL
 
 
 def test_after_a_failure_the_grace_is_all_that_the_others_get(
@@ -120,7 +120,7 @@ def test_what_kill_does_not_end_is_handed_over_at_last(monkeypatch: pytest.Monke
     world.live()
     ((at, left),) = world.over
     assert left == ["process"]
-    assert KILL_LIMIT <= at < KILL_LIMIT + 0.2
+    assert KILL_TIMEOUT <= at < KILL_TIMEOUT + 0.2
     assert {number for _, number in world.sent} == {KILL}
 
 
@@ -137,7 +137,7 @@ def test_while_nobody_can_look_nothing_counts_as_gone(monkeypatch: pytest.Monkey
     world.end(Phases(term=0, kill=0))
     with pytest.raises(OSError, match="Too many"):
         world.live()
-    assert KILL_LIMIT <= world.now - 1000 < KILL_LIMIT + 0.2
+    assert KILL_TIMEOUT <= world.now - 1000 < KILL_TIMEOUT + 0.2
 
 
 def test_a_stopped_process_is_woken_to_hear_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:

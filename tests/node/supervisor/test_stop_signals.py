@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
-from clusterctl.node.reactor import Reactor
+from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
 from clusterctl.node.supervisor import stop_signals
 from clusterctl.node.supervisor.stop_signals import QUIET_ROUNDS, Signals, StopSignals, ask_ranks
@@ -135,8 +135,8 @@ def test_a_service_that_catches_every_signal_does_not_keep_a_trainer_from_hearin
     run = script(make_run, SCRIPTS["foreground"], HAS_A_SERVICE)
     run.wait_for_log(0, b"here")
     trainer = next(
-        process.mark
-        for process in processes.everything().values()
+        process.key
+        for process in processes.process_table().values()
         if processes.command_of(process.pid).endswith("-u job.py")
         and run.workdir == Path(f"/proc/{process.pid}/cwd").readlink()
     )
@@ -160,11 +160,11 @@ def test_what_a_script_starts_after_the_training_saved_is_ended_too(make_run: Ma
 def test_a_stopped_training_behind_a_script_is_woken(make_run: MakeRun) -> None:
     run = script(make_run, SCRIPTS["foreground"], SAVES + "\n")
     run.wait_for_log(0, b"here")
-    table = processes.everything()
+    table = processes.process_table()
     below = processes.descendants([run.status()["ranks"][0]["pid"]], table)
     (training,) = (pid for pid in below if "job.py" in processes.command_of(pid))
-    processes.send(table[training].mark, 19)
-    wait_until(lambda: processes.everything()[training].state == "T")
+    processes.send(table[training].key, 19)
+    wait_until(lambda: processes.process_table()[training].state == "T")
     stop_seconds(run)
     assert run.log(0).endswith(b"saved after 1\n")
 
@@ -207,19 +207,19 @@ def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
 
 
 def test_a_shortage_of_descriptors_does_not_lose_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    reactor = Reactor()
+    reactor = EventLoop()
     child = subprocess.Popen(["sleep", "100"])
-    table = processes.everything
+    table = processes.process_table
 
     def shortage() -> dict[int, processes.Process]:
-        monkeypatch.setattr(processes, "everything", table)
+        monkeypatch.setattr(processes, "process_table", table)
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(processes, "everything", shortage)
+    monkeypatch.setattr(processes, "process_table", shortage)
     try:
-        ask_ranks(reactor, [processes.mark_of(child.pid)], "TERM")
+        ask_ranks(reactor, [processes.key_of(child.pid)], "TERM")
         while child.poll() is None:
-            reactor.turn()
+            reactor.run_once()
     finally:
         child.kill()
         child.wait()

@@ -79,15 +79,17 @@ def test_one_rank_fails_and_everything_is_gone_on_both_nodes(make_run: MakeRun) 
 
 
 def is_alive(pid: int) -> bool:
-    return processes.alive(processes.mark_of(pid))
+    return processes.alive(processes.key_of(pid))
 
 
 def daemons_of(run: Run) -> list[int]:
     """Return what supervisors have adopted: in a session of its own, name and stamp wiped."""
     supervisors = {
-        run.pid_of_supervisor(n) for n in range(len(run.names)) if not run.paths(n).distrust()
+        run.pid_of_supervisor(n)
+        for n in range(len(run.names))
+        if not run.paths(n).ownership_problem()
     }
-    adopted = [p.pid for p in processes.everything().values() if p.parent in supervisors]
+    adopted = [p.pid for p in processes.process_table().values() if p.parent in supervisors]
     return [pid for pid in adopted if processes.command_of(pid).startswith("kworker/0:1 -c")]
 
 
@@ -133,7 +135,7 @@ else:
     ]  # fmt: skip
     clock = next(event for event in run.events(1) if event["kind"] == "clock")
     assert abs(clock["offset_s"]) <= clock["error_s"] + 0.001
-    assert run_lock.ask(run.plan.master.lock, {"ask": "who"}) is None
+    assert run_lock.query(run.plan.master.lock, {"ask": "who"}) is None
 
 
 def test_a_node_that_is_done_stays_until_all_are(make_run: MakeRun) -> None:
