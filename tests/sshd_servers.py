@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.transport.known_hosts import name_of
+from clusterctl.transport.known_hosts import known_name
 from tests.ports import free_port
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -59,7 +59,7 @@ class Sshd:
 
     @property
     def known_line(self) -> str:
-        return f"{name_of('127.0.0.1', self.port)} {self.public_key}\n"
+        return f"{known_name('127.0.0.1', self.port)} {self.public_key}\n"
 
     def node(self, name: str | None = None, **ssh: object) -> Node:
         settings = {"port": self.port, "user": USER, "identity": str(self.identity), **ssh}

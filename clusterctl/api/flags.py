@@ -85,11 +85,11 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
         overrides=overrides,
         source=Path.cwd(),
         name=flags.get("name") or "",
-        checks=not flags.get("no_check"),
-        syncs=not flags.get("no_sync"),
-        deletes=bool(flags.get("delete")),
-        forces=bool(flags.get("force")),
-        excludes_unhealthy=bool(flags.get("exclude_unhealthy")),
+        check=not flags.get("no_check"),
+        sync=not flags.get("no_sync"),
+        delete=bool(flags.get("delete")),
+        force=bool(flags.get("force")),
+        exclude_unhealthy=bool(flags.get("exclude_unhealthy")),
     )
 
 

@@ -33,7 +33,7 @@ OnEvent = Callable[[Event], object]
 logger = logging.getLogger("clusterctl")
 
 
-def warn(event: Event) -> None:
+def log_warning(event: Event) -> None:
     """Log a warning: what is done with events if nobody asks for them."""
     if isinstance(event, Notice) and event.level != "info":
         logger.warning("%s%s", f"{event.node}: " if event.node else "", event.text)
@@ -96,7 +96,7 @@ class Run:
         from clusterctl.verbs.status import status
 
         history = history_of(self.record, self._records.find) if self.record else None
-        view = drive(status(self._reach(), self.id, self.cluster, history), on_event or warn)
+        view = drive(status(self._reach(), self.id, self.cluster, history), on_event or log_warning)
         if self.record is None:
             return view
         return replace(view, remembered=self._records.end(self.record))
@@ -134,7 +134,7 @@ class Run:
             tail=tail,
             since=since,
             grep=grep,
-            shower=PassThrough,
+            sink=PassThrough,
         )
         troubles = yield from map_events(steps, _lines)
         if troubles:
@@ -150,7 +150,7 @@ class Run:
         tail: int | None = None,
         since: str | None = None,
         grep: str | None = None,
-        shower: Callable[[], LineSink] | None = None,
+        sink: Callable[[], LineSink] | None = None,
         uncut: bool = False,
     ) -> Generator[Event, None, dict[str, NodeError]]:
         """Yield what `logs` is made of, and return the nodes that could not be read.
@@ -162,24 +162,24 @@ class Run:
             tail: how many lines.
             since: since when.
             grep: which lines.
-            shower: makes what decides how lines are shown; None: equal ones of ranks as one.
+            sink: makes what decides how lines are shown; None: equal ones of ranks as one.
             uncut: lines that came together may stay together, to be shown byte for byte.
         """
         from clusterctl.logs.deduplicate import LineDeduplicator
-        from clusterctl.verbs.logs import parse_filter, show
+        from clusterctl.verbs.logs import parse_filter, show_logs
         from clusterctl.verbs.runs.run_log import RunLog
 
         ranks = None if rank is None else str(rank)
         wanted = parse_filter(ranks_text=ranks, since=since, pattern=grep, now=time.time())
         return (
-            yield from show(
+            yield from show_logs(
                 self._reach(),
                 RunLog(self.id, self.cluster, judged=False),
                 wanted=wanted,
                 follows=follow,
                 tail=tail,
                 only=self._only(node),
-                shower=shower or LineDeduplicator,
+                sink=sink or LineDeduplicator,
                 uncut=uncut,
             )
         )
@@ -201,7 +201,7 @@ class Run:
 
         log = RunLog(self.id, self.cluster, judged=False)
         steps = collect(self._reach(), log, Path(folder), only=self._only(node))
-        return drive(steps, on_event or warn)
+        return drive(steps, on_event or log_warning)
 
     def events(self) -> Iterator[Event]:
         """Yield what happens until the run is over, from its beginning; `RunResult` comes last.
@@ -229,7 +229,7 @@ class Run:
             if until is not None and time.monotonic() > until:
                 raise NotEnded(f"{self.id}: not over within {timeout:g} s; it goes on")
             if not isinstance(event, Tick):
-                (on_event or warn)(event)
+                (on_event or log_warning)(event)
 
         return drive(self._monitor().monitor(), show)
 
@@ -252,7 +252,7 @@ class Run:
         plan = self.record.plan if self.record else None
         pool = self._reach()
         steps = stop(pool, self.id, self.cluster, grace=grace, reason=reason, plan=plan)
-        return drive(steps, on_event or warn)
+        return drive(steps, on_event or log_warning)
 
     def checkpoints(self, *, on_event: OnEvent | None = None) -> tuple[ListedCheckpoint, ...]:
         """Return the run's checkpoints, the newest first, by a quick look at their files.
@@ -260,17 +260,21 @@ class Run:
         Raises:
             LaunchRefused: a node did not answer.
         """
-        from clusterctl.verbs.checkpoints.choose import listed
-        from clusterctl.verbs.runs.history import history_of, only
+        from clusterctl.verbs.checkpoints.choose import list_checkpoints
+        from clusterctl.verbs.runs.history import history_of, unrecorded
 
-        history = history_of(self.record, self._records.find) if self.record else only(self.id)
-        return drive(listed(self._reach(), self.cluster, history), on_event or warn)
+        history = (
+            history_of(self.record, self._records.find) if self.record else unrecorded(self.id)
+        )
+        return drive(
+            list_checkpoints(self._reach(), self.cluster, history), on_event or log_warning
+        )
 
-    def _monitor(self, shower: LineSink | None = None) -> RunMonitor:
+    def _monitor(self, sink: LineSink | None = None) -> RunMonitor:
         """Return what follows the run to its end, and can be interrupted and resumed.
 
         Args:
-            shower: decides how lines are shown; None: none are read.
+            sink: decides how lines are shown; None: none are read.
         """
         from clusterctl.verbs.follow import MergedLines
         from clusterctl.verbs.launch.run_monitor import RunMonitor
@@ -279,7 +283,7 @@ class Run:
             nodes=self._reach(),
             run=self.id,
             cluster=self.cluster,
-            lines=None if shower is None else MergedLines(shower=shower),
+            lines=None if sink is None else MergedLines(sink=sink),
             remember=self._remember,
             plan=self._gathering,
         )
@@ -325,4 +329,4 @@ def _lines(event: Event) -> Generator[LogLine, None, None]:
     elif isinstance(event, NodeLost):
         logger.warning("%s: %s; connecting again", event.node, event.message)
     else:
-        warn(event)
+        log_warning(event)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import Unpack
 
 from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
-from clusterctl.api.run import OnEvent, Run, warn
+from clusterctl.api.run import OnEvent, Run, log_warning
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
 from clusterctl.inventory.cluster import Cluster, Node
@@ -131,7 +131,7 @@ class Session:
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)
         else:
-            result = drive(check(cluster, self._reach(cluster), options), on_event or warn)
+            result = drive(check(cluster, self._reach(cluster), options), on_event or log_warning)
         return CheckReport(**{field.name: getattr(result, field.name) for field in fields(result)})
 
     def sync(
@@ -158,8 +158,10 @@ class Session:
         from clusterctl.verbs.sync.sync import SyncOptions, sync
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
-        options = SyncOptions(deletes=delete, command=cluster.job.command)
-        return drive(sync(cluster, self._reach(cluster), Path.cwd(), options), on_event or warn)
+        options = SyncOptions(delete=delete, command=cluster.job.command)
+        return drive(
+            sync(cluster, self._reach(cluster), Path.cwd(), options), on_event or log_warning
+        )
 
     @lists_flags
     def launch(
@@ -237,7 +239,7 @@ class Session:
             cluster, options = self._resumed(
                 before, checkpoint, command, flags, on_event, needs_secrets=False
             )
-        _, plan, _ = drive(prepare(cluster, self._reach(cluster), options), on_event or warn)
+        _, plan, _ = drive(prepare(cluster, self._reach(cluster), options), on_event or log_warning)
         return plan
 
     def run(self, run: str | None = None) -> Run:
@@ -283,7 +285,7 @@ class Session:
             if view.live:
                 record = self._records.read(self.cluster.name, view.run)
                 runs.append(
-                    self._run(view.run, find_run.to_stop(view, self.cluster, record), record)
+                    self._run(view.run, find_run.nodes_to_stop(view, self.cluster, record), record)
                 )
         return tuple(runs), found.troubles
 
@@ -358,7 +360,7 @@ class Session:
         from clusterctl.verbs.launch.launch import launch
 
         steps = launch(cluster, self._reach(cluster), self._records, options)
-        launched = drive(steps, on_event or warn)
+        launched = drive(steps, on_event or log_warning)
         return self._run(launched.plan.run, launched.cluster, launched.record, launched.plan)
 
     def _resumed(
@@ -389,7 +391,9 @@ class Session:
         cluster = self._select(nodes, exclude)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
             report_job(Path(cluster.file), before, cluster.job, options.launch.overrides, find)
-        return drive(resume(before, cluster, self._reach(cluster), options), on_event or warn)
+        return drive(
+            resume(before, cluster, self._reach(cluster), options), on_event or log_warning
+        )
 
     def _run(
         self, run: str, cluster: Cluster, record: RunRecord | None = None, plan: Plan | None = None

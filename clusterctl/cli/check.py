@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clusterctl.api.session import Session
 from clusterctl.cli.inventory_option import add_selection, load_all
-from clusterctl.cli.workdir_option import add_workdir, workdir_of
+from clusterctl.cli.workdir_option import add_workdir, given_workdir
 from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         result = session.check(
             nodes=args.nodes,
             exclude=args.exclude,
-            workdir=workdir_of(args),
+            workdir=given_workdir(args),
             only=args.only,
             skip=args.skip,
             deep=args.deep,

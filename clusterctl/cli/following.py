@@ -25,7 +25,7 @@ EXIT_STOPPED_FOLLOWING = 130
 
 LEAVE, STOP, STAY = "leave", "stop", "stay"
 QUESTION = "\n[l]eave it running (Enter), [s]top it, or [f]ollow on? "
-ANSWER_SECONDS = 30.0
+QUESTION_SECONDS = 30.0
 
 
 def make_display(*, as_json: bool) -> LaunchDisplay:
@@ -51,8 +51,8 @@ def shown(display: LaunchDisplay) -> Iterator[Callable[[Event], None]]:
 
 def follow_run(run: Run, display: LaunchDisplay) -> int:
     """Follow to the end; return launch's exit code."""
-    shower = PassThrough() if isinstance(display, JsonDisplay) else LineDeduplicator()
-    monitor = run._monitor(shower)  # noqa: SLF001  (not public: how lines are shown)
+    sink = PassThrough() if isinstance(display, JsonDisplay) else LineDeduplicator()
+    monitor = run._monitor(sink)  # noqa: SLF001  (not public: how lines are shown)
     while True:
         try:
             with shown(display) as show:
@@ -106,7 +106,7 @@ def _ask() -> str:
         sys.stderr.write(QUESTION)
         sys.stderr.flush()
         try:
-            if not select.select([sys.stdin], [], [], ANSWER_SECONDS)[0]:
+            if not select.select([sys.stdin], [], [], QUESTION_SECONDS)[0]:
                 sys.stderr.write("\nno answer: following\n")
                 return STAY
             answer = sys.stdin.readline().strip().lower()

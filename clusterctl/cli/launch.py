@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             return dry_run(args, display, partial(session.plan, args.command, **flags))
         with shown(display) as show:
             started = session.launch(args.command, on_event=show, **flags)
-        return go_on(args, started, display)
+        return follow_or_detach(args, started, display)
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def refusals(display: LaunchDisplay) -> Iterator[None]:
         raise refused from error
 
 
-def go_on(args: argparse.Namespace, run: Run, display: LaunchDisplay) -> int:
+def follow_or_detach(args: argparse.Namespace, run: Run, display: LaunchDisplay) -> int:
     """Do what comes after a start: name the run and leave it, or follow it."""
     if args.detach:
         show_detached(run.id, as_json=args.json)

@@ -11,7 +11,7 @@ from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.arg_types import LAST_PORT, positive_seconds, whole
 from clusterctl.cli.inventory_option import add_selection
 from clusterctl.cli.sync import DELETE_HELP
-from clusterctl.cli.workdir_option import add_workdir, node_folder
+from clusterctl.cli.workdir_option import add_workdir, workdir_argument
 from clusterctl.errors import UsageError
 from clusterctl.plan.launchers import LAUNCHERS
 
@@ -19,7 +19,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
     "gpus": whole(0),
     "procs_per_node": whole(1, 4096),
-    "workdir": node_folder,
+    "workdir": workdir_argument,
     "master_port": whole(1, LAST_PORT),
     "max_restarts": whole(0),
     "start_timeout": positive_seconds,

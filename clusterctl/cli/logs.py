@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
                 tail=args.tail,
                 since=args.since,
                 grep=args.grep,
-                shower=PassThrough if args.raw or args.json else LineDeduplicator,
+                sink=PassThrough if args.raw or args.json else LineDeduplicator,
                 uncut=args.raw and not args.json,
             )
             troubles = drive(events, shown.show)

@@ -8,7 +8,7 @@ from functools import partial
 from clusterctl.api.session import Session
 from clusterctl.cli.following import make_display, shown
 from clusterctl.cli.inventory_option import load_all
-from clusterctl.cli.launch import dry_run, go_on, refusals
+from clusterctl.cli.launch import dry_run, follow_or_detach, refusals
 from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.cli.recorded import to_resume
 from clusterctl.cli.run_option import known_cluster, run_name
@@ -49,4 +49,4 @@ def run(args: argparse.Namespace) -> int:
                 return dry_run(args, display, make)
             with shown(display) as show:
                 again = session.resume(run, checkpoint=which, command=words, on_event=show, **flags)
-            return go_on(args, again, display)
+            return follow_or_detach(args, again, display)

@@ -7,7 +7,7 @@ import json
 
 from clusterctl.api.session import Session
 from clusterctl.cli import inventory_option
-from clusterctl.cli.workdir_option import add_workdir, workdir_of
+from clusterctl.cli.workdir_option import add_workdir, given_workdir
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         result = session.sync(
             nodes=args.nodes,
             exclude=args.exclude,
-            workdir=workdir_of(args),
+            workdir=given_workdir(args),
             delete=args.delete,
             on_event=progress.show,
         )

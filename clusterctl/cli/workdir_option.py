@@ -15,13 +15,13 @@ def add_workdir(parser: argparse.ArgumentParser) -> None:
     """Add `--workdir DIR`."""
     parser.add_argument(
         "--workdir",
-        type=node_folder,
+        type=workdir_argument,
         metavar="DIR",
         help="folder on the nodes that gets the code and runs it, instead of the inventory's",
     )
 
 
-def workdir_of(args: argparse.Namespace) -> str | None:
+def given_workdir(args: argparse.Namespace) -> str | None:
     """Return the folder of `--workdir`, else of the variable.
 
     Raises:
@@ -30,13 +30,13 @@ def workdir_of(args: argparse.Namespace) -> str | None:
     given: str | None = args.workdir
     if given is None and os.environ.get(VARIABLE):
         try:
-            return node_folder(os.environ[VARIABLE])
+            return workdir_argument(os.environ[VARIABLE])
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{VARIABLE}: {error}") from error
     return given
 
 
-def node_folder(text: str) -> str:
+def workdir_argument(text: str) -> str:
     """Read an absolute path on the nodes that is not the root.
 
     Raises:

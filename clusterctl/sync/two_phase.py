@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from clusterctl.wire import Message
 
-Verdict = Callable[[Mapping[str, Message]], bool]
+Judge = Callable[[Mapping[str, Message]], bool]
 
 
 class TwoPhaseCommit:
@@ -17,7 +17,7 @@ class TwoPhaseCommit:
     lock, and the other one has not locked anything that the first one needs.
     """
 
-    def __init__(self, names: Iterable[str], judge: Verdict) -> None:
+    def __init__(self, names: Iterable[str], judge: Judge) -> None:
         """Expect a plan of each node, or its end.
 
         Args:

@@ -19,7 +19,7 @@ from clusterctl.transport.known_hosts import (
     KnownHostsLine,
     Verdict,
     fingerprint,
-    name_of,
+    known_name,
     record,
 )
 from clusterctl.transport.ssh_config import Endpoint
@@ -36,7 +36,7 @@ def names_of(endpoint: Endpoint) -> tuple[str, ...]:
 
     OpenSSH records a HostKeyAlias as it is written, whatever the port.
     """
-    name = name_of(endpoint.key_name, endpoint.port)
+    name = known_name(endpoint.key_name, endpoint.port)
     return (name,) if endpoint.key_name == endpoint.hostname else (name, endpoint.key_name)
 
 
@@ -92,7 +92,7 @@ class HostKeyVerifier:
         Raises:
             NodeError: it is unknown, changed or revoked.
         """
-        name = name_of(endpoint.key_name, endpoint.port)
+        name = known_name(endpoint.key_name, endpoint.port)
         shown = f"{key_type} {fingerprint(blob)}"
         with self._lock:
             known = self._load(endpoint)

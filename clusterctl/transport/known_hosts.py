@@ -177,7 +177,7 @@ def _type_inside(blob: bytes) -> str:
     return blob[4 : 4 + length].decode("ascii", "replace")
 
 
-def name_of(host: str, port: int) -> str:
+def known_name(host: str, port: int) -> str:
     """Return the name that OpenSSH records a host under."""
     return host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004  (the one default port)
 

@@ -22,7 +22,7 @@ from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 
 TICK = 0.02
-PATIENCE = 0.06
+REORDER_SECONDS = 0.06
 """Seconds that a line waits for earlier ones of other nodes."""
 BATCH_BYTES = 1024 * 1024
 """Of lines that are shown at once: cut into lines they take ten times as much memory."""
@@ -147,7 +147,7 @@ class MergedLines:
     def __init__(
         self,
         wanted: Filter | None = None,
-        shower: LineSink | None = None,
+        sink: LineSink | None = None,
         *,
         uncut: bool = False,
         patience: float | None = None,
@@ -156,13 +156,13 @@ class MergedLines:
 
         Args:
             wanted: which lines to show; None: all.
-            shower: how; None: equal lines of several ranks as one.
+            sink: how; None: equal lines of several ranks as one.
             uncut: what came together is shown together, if it is all wanted: only `Raw` prints it
                 as it was.
-            patience: seconds that a line waits for earlier ones of other nodes; None: `PATIENCE`.
+            patience: seconds that a line waits for earlier ones of other nodes; None: the usual.
         """
-        self._merger = Merger((), patience=PATIENCE if patience is None else patience)
-        self._shower = shower or LineDeduplicator()
+        self._merger = Merger((), patience=REORDER_SECONDS if patience is None else patience)
+        self._sink = sink or LineDeduplicator()
         self._wanted = wanted or Filter()
         self._uncut = uncut and self._wanted.pattern is None
 
@@ -188,7 +188,7 @@ class MergedLines:
     def rest(self, *, finished: bool) -> Generator[LogLines, None, None]:
         """Yield what waited; `finished`: the run has ended well, on every node."""
         yield from self._shown(self._merger.flush(), time.monotonic())
-        yield from _batch(self._shower.flush(finished=finished))
+        yield from _batch(self._sink.flush(finished=finished))
 
     def _shown(self, pieces: Iterator[Piece], now: float) -> Generator[LogLines, None, None]:
         """Yield what is to be shown now that these came."""
@@ -196,12 +196,12 @@ class MergedLines:
         for piece in pieces:
             entries = piece.uncut() if self._uncut else self._wanted.matching(piece.entries())
             for entry in entries:
-                self._shower.add(entry, now=now)
+                self._sink.add(entry, now=now)
             size += len(piece.chunk.data)
             if size > BATCH_BYTES:
-                yield from _batch(self._shower.ready(now=now))
+                yield from _batch(self._sink.ready(now=now))
                 size = 0
-        yield from _batch(self._shower.ready(now=now))
+        yield from _batch(self._sink.ready(now=now))
 
 
 def _batch(lines: list[Folded]) -> Generator[LogLines, None, None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.host_keys import names_of, own_file
-from clusterctl.transport.known_hosts import KnownHosts, forget, name_of
+from clusterctl.transport.known_hosts import KnownHosts, forget, known_name
 from clusterctl.transport.ssh_config import SshConfigResolver
 
 
@@ -38,7 +38,7 @@ def _forget(cluster: Cluster, node: Node, oracle: SshConfigResolver) -> Forgotte
     try:
         endpoint = oracle.resolve(node)
     except NodeError:
-        names: tuple[str, ...] = (name_of(node.host, node.ssh.port or 22),)
+        names: tuple[str, ...] = (known_name(node.host, node.ssh.port or 22),)
     else:
         names, others = names_of(endpoint), endpoint.known_hosts
     known = KnownHosts.load(others)

@@ -39,14 +39,14 @@ def read_logs(
     log: RunLog,
     *,
     wanted: Filter | None = None,
-    shower: LineSink | None = None,
+    sink: LineSink | None = None,
     uncut: bool = False,
     only: frozenset[str] | None = None,
     tail: int = 0,
 ) -> Generator[Event, None, dict[str, NodeError]]:
     """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
 
-    `wanted`, `shower` and `uncut` are those of `MergedLines`.
+    `wanted`, `sink` and `uncut` are those of `MergedLines`.
 
     Yields:
         `LogLines`, `Notice`.
@@ -55,7 +55,7 @@ def read_logs(
         The nodes that could not be read, and why.
     """
     names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    lines = MergedLines(wanted, shower, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
+    lines = MergedLines(wanted, sink, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
     lines.open(names)
     troubles: dict[str, NodeError] = {}
     requests = {name: log.read_request(name, lines=tail) for name in names}
@@ -78,7 +78,7 @@ def read_logs(
     return troubles
 
 
-def show(
+def show_logs(
     nodes: Nodes,
     log: RunLog,
     *,
@@ -86,7 +86,7 @@ def show(
     follows: bool = False,
     tail: int | None = None,
     only: frozenset[str] | None = None,
-    shower: Callable[[], LineSink] = LineDeduplicator,
+    sink: Callable[[], LineSink] = LineDeduplicator,
     uncut: bool = False,
 ) -> Generator[Event, None, dict[str, NodeError]]:
     """Read what there is, or the last `tail` lines of it, and go on if it is followed.
@@ -98,7 +98,7 @@ def show(
         follows: go on until the run is over.
         tail: only the last so many lines of what there is; None: all.
         only: names of nodes; all where None.
-        shower: makes what decides how lines are shown.
+        sink: makes what decides how lines are shown.
         uncut: as that of `MergedLines`.
 
     Yields:
@@ -117,17 +117,17 @@ def show(
     troubles: dict[str, NodeError] = {}
     if tail is not None or not follows:
         log.goes_on = follows
-        shown, last = shower(), 0
+        shown, last = sink(), 0
         if tail is not None:
-            shown, last = LastLines(shown, tail), lines_of(tail, wanted)
+            shown, last = LastLines(shown, tail), lines_to_read(tail, wanted)
         whole = uncut and tail is None
         reading = read_logs(
-            nodes, log, wanted=wanted, shower=shown, uncut=whole, only=only, tail=last
+            nodes, log, wanted=wanted, sink=shown, uncut=whole, only=only, tail=last
         )
         troubles = yield from reading
         log.go_on()
     if follows:
-        lines = MergedLines(wanted, shower(), uncut=uncut)
+        lines = MergedLines(wanted, sink(), uncut=uncut)
         troubles = (yield from follow(nodes, log, lines, only=only)).troubles
     return troubles
 
@@ -141,7 +141,7 @@ def _taken(
         stream.drop(node)
 
 
-def lines_of(lines: int, wanted: Filter) -> int:
+def lines_to_read(lines: int, wanted: Filter) -> int:
     """Return how many lines of each log have the last ones wanted; 0: all of it must be read."""
     picks = wanted.pattern is not None or wanted.since is not None
     return 0 if picks else max(1, lines)

@@ -88,7 +88,7 @@ def resume(
         history=options.history or history_of(before, {before.run: before}.get),
         ranks=_ranks(before, cluster, overrides),
     )
-    for why in (*(f"skipped: {one}" for one in chosen.passed_over), *chosen.doubts):
+    for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
         yield Notice(text=why, level="warning")
     for why in chosen.others:
         yield Notice(text=f"of another history: {why}")

@@ -8,11 +8,11 @@ from dataclasses import replace
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.checkpoints.choose import newest
+from clusterctl.verbs.checkpoints.choose import newest_complete
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import CHECKPOINTS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
-from clusterctl.verbs.runs.history import History, only
+from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
 from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, RunStatus
 
@@ -34,7 +34,7 @@ def status(
     view = yield from node_answers(nodes, run, cluster)
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
-    checkpoint = newest_checkpoint(nodes, cluster, view, history or only(run))
+    checkpoint = newest_checkpoint(nodes, cluster, view, history or unrecorded(run))
     return replace(view, checkpoint=checkpoint)
 
 
@@ -60,7 +60,9 @@ def newest_checkpoint(
     told = validated_answer(reply, CHECKPOINTS)
     if isinstance(told, NodeError):
         return None
-    one = newest({name: told["candidates"]}, {name: bool(told.get("knows"))}, cluster, history)
+    one = newest_complete(
+        {name: told["candidates"]}, {name: bool(told.get("knows"))}, cluster, history
+    )
     if one is None:
         return None
     step = one.get("step")

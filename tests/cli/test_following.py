@@ -51,7 +51,7 @@ def test_an_answer_is_taken(terminal: int, answer: str, wish: str) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_without_an_answer_following_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(following, "QUESTION_SECONDS", 0.05)
     assert following._ask() == "stay"
 
 

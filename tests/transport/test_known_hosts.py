@@ -19,7 +19,7 @@ from clusterctl.transport.known_hosts import (
     KnownHosts,
     fingerprint,
     forget,
-    name_of,
+    known_name,
     parse_known_hosts,
     record,
 )
@@ -58,9 +58,9 @@ def test_names_lists_wildcards_and_negations() -> None:
 
 def test_another_port_is_another_host() -> None:
     hosts = known(line("h", b"1"), line("[h]:2222", b"2"))
-    assert hosts.judge(name_of("h", 22), blob(b"1")).verdict == "known"
-    assert hosts.judge(name_of("h", 2222), blob(b"2")).verdict == "known"
-    assert hosts.judge(name_of("h", 2222), blob(b"1")).verdict == "changed"
+    assert hosts.judge(known_name("h", 22), blob(b"1")).verdict == "known"
+    assert hosts.judge(known_name("h", 2222), blob(b"2")).verdict == "known"
+    assert hosts.judge(known_name("h", 2222), blob(b"1")).verdict == "changed"
 
 
 def test_a_changed_key_names_its_line() -> None:

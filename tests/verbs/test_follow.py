@@ -168,7 +168,7 @@ def test_lines_are_ordered_on_the_masters_clock() -> None:
         a=[data(0, 0, b"second\n", time=20.0), ended("a")],
         b=[ahead, data(1, 0, b"first\n", time=70.0), ended("b")],
     )
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(shower=PassThrough())))
+    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough())))
     assert lines(seen) == ["[b:1] first", "[a:0] second"]
 
 
@@ -189,7 +189,7 @@ def test_what_was_read_says_the_first_cause() -> None:
 def test_an_interrupted_follower_goes_on_without_losing_or_doubling_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.0)  # every message is an event of its own
+    monkeypatch.setattr(module, "REORDER_SECONDS", 0.0)  # every message is an event of its own
     whole = b"".join(b"line %d\n" % n for n in range(100))
 
     def answer(request: Request) -> list[Message]:
@@ -200,7 +200,7 @@ def test_an_interrupted_follower_goes_on_without_losing_or_doubling_a_line(
         return [data(0, at, whole[at : min(at + 37, len(whole))]) for at in cuts] + [ended("a")]
 
     pool = tails(a=answer, b=[ended("b")])
-    log, shown = RunLog(RUN, CLUSTER), MergedLines(shower=PassThrough())
+    log, shown = RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough())
     first = follow(pool, log, shown)
     seen = [next(first) for _ in range(3)]
     first.close()
@@ -254,10 +254,10 @@ def memory(folded_lines: int) -> tuple[int, int]:
                 offsets[number] += len(body)
 
     with Path(os.devnull).open("w") as sink:
-        printer, shower, log = Prefixed(sink), MergedLines(), RunLog(RUN, CLUSTER)
+        printer, lines, log = Prefixed(sink), MergedLines(), RunLog(RUN, CLUSTER)
         tracemalloc.start()
         try:
-            for event in follow(Streaming(messages), log, shower):
+            for event in follow(Streaming(messages), log, lines):
                 if isinstance(event, LogLines):
                     printer.show(event.lines)
                 del event
@@ -320,5 +320,5 @@ def test_torchs_exit_barrier_is_one_line_only_once_the_run_has_finished(
     pool = tails(a=[launcher, ended("a")], b=[ended("b", state)])
     seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert len(lines(seen)) == count
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(shower=PassThrough())))
+    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough())))
     assert len(lines(seen)) == 2

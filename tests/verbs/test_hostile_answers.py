@@ -34,7 +34,7 @@ from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.preflight import connectivity
 from clusterctl.verbs.preflight.check import CheckOptions, check
 from clusterctl.verbs.runs import list_runs, prune
-from clusterctl.verbs.runs.history import only
+from clusterctl.verbs.runs.history import unrecorded
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.status import status
@@ -131,7 +131,7 @@ def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 def by_resume(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     chosen = shown.person.watch(
-        choose.choose_checkpoint(pool, CLUSTER, "latest", history=only(RUN))
+        choose.choose_checkpoint(pool, CLUSTER, "latest", history=unrecorded(RUN))
     )
     assert shlex.quote(chosen.path)
     return []
@@ -266,16 +266,16 @@ def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Muta
         master_port=4000,
     )
     watch = SimpleNamespace(strange=lambda _head: "none of its steps")
-    survey = SimpleNamespace(
+    session = SimpleNamespace(
         cluster=replace(CLUSTER, shared=("/share",)),
-        word="a" * 32,
+        nonce="a" * 32,
         ended={},
         calls={"a": None, "b": None},
         watches={"a": watch, "b": watch},
     )
     seen = SimpleNamespace(path=lambda _share: SimpleNamespace(folder=True))
-    heard = connectivity._Meeting(
-        survey=cast("Any", survey), network=network, facts=cast("Any", {"a": seen, "b": seen})
+    heard = connectivity._Probe(
+        session=cast("Any", session), network=network, facts=cast("Any", {"a": seen, "b": seen})
     )
     for message in mutated(MEETING, changes):
         heard.take("a", {**message.head, **({} if "step" in message.head else {"end": True})})

@@ -23,7 +23,7 @@ from clusterctl.verbs import follow as module
 from clusterctl.verbs import logs
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import LogLines, follow
-from clusterctl.verbs.logs import lines_of, read_logs
+from clusterctl.verbs.logs import lines_to_read, read_logs
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import Message
@@ -120,7 +120,7 @@ def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
         wanted = Filter(pattern=pattern, ranks=ranks)
         log = RunLog(RUN, CLUSTER, judged=False)
         reading = logs.read_logs(
-            FakePool(CLUSTER, nodes), log, wanted=wanted, shower=PassThrough(), uncut=uncut
+            FakePool(CLUSTER, nodes), log, wanted=wanted, sink=PassThrough(), uncut=uncut
         )
         for event in finish(reading)[0]:
             assert isinstance(event, LogLines)
@@ -140,7 +140,7 @@ def test_lines_that_were_read_are_shown_before_all_are_cut(
     monkeypatch.setattr(module, "BATCH_BYTES", 10)
     tail = [data(0, at, b"line\n", time=1.0) for at in range(0, 50, 5)]
     nodes = FakePool(CLUSTER, {"a": {"tail": [*tail, ended("a")]}, "b": {"tail": [ended("b")]}})
-    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), shower=PassThrough())
+    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), sink=PassThrough())
     shown = [len(event.lines) for event in finish(reading)[0] if isinstance(event, LogLines)]
     assert sum(shown) == 10
     assert max(shown) == 3
@@ -249,7 +249,7 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
         if isinstance(event, LogLines):
             seen.extend(line.line.text for line in event.lines)
 
-    drive(read_logs(pool, log, shower=LastLines(LineDeduplicator(), 2), tail=2), show)
+    drive(read_logs(pool, log, sink=LastLines(LineDeduplicator(), 2), tail=2), show)
     assert seen == ["line 3", "line 4"]
     assert asked[0]["lines"] == 2
     log.go_on()
@@ -259,7 +259,7 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
 
 
 def test_a_search_of_the_last_lines_reads_all_of_the_log() -> None:
-    assert lines_of(20, Filter()) == 20
-    assert lines_of(0, Filter(ranks=frozenset({0}))) == 1
-    assert lines_of(20, Filter(since=1.0)) == 0
-    assert lines_of(20, Filter(pattern=re.compile("x"))) == 0
+    assert lines_to_read(20, Filter()) == 20
+    assert lines_to_read(0, Filter(ranks=frozenset({0}))) == 1
+    assert lines_to_read(20, Filter(since=1.0)) == 0
+    assert lines_to_read(20, Filter(pattern=re.compile("x"))) == 0

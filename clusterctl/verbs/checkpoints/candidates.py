@@ -46,7 +46,7 @@ def newest_first(
     return [(name, seen[name]) for name in sorted(seen, key=ages.__getitem__, reverse=True)]
 
 
-def split(
+def split_by_history(
     found: Mapping[str, Sequence[Mapping[str, Any]]],
     knows: Mapping[str, bool],
     cluster: Cluster,
@@ -222,7 +222,7 @@ def path_for_job(seen: NodeCheckpoint, cluster: Cluster) -> str:
     raise Unfit(f"no one path leads to it on all nodes ({where})")
 
 
-def parts_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
+def one_of_each(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
     """Yield what each node says of the one checkpoint that was asked for."""
     for node, candidates in found.items():
         yield node, candidates[0]

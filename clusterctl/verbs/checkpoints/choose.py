@@ -17,17 +17,24 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.checkpoints.candidates import (
     NodeCheckpoint,
     Unfit,
-    parts_of,
+    one_of_each,
     path_for_job,
     require_fit,
-    split,
+    split_by_history,
 )
 from clusterctl.verbs.checkpoints.query import LATEST, CheckpointQuery, ChosenCheckpoint
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.history import History
 
-__all__ = ["LATEST", "ChosenCheckpoint", "choose_checkpoint", "listed", "newest", "require_word"]
+__all__ = [
+    "LATEST",
+    "ChosenCheckpoint",
+    "choose_checkpoint",
+    "list_checkpoints",
+    "newest_complete",
+    "require_word",
+]
 
 _NAMED = 3
 """Checkpoints of other histories that are named."""
@@ -60,7 +67,7 @@ def choose_checkpoint(
         UsageError: `which` is empty.
     """
     require_word(which)
-    asking = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
+    query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
     for _ in nodes.open():
         pass  # before the nodes get the time here
     if which == LATEST:
@@ -70,12 +77,12 @@ def choose_checkpoint(
                 hint="set `checkpoints:` under `job:`, or name a path: --checkpoint PATH",
                 by="checkpoint",
             )
-        return (yield from _latest(asking, cluster.job.checkpoints))
+        return (yield from _latest(query, cluster.job.checkpoints))
     try:
-        found = yield from asking.ask(which=which)
-        return (yield from asking.prove(dict(parts_of(found))))
+        found = yield from query.ask(which=which)
+        return (yield from query.prove(dict(one_of_each(found))))
     except Unfit as unfit:
-        hint = yield from _hint(asking, which)
+        hint = yield from _hint(query, which)
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
 
 
@@ -92,22 +99,22 @@ def require_word(which: str) -> None:
         )
 
 
-def _latest(asking: CheckpointQuery, folder: str) -> Generator[Event, None, ChosenCheckpoint]:
-    found = yield from asking.ask(path=folder)
+def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, ChosenCheckpoint]:
+    found = yield from query.ask(path=folder)
     if problem := "; ".join(_errors(found)):
         raise LaunchRefused(f"no complete checkpoint in {folder}: {problem}", by="checkpoint")
-    ours, others = split(found, asking.knows, asking.cluster, asking.history)
-    passed_over: list[str] = []
+    ours, others = split_by_history(found, query.knows, query.cluster, query.history)
+    skipped: list[str] = []
     for name, seen in ours:
         try:
-            _require_one_save(seen, _taking(asking, folder, name))
-            chosen = yield from asking.prove(seen)
+            _require_one_save(seen, _taking(query, folder, name))
+            chosen = yield from query.prove(seen)
         except Unfit as unfit:
-            passed_over.append(f"{name}: {unfit}")
+            skipped.append(f"{name}: {unfit}")
             continue
-        named = _named(asking, folder, _newer(found, others, name))
-        return replace(chosen, passed_over=tuple(passed_over), others=named)
-    raise _none(asking, folder, passed_over, others)
+        named = _named(query, folder, _newer(found, others, name))
+        return replace(chosen, skipped=tuple(skipped), others=named)
+    raise _none(query, folder, skipped, others)
 
 
 def _require_one_save(seen: NodeCheckpoint, taking: str) -> None:
@@ -122,19 +129,19 @@ def _require_one_save(seen: NodeCheckpoint, taking: str) -> None:
 
 
 def _none(
-    asking: CheckpointQuery, folder: str, passed_over: list[str], others: list[tuple[str, str]]
+    query: CheckpointQuery, folder: str, skipped: list[str], others: list[tuple[str, str]]
 ) -> LaunchRefused:
     """Say that there is none of this history, and how one of another is taken."""
-    run = asking.history.run
-    if passed_over or not others:
-        why = "\n".join((*passed_over, *_named(asking, folder, others))) or "it holds none"
+    run = query.history.run
+    if skipped or not others:
+        why = "\n".join((*skipped, *_named(query, folder, others))) or "it holds none"
         return LaunchRefused(f"no complete checkpoint of {run} in {folder}: {why}", by="checkpoint")
     whys = [f"{name}: {why}" for name, why in others[:_NAMED]]
     if len(others) > _NAMED:
         whys.append(f"and {len(others) - _NAMED} more")
     return LaunchRefused(
         f"no checkpoint of {run} in {folder}; " + "; ".join(whys),
-        hint=_taking(asking, folder, others[0][0]),
+        hint=_taking(query, folder, others[0][0]),
         by="checkpoint",
     )
 
@@ -158,23 +165,23 @@ def _newer(
 
 
 def _named(
-    asking: CheckpointQuery, folder: str, others: Sequence[tuple[str, str]]
+    query: CheckpointQuery, folder: str, others: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
     return tuple(
-        f"{name}: {why}; {_taking(asking, folder, name)} takes it" for name, why in others[:_NAMED]
+        f"{name}: {why}; {_taking(query, folder, name)} takes it" for name, why in others[:_NAMED]
     )
 
 
-def _taking(asking: CheckpointQuery, folder: str, name: str) -> str:
+def _taking(query: CheckpointQuery, folder: str, name: str) -> str:
     path = str(PurePosixPath(folder) / name)
-    return f"clusterctl resume {asking.history.run} --checkpoint {shlex.quote(path)}"
+    return f"clusterctl resume {query.history.run} --checkpoint {shlex.quote(path)}"
 
 
-def _hint(asking: CheckpointQuery, which: str) -> Generator[Event, None, str]:
+def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
     """Name the newest complete one beside a path that was refused."""
     folder = str(PurePosixPath(which).parent)
-    quick = replace(asking, silence=_HINT_SILENCE)
-    for place in dict.fromkeys((asking.cluster.job.checkpoints or folder, folder)):
+    quick = replace(query, silence=_HINT_SILENCE)
+    for place in dict.fromkeys((query.cluster.job.checkpoints or folder, folder)):
         try:
             chosen = yield from _latest(quick, place)
         except LaunchRefused:
@@ -213,7 +220,7 @@ class ListedCheckpoint:
         return not self.why
 
 
-def listed(
+def list_checkpoints(
     nodes: Nodes, cluster: Cluster, history: History
 ) -> Generator[Event, None, tuple[ListedCheckpoint, ...]]:
     """List the checkpoints of a history, the newest first; nothing is read to its end.
@@ -226,9 +233,9 @@ def listed(
     """
     if not cluster.job.checkpoints:
         return ()
-    asking = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
-    found = yield from asking.ask()
-    ours, _ = split(found, asking.knows, cluster, history)
+    query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
+    found = yield from query.ask()
+    ours, _ = split_by_history(found, query.knows, cluster, history)
     return tuple(_listed(name, seen, cluster) for name, seen in ours)
 
 
@@ -250,14 +257,14 @@ def _listed(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoi
     )
 
 
-def newest(
+def newest_complete(
     found: Mapping[str, Sequence[Mapping[str, Any]]],
     knows: Mapping[str, bool],
     cluster: Cluster,
     history: History,
 ) -> Mapping[str, Any] | None:
     """Return what `latest` would take, by a quick look at some of the nodes; None: nothing."""
-    for _, seen in split(found, knows, cluster, history)[0]:
+    for _, seen in split_by_history(found, knows, cluster, history)[0]:
         one = next(iter(seen.values()))
         if not one.get("mixed") and (one["complete"] or one.get("part")):
             return one

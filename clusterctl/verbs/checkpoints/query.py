@@ -13,7 +13,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints.candidates import (
     NodeCheckpoint,
     is_shared,
-    parts_of,
+    one_of_each,
     path_for_job,
     require_complete,
     require_fit,
@@ -45,7 +45,7 @@ class ChosenCheckpoint:
     format: str
     verified_on: tuple[str, ...]
     """The nodes that read it to its last byte."""
-    passed_over: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
     """Newer ones, each with why it was not taken."""
     doubts: tuple[str, ...] = ()
     """What speaks against it, though it proves nothing."""
@@ -154,7 +154,7 @@ class CheckpointQuery:
         names = ", ".join(node.name for node in readers)
         if size >= _GIB:
             yield Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}")
-        read = dict(parts_of((yield from self.ask(which=path, among=readers, total=total))))
+        read = dict(one_of_each((yield from self.ask(which=path, among=readers, total=total))))
         if shared:
             require_complete(read)
         else:

@@ -51,13 +51,13 @@ class LaunchOptions:
     """The folder that is synced."""
     name: str = ""
     """A name of the person's own for the run."""
-    checks: bool = True
-    syncs: bool = True
-    deletes: bool = False
+    check: bool = True
+    sync: bool = True
+    delete: bool = False
     """The sync may delete also what the command names, or most of what was placed."""
-    forces: bool = False
+    force: bool = False
     """Go on in spite of checks that failed."""
-    excludes_unhealthy: bool = False
+    exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
     resumed: Mapping[str, Any] | None = None
     """`run` and `checkpoint` that it goes on from, and that run's `tree` and `commit`."""
@@ -130,7 +130,7 @@ def prepare(
         UsageError: the job or the options cannot be launched.
     """
     require_job(cluster)
-    if options.syncs and not options.forces:
+    if options.sync and not options.force:
         require_script(cluster, options.source)
     yield from notice_launcher(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
@@ -170,7 +170,7 @@ def launch(
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing was started") from None
     try:
-        yield from start_run(pool, cluster, plan, os.environ, record.resumed, forces=options.forces)
+        yield from start_run(pool, cluster, plan, os.environ, record.resumed, force=options.force)
     except (LaunchRefused, Interrupted) as error:
         state = "stopped" if isinstance(error, Interrupted) else "failed"
         end = {"state": state, "exit_code": error.exit_code, "ended_by": error.by}
@@ -187,12 +187,12 @@ def _make_ready(
     cluster, plan, verdict = yield from prepare(cluster, pool, options)
     _stop_if_blocked(verdict.blocking, options)
     synced = None
-    if options.syncs:
+    if options.sync:
         synced = yield from _sync(cluster, pool, options)
-        if options.checks:
+        if options.check:
             verdict = yield from check_needs(cluster, pool, verdict)
             _stop_if_blocked(verdict.blocking, options)
-        if options.checks and cluster.job.check:
+        if options.check and cluster.job.check:
             verdict = yield from check_code(cluster, pool, verdict)
             yield CodeChecked(verdict=verdict)
             _stop_if_blocked(verdict.blocking, options)
@@ -207,14 +207,14 @@ def _judge(
 ) -> Generator[Event, None, tuple[Cluster, CheckResult]]:
     """Check; leave unhealthy nodes out where that is wanted, and check what is left again."""
     looks = CheckOptions(
-        only=() if options.checks else REACHED_ONLY,
-        skip=() if options.syncs else SYNC_ONLY,
-        code=not options.syncs,
+        only=() if options.check else REACHED_ONLY,
+        skip=() if options.sync else SYNC_ONLY,
+        code=not options.sync,
     )
-    judged = before_sync if options.syncs else replace
+    judged = before_sync if options.sync else replace
     verdict = yield from check(judged(cluster), pool, looks)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
-    if options.excludes_unhealthy and unhealthy:
+    if options.exclude_unhealthy and unhealthy:
         left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
         for finding in verdict.blocking:
             text = f"left out: {', '.join(finding.nodes)}: {finding.message}"
@@ -243,7 +243,7 @@ def _stop_if_blocked(blocking: tuple[Finding, ...], options: LaunchOptions) -> N
     Raises:
         LaunchRefused: one did, and the person does not insist.
     """
-    if not options.forces:
+    if not options.force:
         _refuse(blocking)
 
 
@@ -269,7 +269,7 @@ def _sync(
         text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
         yield Notice(text=text, level="warning")
         return None
-    asked = SyncOptions(deletes=options.deletes, command=cluster.job.command, launching=True)
+    asked = SyncOptions(delete=options.delete, command=cluster.job.command, launching=True)
     try:
         synced = yield from sync(cluster, pool, options.source, asked)
     except SyncRefused as error:

@@ -41,7 +41,7 @@ def start_run(
     environment: Mapping[str, str],
     resumed: Mapping[str, Any] | None = None,
     *,
-    forces: bool = False,
+    force: bool = False,
 ) -> Generator[Event, None, None]:
     """Start every node's part.
 
@@ -51,7 +51,7 @@ def start_run(
         plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
-        forces: start also where the last sync did not finish.
+        force: start also where the last sync did not finish.
 
     Yields:
         `Started`.
@@ -60,7 +60,7 @@ def start_run(
         LaunchRefused: a node did not start its part; the others' were ended again.
         Interrupted: the person ended it.
     """
-    starter = _Starter(cluster, plan, make_identity(plan.run), environment, resumed, forces)
+    starter = _Starter(cluster, plan, make_identity(plan.run), environment, resumed, force)
     begun: list[str] = []
     try:
         port = 0
@@ -104,7 +104,7 @@ class _Starter:
     identity: Identity
     environment: Mapping[str, str]
     resumed: Mapping[str, Any] | None
-    forces: bool
+    force: bool
 
     def request(self, node: NodePlan, link_port: int) -> Request:
         state = self.cluster.node(node.node).state
@@ -117,7 +117,7 @@ class _Starter:
             resumed=self.resumed,
         )
         secrets = node_secrets(self.plan, node, self.identity, self.environment)
-        return Request(op="start", args={"job": job, "forces": self.forces}, body=secrets)
+        return Request(op="start", args={"job": job, "forces": self.force}, body=secrets)
 
 
 def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list[str]:

@@ -136,13 +136,13 @@ def check(
     """
     began = time.monotonic()
     chosen = select_checks(options)
-    survey = FactsSession(cluster=cluster)
-    facts = yield from collect_facts(survey, pool)
+    session = FactsSession(cluster=cluster)
+    facts = yield from collect_facts(session, pool)
     network = choose_network(cluster, facts)
     if any(rule.pairwise or rule.id == SHARED for rule in chosen):
-        facts = yield from probe_connectivity(survey, facts, network)
+        facts = yield from probe_connectivity(session, facts, network)
     else:
-        survey.finish()
+        session.finish()
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = yield from run_job_check(cluster, pool, facts)
     if options.deep and not judge(cluster, facts, options, network).blocking:

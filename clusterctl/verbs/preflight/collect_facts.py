@@ -27,7 +27,7 @@ from clusterctl.wire import Message
 FACTS_SECONDS = 180.0
 """Longest a node may take for its facts; each question has its own limit there."""
 STEP_SECONDS = 60.0
-"""Longest a node may take for a step of the meeting."""
+"""Longest a node may take for a step of the probe."""
 
 
 @dataclass(slots=True)
@@ -63,11 +63,11 @@ class _Stopwatch:
 
 @dataclass(slots=True)
 class FactsSession:
-    """One conversation with each node, for its facts and then for the meeting."""
+    """One conversation with each node, for its facts and then for the probe."""
 
     cluster: Cluster
-    word: str = field(default_factory=lambda: secrets.token_hex(16))
-    """What the nodes of this survey know each other by."""
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    """What the nodes of this session know each other by."""
     calls: dict[str, Call] = field(default_factory=dict)
     ended: dict[str, Reply] = field(default_factory=dict)
     stream: Iterator[tuple[str, Message | Reply]] = field(default_factory=lambda: iter(()))
@@ -107,27 +107,27 @@ class FactsSession:
 
 
 def collect_facts(
-    survey: FactsSession, pool: Nodes
+    session: FactsSession, pool: Nodes
 ) -> Generator[Event, None, dict[str, NodeFacts]]:
     """Learn all facts that need one node only; the conversations stay open.
 
     Args:
-        survey: of the cluster, not begun yet.
+        session: of the cluster, not begun yet.
         pool: the ways to its nodes.
 
     Returns:
         The facts of every node, in the inventory's order; a node that did not answer has only
         `reach`.
     """
-    pings = Pings(survey.cluster)
+    pings = Pings(session.cluster)
     try:
-        yield from _connect(survey, pool)
-        survey.stream = pool.follow(survey.calls)
-        yield from _listen(survey)
+        yield from _connect(session, pool)
+        session.stream = pool.follow(session.calls)
+        yield from _listen(session)
         answers = pings.answers()
         return {
-            node.name: _seen_from_here(survey.facts[node.name], answers.get(node.name, ""), node)
-            for node in survey.cluster.nodes
+            node.name: _seen_from_here(session.facts[node.name], answers.get(node.name, ""), node)
+            for node in session.cluster.nodes
         }
     finally:
         pings.close()
@@ -153,58 +153,58 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
     )
 
 
-def _connect(survey: FactsSession, pool: Nodes) -> Iterator[Event]:
+def _connect(session: FactsSession, pool: Nodes) -> Iterator[Event]:
     """Open all connections, and let each node read as soon as its own is there."""
-    meant = {node.name for node in survey.cluster.nodes}
+    meant = {node.name for node in session.cluster.nodes}
     done: set[str] = set()
     for reply in pool.open():
         if reply.node not in meant:
             continue  # it was left out after the pool was made
         done.add(reply.node)
         if reply.ok:
-            wanted = fact_request(survey.cluster, survey.cluster.node(reply.node))
-            args = {**read_arguments(wanted), "word": survey.word}
+            wanted = fact_request(session.cluster, session.cluster.node(reply.node))
+            args = {**read_arguments(wanted), "word": session.nonce}
             call = pool.start(reply.node, Request(op="survey", args=args))
             call.set_deadline(FACTS_SECONDS)
-            survey.calls[reply.node] = call
-            survey.watches[reply.node] = _Stopwatch(began=time.monotonic())
+            session.calls[reply.node] = call
+            session.watches[reply.node] = _Stopwatch(began=time.monotonic())
         else:
-            survey.facts[reply.node] = _silent(reply)
-        yield survey.progress("connecting", done)
+            session.facts[reply.node] = _silent(reply)
+        yield session.progress("connecting", done)
 
 
-def _listen(survey: FactsSession) -> Iterator[Event]:
+def _listen(session: FactsSession) -> Iterator[Event]:
     """Hear the nodes until each has given its answers, or is gone."""
-    while len(survey.facts) < len(survey.cluster.nodes):
-        name, item = next(survey.stream)
-        watch = survey.watches[name]
+    while len(session.facts) < len(session.cluster.nodes):
+        name, item = next(session.stream)
+        watch = session.watches[name]
         if isinstance(item, Reply):
-            survey.ended.setdefault(name, item)
-            survey.facts.setdefault(name, _silent(item))
-        elif name in survey.ended:
+            session.ended.setdefault(name, item)
+            session.facts.setdefault(name, _silent(item))
+        elif name in session.ended:
             continue
-        elif "answers" in item.head and name not in survey.facts:
-            survey.facts[name] = _learned(survey, name, item)
-            survey.calls[name].set_deadline(
+        elif "answers" in item.head and name not in session.facts:
+            session.facts[name] = _learned(session, name, item)
+            session.calls[name].set_deadline(
                 math.inf
             )  # it waits for the slower ones, and owes nothing
         elif strange := watch.strange(item.head):
-            survey.give_up(name, strange)
-            survey.facts.setdefault(name, _silent(survey.ended[name]))
+            session.give_up(name, strange)
+            session.facts.setdefault(name, _silent(session.ended[name]))
         else:
             if "time" in item.head:
                 watch.hear(item.head["time"])
             if watch.rounds < CLOCK_ROUNDS:
-                watch.ask(survey.calls[name])
-            if name not in survey.facts:
-                survey.calls[name].set_deadline(FACTS_SECONDS)
+                watch.ask(session.calls[name])
+            if name not in session.facts:
+                session.calls[name].set_deadline(FACTS_SECONDS)
             continue
-        yield survey.progress("reading facts", survey.facts)
+        yield session.progress("reading facts", session.facts)
 
 
-def _learned(survey: FactsSession, name: str, message: Message) -> NodeFacts:
-    wanted = fact_request(survey.cluster, survey.cluster.node(name))
-    watch = survey.watches[name]
+def _learned(session: FactsSession, name: str, message: Message) -> NodeFacts:
+    wanted = fact_request(session.cluster, session.cluster.node(name))
+    watch = session.watches[name]
     seconds = time.monotonic() - watch.began
     try:
         answers = Answers.of(message)

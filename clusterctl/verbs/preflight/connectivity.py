@@ -36,19 +36,19 @@ TOKEN_SECONDS = 4.0
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _Probe:
     """What has been heard so far."""
 
-    survey: FactsSession
+    session: FactsSession
     network: Network
     facts: Mapping[str, NodeFacts]
     prepared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    met: dict[str, dict[str, Any]] = field(default_factory=dict)
+    connected: dict[str, dict[str, Any]] = field(default_factory=dict)
     foreign: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cluster(self) -> Cluster:
-        return self.survey.cluster
+        return self.session.cluster
 
     def take(self, name: str, head: dict[str, Any]) -> str:
         """Keep what a node says, once; return what is wrong with it."""
@@ -56,93 +56,93 @@ class _Meeting:
         if step == "prepare" and name not in self.prepared:
             strange = schema_error(head, PREPARED)
             self.prepared.update({} if strange else {name: head})
-        elif step == "meet" and name not in self.met:
+        elif step == "meet" and name not in self.connected:
             strange = schema_error(head, MET)
-            self.met.update({} if strange else {name: head})
+            self.connected.update({} if strange else {name: head})
         elif "end" in head:
             strange = schema_error(head, LEFT)
             self.foreign.update({} if strange else {name: tuple(head["foreign"])})
         else:
-            strange = self.survey.watches[name].strange(head)
+            strange = self.session.watches[name].strange(head)
         return strange
 
     def owes(self, name: str, sent: Collection[str]) -> bool:
         """Tell whether a node has not answered the last of the steps that were sent."""
-        answers = self.met if "meet" in sent else self.prepared
+        answers = self.connected if "meet" in sent else self.prepared
         return "end" in sent or name not in answers
 
     def all_have(self, answers: Mapping[str, object]) -> bool:
-        return all(n in answers or n in self.survey.ended for n in self.survey.calls)
+        return all(n in answers or n in self.session.ended for n in self.session.calls)
 
 
 def probe_connectivity(
-    survey: FactsSession, facts: Mapping[str, NodeFacts], network: Network
+    session: FactsSession, facts: Mapping[str, NodeFacts], network: Network
 ) -> Generator[Event, None, dict[str, NodeFacts]]:
     """Let the nodes that answered try each other, and end their conversations.
 
     Returns:
         The facts, with `between` for those nodes.
     """
-    meeting = _Meeting(survey=survey, network=network, facts=facts)
-    survey.send({name: _prepare(meeting, survey.cluster.node(name)) for name in survey.calls})
-    yield from _converse(meeting)
+    probe = _Probe(session=session, network=network, facts=facts)
+    session.send({name: _prepare(probe, session.cluster.node(name)) for name in session.calls})
+    yield from _exchange(probe)
     return {
-        name: replace(known, between=_between(meeting, name)) if known.answered else known
+        name: replace(known, between=_between(probe, name)) if known.answered else known
         for name, known in facts.items()
     }
 
 
-def _converse(meeting: _Meeting) -> Iterator[Event]:
-    survey = meeting.survey
+def _exchange(probe: _Probe) -> Iterator[Event]:
+    session = probe.session
     sent: set[str] = set()
-    while not meeting.all_have({}):
-        if "meet" not in sent and meeting.all_have(meeting.prepared):
+    while not probe.all_have({}):
+        if "meet" not in sent and probe.all_have(probe.prepared):
             sent.add("meet")
-            survey.send({name: _targets(meeting, name) for name in meeting.prepared})
-        if "meet" in sent and "end" not in sent and meeting.all_have(meeting.met):
+            session.send({name: _targets(probe, name) for name in probe.prepared})
+        if "meet" in sent and "end" not in sent and probe.all_have(probe.connected):
             sent.add("end")
-            survey.send({name: {"step": "end"} for name in survey.calls})
-        name, item = next(survey.stream)
+            session.send({name: {"step": "end"} for name in session.calls})
+        name, item = next(session.stream)
         if isinstance(item, Reply):
-            survey.ended.setdefault(name, item)
-        elif name in survey.ended:
+            session.ended.setdefault(name, item)
+        elif name in session.ended:
             continue
-        elif strange := meeting.take(name, item.head):
-            survey.give_up(name, strange)
+        elif strange := probe.take(name, item.head):
+            session.give_up(name, strange)
         elif item.head.get("step") == "meet":
-            silent = {node.name for node in survey.cluster.nodes} - set(survey.calls)
-            yield survey.progress("trying connections", {*meeting.met, *silent})
-        elif "end" not in item.head and meeting.owes(name, sent):
-            survey.calls[name].set_deadline(
+            silent = {node.name for node in session.cluster.nodes} - set(session.calls)
+            yield session.progress("trying connections", {*probe.connected, *silent})
+        elif "end" not in item.head and probe.owes(name, sent):
+            session.calls[name].set_deadline(
                 STEP_SECONDS
             )  # a late word about clocks is not what it owes
 
 
-def _prepare(meeting: _Meeting, node: Node) -> dict[str, Any]:
+def _prepare(probe: _Probe, node: Node) -> dict[str, Any]:
     """Say where to listen and which shares to write to."""
-    own = meeting.network.nodes.get(node.name)
+    own = probe.network.nodes.get(node.name)
     sockets = []
     if own is not None:
         sockets.append({"key": "pair", "address": own.address, "port": 0})
-        if node.name == meeting.cluster.master.name:
-            port = meeting.network.master_port
+        if node.name == probe.cluster.master.name:
+            port = probe.network.master_port
             sockets.append({"key": "master", "address": own.address, "port": port})
-    rank = meeting.cluster.nodes.index(node)
+    rank = probe.cluster.nodes.index(node)
     tokens = [
-        {"path": share, "folders": _folders(meeting.cluster, node, share), "name": str(rank)}
-        for share in _answering(meeting, node.name)
+        {"path": share, "folders": _folders(probe.cluster, node, share), "name": str(rank)}
+        for share in _answering(probe, node.name)
     ]
-    return {"step": "prepare", "sockets": sockets, "tokens": [_named(t, meeting) for t in tokens]}
+    return {"step": "prepare", "sockets": sockets, "tokens": [_named(t, probe) for t in tokens]}
 
 
-def _answering(meeting: _Meeting, name: str) -> tuple[str, ...]:
+def _answering(probe: _Probe, name: str) -> tuple[str, ...]:
     """Return the shares that are folders there: a hung one would only cost its limit again."""
-    known = meeting.facts[name]
-    return tuple(s for s in meeting.cluster.shared if (p := known.path(s)) is not None and p.folder)
+    known = probe.facts[name]
+    return tuple(s for s in probe.cluster.shared if (p := known.path(s)) is not None and p.folder)
 
 
-def _named(token: dict[str, Any], meeting: _Meeting) -> dict[str, Any]:
-    return {**token, "name": f"{meeting.survey.word[:8]}-{token['name']}"}
+def _named(token: dict[str, Any], probe: _Probe) -> dict[str, Any]:
+    return {**token, "name": f"{probe.session.nonce[:8]}-{token['name']}"}
 
 
 def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
@@ -155,26 +155,26 @@ def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
     return list(dict.fromkeys([share, *map(posixpath.normpath, inner)]))
 
 
-def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
+def _targets(probe: _Probe, name: str) -> dict[str, Any]:
     """Say whom to connect to, and whose tokens to look for."""
-    own = meeting.network.nodes.get(name)
+    own = probe.network.nodes.get(name)
     targets, tokens = [], []
-    order = tuple(node.name for node in meeting.cluster.nodes if node.name in meeting.prepared)
+    order = tuple(node.name for node in probe.cluster.nodes if node.name in probe.prepared)
     for peer in peers(order, name):
-        for bound in meeting.prepared[peer]["bound"]:
-            if own is not None and _is_own(meeting, peer, bound):
+        for bound in probe.prepared[peer]["bound"]:
+            if own is not None and _is_own(probe, peer, bound):
                 # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
                 # from the very address that the master will be told of.
                 source = own.address if bound["key"] == "master" else None
                 target = {"target": peer, "key": bound["key"], "source": source}
                 targets.append({**target, "address": bound["address"], "port": bound["port"]})
-        folders = _folders_of(meeting, peer)
-        for written in meeting.prepared[peer]["written"]:
+        folders = _folders_of(probe, peer)
+        for written in probe.prepared[peer]["written"]:
             known = written.get("folder") in folders.get(written["path"], ())
-            if known and written["path"] in _answering(meeting, name):
-                rank = [n.name for n in meeting.cluster.nodes].index(peer)
+            if known and written["path"] in _answering(probe, name):
+                rank = [n.name for n in probe.cluster.nodes].index(peer)
                 token = {"path": written["path"], "folder": written["folder"], "writer": peer}
-                tokens.append(_named({**token, "name": str(rank)}, meeting))
+                tokens.append(_named({**token, "name": str(rank)}, probe))
     return {
         "step": "meet",
         "targets": targets,
@@ -184,20 +184,20 @@ def _targets(meeting: _Meeting, name: str) -> dict[str, Any]:
     }
 
 
-def _is_own(meeting: _Meeting, peer: str, bound: Mapping[str, Any]) -> bool:
+def _is_own(probe: _Probe, peer: str, bound: Mapping[str, Any]) -> bool:
     """Tell whether a node listens where it was told to: others are not sent anywhere else."""
-    network = meeting.network
+    network = probe.network
     place = network.nodes.get(peer)
     if place is None or bound["address"] != place.address or not bound.get("port"):
         return False
-    is_master = peer == meeting.cluster.master.name and bound["port"] == network.master_port
+    is_master = peer == probe.cluster.master.name and bound["port"] == network.master_port
     return bound["key"] == "pair" or (bound["key"] == "master" and is_master)
 
 
-def _folders_of(meeting: _Meeting, peer: str) -> dict[str, list[str]]:
+def _folders_of(probe: _Probe, peer: str) -> dict[str, list[str]]:
     """Return the folders of each share that a node was told to write to."""
-    node = meeting.cluster.node(peer)
-    return {share: _folders(meeting.cluster, node, share) for share in meeting.cluster.shared}
+    node = probe.cluster.node(peer)
+    return {share: _folders(probe.cluster, node, share) for share in probe.cluster.shared}
 
 
 def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -217,18 +217,18 @@ def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     return tuple(other for other in names if other in chosen - {name})
 
 
-def _between(meeting: _Meeting, name: str) -> PairwiseFacts:
-    prepared, met = meeting.prepared.get(name), meeting.met.get(name)
-    reply = meeting.survey.ended.get(name)
+def _between(probe: _Probe, name: str) -> PairwiseFacts:
+    prepared, connected = probe.prepared.get(name), probe.connected.get(name)
+    reply = probe.session.ended.get(name)
     problem = ""
-    if prepared is None or met is None:
+    if prepared is None or connected is None:
         problem = "no answer"
         if reply is not None:
             problem = (reply.error.message if reply.error else "") or reply.state
-    foreign = meeting.foreign.get(name, ())
+    foreign = probe.foreign.get(name, ())
     bound = [{**_given(one), "foreign": list(foreign)} for one in (prepared or {}).get("bound", ())]
-    connected = [{"port": 0, **_given(one)} for one in (met or {}).get("connected", ())]
-    seen = [{"seen": None, **_given(one)} for one in (met or {}).get("seen", ())]
+    connections = [{"port": 0, **_given(one)} for one in (connected or {}).get("connected", ())]
+    seen = [{"seen": None, **_given(one)} for one in (connected or {}).get("seen", ())]
     # Its own token, which nobody can have seen: it says why this node could not write.
     unwritten = [
         {"path": one["path"], "writer": name, "seen": None, "words": one.get("words") or ""}
@@ -237,7 +237,7 @@ def _between(meeting: _Meeting, name: str) -> PairwiseFacts:
     ]
     return PairwiseFacts(
         bound=from_json(tuple[ListenResult, ...], bound, "bound"),
-        connected=from_json(tuple[ConnectResult, ...], connected, "connected"),
+        connected=from_json(tuple[ConnectResult, ...], connections, "connected"),
         tokens=from_json(tuple[TokenSeen, ...], [*seen, *unwritten], "seen"),
         problem=problem,
     )

@@ -95,7 +95,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
     raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
 
 
-def to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
+def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
     """Return the cluster with the nodes that have a part of a run or may get one, and its job."""
     parts = {answer.node.name for answer in view.nodes if answer.part}
     silent = {answer.node.name for answer in view.nodes if answer.failure}

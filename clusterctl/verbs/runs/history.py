@@ -91,7 +91,7 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
     return History(runs=tuple(runs))
 
 
-def only(run: str) -> History:
+def unrecorded(run: str) -> History:
     """Return the history of a run of which nothing more is known."""
     return History(runs=(Ancestor(run=run),))
 

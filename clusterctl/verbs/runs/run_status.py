@@ -219,12 +219,12 @@ def view_of(
             for node in cluster.nodes
         ),
         command=cluster.job.command,
-        name=name_of(parts.values()),
+        name=given_name(parts.values()),
         began=min(began, default=None),
     )
 
 
-def name_of(parts: Iterable[Mapping[str, Any]]) -> str:
+def given_name(parts: Iterable[Mapping[str, Any]]) -> str:
     """Return the user's own name for a run, of which these are the parts."""
     return next((str(part["name"]) for part in parts if part.get("name")), "")
 

@@ -55,7 +55,7 @@ class Placements:
 
     def agree(self, plans: Mapping[str, Message]) -> bool:
         """Judge what all nodes would do; `refused` says why not."""
-        if not self.options.deletes:
+        if not self.options.delete:
             self.refused = refusal(
                 [deletions_of(name, plan) for name, plan in sorted(plans.items())],
                 here=self._here(),

@@ -42,7 +42,7 @@ class NodeSync:
 class SyncOptions:
     """How a folder is mirrored."""
 
-    deletes: bool = False
+    delete: bool = False
     """Delete also what the command names, or most of what was placed."""
     command: tuple[str, ...] = ()
     """The words of the command that is launched then."""

@@ -29,40 +29,40 @@ class SharedFolder:
     """A node where a run works in it, asked for or not; None: nobody uses it."""
 
 
-def mutually_seen(sights: Iterable[NodeView], tokens: Mapping[str, str]) -> list[NodeView]:
+def mutually_seen(views: Iterable[NodeView], tokens: Mapping[str, str]) -> list[NodeView]:
     """Believe no node that it shares a folder with another which does not see it there.
 
     Args:
-        sights: what each node claims to see.
+        views: what each node claims to see.
         tokens: by node, the one that it left in its folder; nodes without one are only readers.
     """
-    sights = list(sights)
-    seen = {sight.node: sight.tokens for sight in sights}
+    views = list(views)
+    seen = {view.node: view.tokens for view in views}
     owners = {token: node for node, token in tokens.items()}
 
-    def believed(sight: NodeView, token: str) -> bool:
-        own, owner = tokens.get(sight.node), owners.get(token)
+    def believed(view: NodeView, token: str) -> bool:
+        own, owner = tokens.get(view.node), owners.get(token)
         return None in {own, owner} or own == token or own in seen.get(str(owner), ())
 
     found = []
-    for sight in sights:
-        kept = tuple(token for token in sight.tokens if believed(sight, token))
+    for view in views:
+        kept = tuple(token for token in view.tokens if believed(view, token))
         # Whoever left a token has that folder, even where it is seen no more.
-        own_only = (tokens[sight.node],) if sight.node in tokens else ()
-        found.append(replace(sight, tokens=kept or own_only))
+        own_only = (tokens[view.node],) if view.node in tokens else ()
+        found.append(replace(view, tokens=kept or own_only))
     return found
 
 
-def shared_folders(sights: Iterable[NodeView]) -> list[SharedFolder]:
+def shared_folders(views: Iterable[NodeView]) -> list[SharedFolder]:
     """Return the folders that nodes see, each with the nodes that see it."""
     nodes: dict[str, list[str]] = {}
     users: dict[str, NodeView] = {}
-    for sight in sights:
-        if not sight.tokens:
+    for view in views:
+        if not view.tokens:
             continue  # a folder of its own, that none of the nodes asked for shares
-        nodes.setdefault(sight.tokens[0], []).append(sight.node)
-        if sight.run is not None:
-            users.setdefault(sight.tokens[0], sight)
+        nodes.setdefault(view.tokens[0], []).append(view.node)
+        if view.run is not None:
+            users.setdefault(view.tokens[0], view)
     return [
         SharedFolder(token=token, nodes=tuple(names), user=users.get(token))
         for token, names in nodes.items()

@@ -183,7 +183,7 @@ class _Sync:
         ours shares.
         """
         nodes = [n for n in self.cluster.nodes if n.name in different or self._is_ok(n.name)]
-        sights = []
+        views = []
         for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
             told = validated_answer(reply, SEEN)
@@ -194,9 +194,9 @@ class _Sync:
             head = self._head(reply, SEEN)
             if head is not None:
                 seen = tuple(head["seen"])
-                sights.append(NodeView(node=reply.node, tokens=seen, run=head.get("busy")))
+                views.append(NodeView(node=reply.node, tokens=seen, run=head.get("busy")))
         groups: dict[str, list[Node]] = {}
-        for found in shared_folders(mutually_seen(sights, self.tokens)):
+        for found in shared_folders(mutually_seen(views, self.tokens)):
             shared = [node for node in nodes if node.name in found.nodes]
             if found.user is None or found.token == own:
                 groups[found.token] = shared

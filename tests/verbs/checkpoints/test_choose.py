@@ -15,7 +15,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
 from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice, Progress, drive
-from clusterctl.verbs.runs.history import History, only
+from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN
@@ -28,9 +28,8 @@ SHARED = replace(LOCAL, shared=("/w",))
 def choose(
     nodes: FakePool, cluster: Cluster, which: str, history: History | None = None, **more: Any
 ) -> ChosenCheckpoint:
-    return drive(
-        checkpoint.choose_checkpoint(nodes, cluster, which, history=history or only(RUN), **more)
-    )
+    history = history or unrecorded(RUN)
+    return drive(checkpoint.choose_checkpoint(nodes, cluster, which, history=history, **more))
 
 
 def seen(step: int, **more: Any) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def pool(cluster: Cluster, **nodes: Any) -> FakePool:
 def test_latest_is_the_newest_that_all_have() -> None:
     nodes = pool(LOCAL, a=node(seen(20), seen(10)), b=node(seen(20), seen(10)))
     chosen = choose(nodes, LOCAL, "latest")
-    assert (chosen.path, chosen.step, chosen.passed_over) == ("/w/out/step-20", 20, ())
+    assert (chosen.path, chosen.step, chosen.skipped) == ("/w/out/step-20", 20, ())
     assert chosen.verified_on == ("a", "b")
 
 
@@ -94,7 +93,7 @@ def test_latest_falls_back_and_says_so() -> None:
     )
     chosen = choose(nodes, LOCAL, "latest")
     assert chosen.step == 10
-    assert chosen.passed_over == (
+    assert chosen.skipped == (
         "step-30: it is not complete: COMPLETE is missing (on a, b)",
         "step-20: it is not complete: x is changed (on a)",
         "step-15: it is not there on b",
@@ -204,7 +203,7 @@ def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
     first = seen(60, run="lab-first", older=True)
     nodes = pool(LOCAL, a=node(first, seen(10)), b=node(first, seen(10)))
     chosen = choose(nodes, LOCAL, "latest")
-    assert (chosen.path, chosen.passed_over) == ("/w/out/step-10", ())
+    assert (chosen.path, chosen.skipped) == ("/w/out/step-10", ())
     assert chosen.others == (
         f"step-60: it is older than {RUN} (lab-first wrote it); {TAKES} out/step-60 takes it",
     )
@@ -290,7 +289,7 @@ def test_what_may_be_two_saves_is_taken_only_by_its_path() -> None:
     nodes = pool(LOCAL, a=node(mixed, seen(20)), b=node(mixed, seen(20)))
     chosen = choose(nodes, LOCAL, "latest")
     assert chosen.step == 20
-    assert "--checkpoint out/step-30 takes it" in chosen.passed_over[0]
+    assert "--checkpoint out/step-30 takes it" in chosen.skipped[0]
     assert choose(nodes, LOCAL, "step-30").doubts == ("x is newer than .metadata",)
 
 
@@ -357,7 +356,7 @@ def test_while_a_node_reads_it_is_told_how_far_it_is() -> None:
 
     events: list[Event] = []
     steps = checkpoint.choose_checkpoint(
-        pool(SHARED, a=reads, b=reads), SHARED, "latest", history=only(RUN)
+        pool(SHARED, a=reads, b=reads), SHARED, "latest", history=unrecorded(RUN)
     )
     drive(steps, events.append)
     assert Notice(text="reading /w/out/step-20 (2.0 GiB) on a") in events

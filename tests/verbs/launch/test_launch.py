@@ -34,7 +34,7 @@ def test_what_could_never_be_launched_asks_no_node(given: Cluster, words: str) -
 
 def test_a_node_that_is_not_reached_stops_a_launch_even_by_force() -> None:
     nodes = FakePool(CLUSTER, {})
-    options = LaunchOptions(forces=True, checks=False, syncs=False)
+    options = LaunchOptions(force=True, check=False, sync=False)
     steps = launch.launch(CLUSTER, nodes, Records(), options)  # type: ignore[arg-type]
     with pytest.raises(LaunchRefused, match=r"ssh\.connect") as caught:
         drive(steps, lambda _event: None)

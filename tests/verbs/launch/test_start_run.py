@@ -51,9 +51,9 @@ def test_workers_start_once_the_masters_process_is_up_and_are_told_its_port() ->
 
 def test_nodes_are_told_to_start_by_force_what_is_launched_so() -> None:
     told = []
-    for forces in (False, True):
+    for force in (False, True):
         nodes = pool(up(1), up(0))
-        drive(start_run(nodes, CLUSTER, PLAN, {}, forces=forces), lambda _event: None)
+        drive(start_run(nodes, CLUSTER, PLAN, {}, force=force), lambda _event: None)
         told.append([request.args["forces"] for _, request in nodes.requests])
     assert told == [[False, False], [True, True]]
 

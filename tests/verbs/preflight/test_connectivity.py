@@ -21,9 +21,9 @@ from tests.verbs.run_answers import CLUSTER
 def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
     names = [f"n{i}" for i in range(ALL_PAIRS + 4)]
     nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in names)
-    survey = SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), word="a" * 32)
-    heard = connectivity._Meeting(
-        survey=survey,  # type: ignore[arg-type]
+    session = SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), nonce="a" * 32)
+    heard = connectivity._Probe(
+        session=session,  # type: ignore[arg-type]
         network=Network(
             nodes=dict.fromkeys(names, SimpleNamespace(address="10.0.0.1")),  # type: ignore[arg-type]
             master_port=1,
@@ -51,8 +51,8 @@ def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
 )
 def test_no_node_is_sent_where_another_was_not_told_to_listen(bound: dict[str, object]) -> None:
     nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in ("a", "b"))
-    heard = connectivity._Meeting(
-        survey=SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), word="a" * 32),  # type: ignore[arg-type]
+    heard = connectivity._Probe(
+        session=SimpleNamespace(cluster=Cluster(name="lab", nodes=nodes), nonce="a" * 32),  # type: ignore[arg-type]
         network=Network(
             nodes=dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1")),  # type: ignore[arg-type]
             master_port=4000,
@@ -97,19 +97,19 @@ def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> N
         *((name, Message({"foreign": [], "end": True})) for name in "ab"),
         *((name, Reply(node=name)) for name in "ab"),
     ]
-    survey = FactsSession(
+    session = FactsSession(
         cluster=CLUSTER,
         calls={node.name: _Noted(node) for node in CLUSTER.nodes},
         stream=iter(said),
         watches={node.name: _Stopwatch(began=0.0) for node in CLUSTER.nodes},
     )
-    heard = connectivity._Meeting(
-        survey=survey,
+    heard = connectivity._Probe(
+        session=session,
         network=Network(nodes={}, master_port=1),
         facts={node.name: NodeFacts(node=node.name) for node in CLUSTER.nodes},
     )
-    for _ in connectivity._converse(heard):
+    for _ in connectivity._exchange(heard):
         pass
-    noted = survey.calls["a"].noted  # type: ignore[attr-defined]
+    noted = session.calls["a"].noted  # type: ignore[attr-defined]
     step = STEP_SECONDS
     assert noted == [step, step, "meet", step, "end", step]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.verbs.runs.history import history_of, only
+from clusterctl.verbs.runs.history import history_of, unrecorded
 from clusterctl.verbs.runs.records import RunRecord
 from tests.verbs.run_answers import CLUSTER
 
@@ -60,4 +60,4 @@ def test_what_a_run_was_resumed_from_is_of_its_history_whoever_wrote_it() -> Non
     history = history_of(C, RECORDS.get)
     assert history.objection(one("", 90, "/w/out/old.pt")) == ""
     assert history.objection(one("", 90, "/w/out/older.pt")) != ""
-    assert only("x").objection(one("x")) == ""
+    assert unrecorded("x").objection(one("x")) == ""

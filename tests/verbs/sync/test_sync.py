@@ -249,7 +249,7 @@ def test_any_sequence_of_trees_is_mirrored(
         for name, content in tree.items():
             (source / "top" / name).write_bytes(content)
         (source / "always").touch()
-        assert mirrored(source, work, deletes=True).ok
+        assert mirrored(source, work, delete=True).ok
         expected = {k: v for k, v in files(source).items() if not junk(k)}
         assert files(work) == {**expected, "theirs--------": b"kept"}
 
@@ -589,7 +589,7 @@ def test_a_folder_without_the_code_deletes_nothing(
     )
     assert files(work) == before
     assert mirrored(source, work).nodes[0].state == "unchanged"
-    deleted = mirrored(elsewhere, work, deletes=True).nodes[0]
+    deleted = mirrored(elsewhere, work, delete=True).nodes[0]
     assert (deleted.deleted, deleted.deleted_paths) == (3, ("pkg/a.py", "run.sh", "train.py"))
     assert set(files(work)) == {"hosts.yaml"}
 
@@ -698,7 +698,7 @@ def test_a_node_that_has_the_tree_is_held_until_all_have_it(
         only_a = Cluster(name="t", nodes=nodes[:1])
         with monkeypatch.context() as patch:
             patch.setattr(transport_mirror, "bring", real)
-            others.append(run_sync(only_a, other, deletes=True)[0])
+            others.append(run_sync(only_a, other, delete=True)[0])
         return real(*words)
 
     monkeypatch.setattr(transport_mirror, "bring", meanwhile)
