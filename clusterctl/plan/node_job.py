@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.wire import SCHEMA, plain
+
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
 
 
 def node_job(
@@ -19,7 +22,7 @@ def node_job(
     state: str | None,
     link_port: int = 0,
     resumed: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> NodeJob:
     """Return the argument `job` of `start`; it is kept on the node, so it holds no secret.
 
     Args:

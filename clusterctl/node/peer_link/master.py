@@ -5,12 +5,16 @@ from __future__ import annotations
 import hmac
 import socket
 import time
-from typing import Any, Dict, Optional, Set
+from typing import Dict, Optional, Set
 
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, server_context
 from clusterctl.node.reactor import EventLoop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
@@ -22,7 +26,7 @@ class Master:
     """The master's side: hears every worker, and tells the others."""
 
     def __init__(
-        self, reactor: EventLoop, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: PeerEvents
     ) -> None:
         """Listen on the data network.
 

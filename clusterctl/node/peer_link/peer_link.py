@@ -8,7 +8,7 @@ silence lasts. The controller takes no part.
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Set
+from typing import Dict, Set
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from clusterctl.node.peer_link.master import Master
     from clusterctl.node.peer_link.worker import Worker
+    from clusterctl.node.run.node_job import NodeJob
 
     Peers = Union[Master, Worker, "NoPeers"]
 
@@ -47,9 +48,7 @@ class NoPeers:
         """There is nothing to leave."""
 
 
-def connect(
-    reactor: EventLoop, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
-) -> Peers:
+def connect(reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: PeerEvents) -> Peers:
     """Return this node's side of the link.
 
     Raises:

@@ -6,11 +6,15 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, client_context
 from clusterctl.node.reactor import EventLoop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
@@ -41,7 +45,7 @@ class Worker:
     """A worker's side: keeps the one connection, or notices that it is over."""
 
     def __init__(
-        self, reactor: EventLoop, job: Dict[str, Any], secrets: Dict[str, str], said: PeerEvents
+        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
         link = job["link"]

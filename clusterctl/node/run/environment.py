@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Dict
+from typing import Any, Dict, Mapping
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.agent.call_channel import OperationError
@@ -33,7 +33,7 @@ RENDEZVOUS = (b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE", b"GROU
 """What another launcher may have left behind: a run has its own, or none."""
 
 
-def compose_environment(job: Dict[str, Any], secrets: Dict[str, str]) -> Environment:
+def compose_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Environment:
     """Return the environment for the job's launcher or ranks.
 
     Args:

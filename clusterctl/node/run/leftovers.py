@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Dict, NamedTuple, Optional, Set
+from typing import NamedTuple, Optional, Set
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
@@ -14,6 +14,10 @@ from clusterctl.node.run.processes import ENV_LOCK, ENV_RUN_ID
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import default_state_folder, run_folders
 from clusterctl.node.run_lock import conflict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
 
 LEAVING_SECONDS = 3.0
 """How long a run that has just ended gets to exit."""
@@ -29,7 +33,7 @@ class Leftover(NamedTuple):
     pid: int
 
 
-def must_be_empty(job: Dict[str, Any]) -> None:
+def must_be_empty(job: NodeJob) -> None:
     """Refuse to start a job over processes of an older run, which may hold the GPUs.
 
     Raises:
@@ -50,7 +54,7 @@ def must_be_empty(job: Dict[str, Any]) -> None:
     raise OperationError("busy", message, holder=holder, hint=hint)
 
 
-def find(job: Dict[str, Any]) -> Optional[Leftover]:
+def find(job: NodeJob) -> Optional[Leftover]:
     """Return a process of another run whose lock excludes this job's; never our own ancestor."""
     table = processes.process_table()
     stamp = ENV_LOCK + b"="
@@ -84,7 +88,7 @@ def under_same_lock(pid: int) -> bool:
         return False  # it exited meanwhile, or is another user's
 
 
-def recorded_among(stuck: Set[processes.ProcessKey], job: Dict[str, Any]) -> Optional[Leftover]:
+def recorded_among(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Leftover]:
     """Return one that an older run recorded: the environment of a stuck process may hang us too."""
     from clusterctl.node.run.status import recorded  # noqa: PLC0415  (mostly nothing is stuck)
 

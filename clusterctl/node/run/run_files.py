@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Mapping, Optional, Set
 
 from clusterctl.node.run.processes import ProcessKey, alive
 from clusterctl.node.run.read_files import uptime
@@ -26,7 +26,7 @@ TIMES_PRECISION = 200
 """Times are kept to this part of their age: of a week about 2,000 lines are left."""
 
 
-def write_json(path: str, value: Dict[str, Any]) -> None:
+def write_json(path: str, value: Mapping[str, Any]) -> None:
     """Write a JSON file so that it is there whole or as before.
 
     Without fsync: on a disk that is busy with a checkpoint that can take longer than a run has

@@ -25,7 +25,7 @@ from clusterctl.node.agent.file_kinds import describe_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 EVENTS = "events.jsonl"
 LAUNCHER_LOG = "launcher.log"
@@ -48,7 +48,7 @@ class NodePaths:
         self.folder = folder
 
     @classmethod
-    def of(cls, args: Dict[str, Any]) -> NodePaths:
+    def of(cls, args: Mapping[str, Any]) -> NodePaths:
         """Return the paths for `cluster`, `run`, `node` and, where it is set, `state`."""
         root = args.get("state") or default_state_folder()
         return cls(os.path.join(root, args["cluster"], args["run"], args["node"]))

@@ -29,6 +29,10 @@ from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_leftovers
 from clusterctl.wire import Message
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
+
 UP_SECONDS = 60.0
 LOOK_SECONDS = 10.0
 """How long workdir and the command's folders may take to answer."""
@@ -46,9 +50,13 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         channel: unused: there is one answer.
     """
     del channel
-    workdir = os.path.expanduser(args["job"]["workdir"])
-    own = {"user": run_lock.user_name(), "workdir": workdir, "boot_id": boot_id()}
-    job = {**args["job"], **own}
+    sent: NodeJob = args["job"]
+    job: NodeJob = {
+        **sent,
+        "user": run_lock.user_name(),
+        "workdir": os.path.expanduser(sent["workdir"]),
+        "boot_id": boot_id(),
+    }
     secrets = json.loads(body or b"{}")
     holder = next(run_lock.holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
@@ -143,7 +151,7 @@ def must_be_synced_whole(workdir: str) -> None:
         raise OperationError("sync", message % workdir, workdir=workdir, hint=hint)
 
 
-def must_be_asked_alone(job: Dict[str, Any]) -> None:
+def must_be_asked_alone(job: NodeJob) -> None:
     """Refuse a run that would share a folder, and so its stop file, with another on this machine.
 
     Raises:
@@ -202,7 +210,7 @@ def must_run_here(argv: List[str]) -> None:
     raise OperationError("exec", message, command=argv[0], hint=hint)
 
 
-def write_files(paths: NodePaths, job: Dict[str, Any]) -> None:
+def write_files(paths: NodePaths, job: NodeJob) -> None:
     """Write what the run's folder has from the beginning: its own agent, and what was started.
 
     Raises:

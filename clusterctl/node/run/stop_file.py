@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Optional, Tuple
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
 from clusterctl.node.run.status import is_alive
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
 
 LIMIT_SECONDS = 1.0
 """How long the share may take: the KILL that comes after the request must not wait for it."""
@@ -63,7 +67,7 @@ def remove_left_by(paths: NodePaths) -> None:
     remove(str((read_json(paths.supervisor) or {}).get("stop_file", "")))
 
 
-def remove_leftovers(job: Dict[str, Any]) -> None:
+def remove_leftovers(job: NodeJob) -> None:
     """Remove what earlier runs' dead supervisors left: it would stop this run at its first step."""
     if not job["stop"].get("file"):
         return

@@ -30,8 +30,10 @@ class Finisher(Supervisor):
             self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
             return
         if end["state"] != "finished":  # the others may not have heard
-            asked = self._job["stop"] if end["by"] == "stop" else {}
-            self._peers.send_ending(Cause.read({**asked, **end, "node": node})._asdict())
+            cause = {**end, "node": node}
+            if end["by"] == "stop":
+                cause = {**self._job["stop"], **cause}
+            self._peers.send_ending(Cause.read(cause)._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
         phases = nobody_to_ask(FAILURE_GRACE)
         self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)

@@ -25,6 +25,10 @@ from clusterctl.node.supervisor.resource_limits import raise_soft_limits
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.supervisor import Supervisor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
+
 
 def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
     """Supervise until this node's part of the run is over.
@@ -65,7 +69,7 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         known: `link_port`, where the dead one listened for the others; `reason`, `time`: how and
             when it died.
     """
-    job = {**start["job"], "cgroup": own_scope(start["unit"])}
+    job = own_job(start)
     if job["node_rank"] == 0:  # where the others look for us
         job["link"] = {**job["link"], "port": known["link_port"]}
     record = RunFiles(paths)
@@ -78,7 +82,7 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
         # Another took the port: the other nodes learn the end from the silence.
-        alone = {**job, "nnodes": 1}
+        alone: NodeJob = {**job, "nnodes": 1}
         supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
     if door is not None:
         answer_at(door, job, supervisor)
@@ -87,13 +91,19 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
     return 0
 
 
+def own_job(start: Dict[str, Any]) -> NodeJob:
+    """Return the job, with the cgroup that this process is in."""
+    job: NodeJob = start["job"]
+    return {**job, "cgroup": own_scope(start["unit"])}
+
+
 def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     """Take the lock and start the job.
 
     Raises:
         OperationError: `busy`, `state-folder`, `link` or `exec`.
     """
-    job = {**start["job"], "cgroup": own_scope(start["unit"])}
+    job = own_job(start)
     record = RunFiles(paths)
     try:
         door = ControlSocket.take(job["lock"])
@@ -118,7 +128,7 @@ def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     return supervisor
 
 
-def answer_at(door: ControlSocket, job: Dict[str, Any], supervisor: Supervisor) -> None:
+def answer_at(door: ControlSocket, job: NodeJob, supervisor: Supervisor) -> None:
     """Answer at the lock from now on."""
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
     user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
@@ -130,7 +140,7 @@ COMMAND_SHOWN = 60
 """Characters of a command that others are shown."""
 
 
-def about_run(job: Dict[str, Any]) -> str:
+def about_run(job: NodeJob) -> str:
     """Return a run's name, command and origin, for whoever finds the machine busy."""
     argv = [str(word) for word in job["argv"]]
     if len(argv) > 1 and os.path.basename(argv[0]).startswith("python"):

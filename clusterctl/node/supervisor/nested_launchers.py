@@ -13,6 +13,10 @@ from clusterctl.node.run.processes import Process, ProcessKey
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor.launcher_names import split_launcher
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
+
 LOOKS = 3
 """In how many scans a process is looked at: a shell may become a launcher by exec."""
 
@@ -23,7 +27,7 @@ BESIDE = ("mpirun", "srun")
 class NestedLaunchers:
     """Looks at the new processes of one run on this node until it finds one."""
 
-    def __init__(self, record: RunFiles, job: Dict[str, Any]) -> None:
+    def __init__(self, record: RunFiles, job: NodeJob) -> None:
         self._record = record
         self._over = not job["launcher_argv"] and job["procs"] == 1
         """There is nothing to look for: a launcher may well be started once a node."""

@@ -18,6 +18,10 @@ from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.stop_signals import ask_ranks
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
+
 JOIN_SECONDS = (0.25, 5.0)
 """How often to look who has joined: at first, and after a while."""
 LEARN_SECONDS = 0.1
@@ -34,7 +38,7 @@ class Ranks:
     def __init__(
         self,
         reactor: EventLoop,
-        job: Dict[str, Any],
+        job: NodeJob,
         spawner: Spawner,
         record: RunFiles,
         *,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Dict, List
+from typing import List
 
 from clusterctl.node.run.environ_bytes import Environment, encode
 from clusterctl.node.run.own_agent import agent_argv
 from clusterctl.node.run.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
 from clusterctl.node.run.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
+
 
 class Spawner:
     """Starts processes of one run."""
 
-    def __init__(self, paths: NodePaths, job: Dict[str, Any], environment: Environment) -> None:
+    def __init__(self, paths: NodePaths, job: NodeJob, environment: Environment) -> None:
         self._paths, self._job = paths, job
         self._environment = {
             **environment,

@@ -29,6 +29,10 @@ from clusterctl.node.supervisor.shutdown import (
 )
 from clusterctl.node.supervisor.spawn import Spawner
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.node_job import NodeJob
+
 HEARTBEAT_SECONDS = 1.0
 TIMES_SECONDS = 0.5
 SCAN_SECONDS = 2.0
@@ -45,7 +49,7 @@ class Supervisor:
 
     def __init__(
         self,
-        job: Dict[str, Any],
+        job: NodeJob,
         secrets: Dict[str, str],
         spawner: Spawner,
         record: RunFiles,

@@ -61,7 +61,7 @@ class Link:
         assert isinstance(self.master, Master)
 
     def side(self, name: str, port: int, identity: Identity, token: str = "") -> Master | Worker:
-        job: dict[str, Any] = {
+        job: Any = {
             "node": name,
             "nnodes": len(self.names),
             "node_rank": self.names.index(name),
@@ -390,8 +390,12 @@ def test_silence_is_loss_on_both_sides() -> None:
         assert worker.acknowledged
 
 
+ALONE: Any = {"nnodes": 1, "node_rank": 0}
+FIRST_OF_TWO: Any = {"nnodes": 2, "node_rank": 0}
+
+
 def test_a_run_on_one_node_has_nobody_to_hear() -> None:
-    alone = connect(EventLoop(), {"nnodes": 1}, {}, Heard().said())
+    alone = connect(EventLoop(), ALONE, {}, Heard().said())
     assert alone.all_done
     assert not alone.missing
 
@@ -403,9 +407,9 @@ def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
         monkeypatch.delitem(sys.modules, f"clusterctl.node.peer_link.{name}")
     monkeypatch.setitem(sys.modules, "ssl", None)  # importing it fails, as without _ssl
     reactor, said = EventLoop(), Heard().said()
-    assert isinstance(connect(reactor, {"nnodes": 1}, {}, said), NoPeers)
+    assert isinstance(connect(reactor, ALONE, {}, said), NoPeers)
     with pytest.raises(OperationError, match="cannot encrypt the supervisors' link") as refused:
-        connect(reactor, {"nnodes": 2, "node_rank": 0}, {}, said)
+        connect(reactor, FIRST_OF_TWO, {}, said)
     error = refused.value.head()["error"]
     assert error["kind"] == "python"
     assert error["message"].startswith(sys.executable)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_processes_of_another_network_namespace_hold_no_run_up(
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("no network namespace can be made here")
     run = make_run("pass")
-    job = {"lock": run.plan.master.lock, "run": run.plan.run, "cluster": "test"}
+    job: Any = {"lock": run.plan.master.lock, "run": run.plan.run, "cluster": "test"}
     job["state"] = str(run.folder / "state")
     variables = {"CLUSTERCTL_RUN_ID": "elsewhere", "CLUSTERCTL_LOCK": job["lock"]}
     for argv, counts in ((["sleep", "300"], True), (["unshare", "-n", "sleep", "300"], False)):
@@ -109,7 +110,7 @@ def test_a_stuck_process_is_known_by_its_number_alone(
             assert found is not None
             stuck = {process.pid: found._replace(state="D")}
             monkeypatch.setattr(processes, "process_table", lambda: stuck)
-            job = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
+            job: Any = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
             job["run"] = "ours"
             Path(paths.processes).write_text("1 1\n")
             assert leftovers.find(job) is None

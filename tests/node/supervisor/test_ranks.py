@@ -41,7 +41,7 @@ class World:
             remove_descriptor=lambda *_: None,
             call_later=lambda _seconds, callback: self.later.append(callback),
         )
-        job = {
+        job: Any = {
             "run": "r",
             "first_rank": 0,
             "procs": procs,
