@@ -1,4 +1,4 @@
-"""`amd-smi static --json` and `rocm-smi … --json` as values."""
+"""Parses `amd-smi static --json` and `rocm-smi … --json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The raw answers of a node's `read`, unpacked: bytes by name, with how each question ended."""
+"""Unpacks the raw answers of a node's `read`: bytes by name, and how each question ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from clusterctl.wire import Message
 
 SIZE_LIMIT = 64 * 1024 * 1024
-"""Inflated bytes that are believed."""
+"""The largest inflated body, in bytes."""
 ANSWER_LIMIT = 9 * 1024 * 1024
-"""Of them those of one answer; a node stops reading at 8 MiB."""
+"""The largest answer, in bytes; a node stops reading at 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,16 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The bytes as text, whatever they are."""
+        """The bytes as text; invalid ones are replaced."""
         return self.data.decode("utf-8", "replace")
 
     @property
     def good(self) -> bool:
-        """It was read, or the program ended well."""
+        """The file was read, or the program exited with 0."""
         return self.state == "ok" and self.exit_code in {None, 0}
 
     def why(self) -> str:
-        """Return why there is nothing, for a person."""
+        """Return why there is no answer, as text for the user."""
         if self.state == "timeout":
             return f"no answer within {self.seconds:.0f} s"
         if self.state == "ok" and self.exit_code:
@@ -62,7 +62,7 @@ class Answers:
         """Unpack an answer of `read`.
 
         Raises:
-            ValueError: it is not one.
+            ValueError: the message is not one.
         """
         inflater = zlib.decompressobj()
         try:
@@ -74,9 +74,9 @@ class Answers:
         try:
             for key, state, size, exit_code, seconds, words in message.head["answers"]:
                 if type(size) is not int or type(exit_code) not in {int, NoneType}:
-                    raise TypeError((size, exit_code))  # noqa: TRY301  (said below)
+                    raise TypeError((size, exit_code))  # noqa: TRY301  (caught below)
                 if not 0 <= size <= ANSWER_LIMIT:
-                    raise ValueError(f"{size} bytes")  # noqa: TRY301  (said below)
+                    raise ValueError(f"{size} bytes")  # noqa: TRY301  (caught below)
                 found[str(key)] = Answer(
                     state=str(state),
                     data=data[start : start + size],
@@ -86,28 +86,28 @@ class Answers:
                 )
                 start += size
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"the answer's head is not ours: {error!r}") from error
+            raise ValueError(f"the answer's head is not valid: {error!r}") from error
         return cls(by_key=found)
 
     def file(self, path: str) -> Answer:
-        """Return what came of reading a file."""
+        """Return the answer for a file."""
         return self.by_key.get("file:" + path, NOT_ASKED)
 
     def command(self, key: str) -> Answer:
-        """Return what came of running a program."""
+        """Return the answer for a program."""
         return self.by_key.get("command:" + key, NOT_ASKED)
 
     def text(self, path: str) -> str | None:
-        """Return a file's text, None where it could not be read."""
+        """Return a file's text; None if it could not be read."""
         answer = self.file(path)
         return answer.text if answer.good else None
 
     def word(self, path: str) -> str | None:
-        """Return a one-line file without its newline; None too where it is empty."""
+        """Return a one-line file without its newline; None if it is empty or could not be read."""
         return (self.text(path) or "").strip() or None
 
     def number(self, path: str) -> int | None:
-        """Return a file that holds one number."""
+        """Return the number in a file; None if it has none."""
         try:
             return int(self.word(path) or "")
         except ValueError:
@@ -119,7 +119,7 @@ class Answers:
         return {key[len(start) :]: a for key, a in self.by_key.items() if key.startswith(start)}
 
     def json(self, key: str) -> Any:  # noqa: ANN401  (JSON is what it is)
-        """Return an answer that is a JSON document; None where it is none."""
+        """Return an answer that is a JSON document; None if it is not."""
         answer = self.by_key.get(key, NOT_ASKED)
         if not answer.good:
             return None

@@ -1,4 +1,4 @@
-"""Which GPUs of a node a job chooses by its own variables, if that is certain."""
+"""Determines which GPUs of a node a job selects by its own variables, if that is certain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
 def chosen_gpus(
     env: Mapping[str, str], env_from: Collection[str], gpus: Gpus | None
 ) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names; empty: none, or nobody can be sure which.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names; empty if there are none or it is uncertain.
 
     Args:
         env: the job's variables; they win over the node's own.

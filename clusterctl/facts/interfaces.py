@@ -1,4 +1,4 @@
-"""Network interfaces from /sys/class/net and `ip -j addr`, or /proc where `ip` is not there."""
+"""Parses network interfaces from /sys/class/net and `ip -j addr`, or /proc if there is no `ip`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
 
 
 def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
-    """Return the interfaces with their addresses, None where nothing could be read."""
+    """Return the interfaces with their addresses; None if nothing could be read."""
     files = answers.below("/sys/class/net/")
     names = {path.split("/")[0] for path in files}
     addresses = _by_ip(answers)
@@ -79,7 +79,7 @@ def _by_ip(answers: Answers) -> dict[str, list[str]] | None:
 
 
 def _by_proc(answers: Answers) -> dict[str, list[str]] | None:
-    """Work the addresses out of fib_trie, the routes, and if_inet6."""
+    """Derive the addresses from fib_trie, the routes, and if_inet6."""
     trie = answers.text("/proc/net/fib_trie")
     if trie is None:
         return None
@@ -116,7 +116,7 @@ def _local_addresses(trie: str) -> list[IPv4Address]:
 
 
 def _own_route(routes: tuple[Route, ...], address: IPv4Address) -> Route | None:
-    """Return the narrowest route that leads to the address's own network without a gateway."""
+    """Return the narrowest route to the address's own network without a gateway."""
     near = [
         route
         for route in routes
@@ -140,7 +140,7 @@ def _flags(answers: Answers, name: str) -> int | None:
 
 
 def _running(answers: Answers, name: str) -> bool | None:
-    """Up, and with carrier where there is one to have; a carrier of a down link is unreadable."""
+    """Return whether it is up and has carrier; the carrier of a link that is down is unreadable."""
     flags = _flags(answers, name)
     if flags is not None and not flags & _UP:
         return False
@@ -152,5 +152,5 @@ def _running(answers: Answers, name: str) -> bool | None:
 
 
 def _positive(value: int | None) -> int | None:
-    """Return a speed; the kernel says -1, and some drivers 0, for unknown."""
+    """Return a speed; None for -1 of the kernel and 0 of some drivers, which mean unknown."""
     return value if value is not None and value > 0 else None

@@ -1,8 +1,8 @@
-"""What to type where the job would run in an interpreter that lacks torch."""
+"""The remedy if the job would run in an interpreter without torch."""
 
 from __future__ import annotations
 
 NAME_INTERPRETER = (
     "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
 )
-"""Better than pip, if the job would run in the system's Python: that one is rarely meant."""
+"""Better than pip: a job is rarely meant to run in the system's Python."""

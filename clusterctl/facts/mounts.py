@@ -1,4 +1,4 @@
-"""/proc/self/mountinfo: which filesystem a path lies on."""
+"""Parses /proc/self/mountinfo: the filesystem of a path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Mount:
 
 
 def parse_mounts(text: str) -> tuple[Mount, ...]:
-    """Read the table; lines that are not of it are left out."""
+    """Parse the table; skip other lines."""
     mounts = []
     for line in text.splitlines():
         left, found, right = line.partition(" - ")
@@ -46,7 +46,7 @@ def parse_mounts(text: str) -> tuple[Mount, ...]:
 
 
 def mount_of(mounts: Iterable[Mount], path: str) -> Mount | None:
-    """Return the mount that a path without links lies on: the longest, of equal ones the last."""
+    """Return the mount of a path without links: the longest, of equal ones the last."""
     best = None
     for mount in mounts:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")

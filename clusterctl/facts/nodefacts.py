@@ -1,6 +1,6 @@
-"""What is known of one node: frozen values, every one of them possibly unknown.
+"""The facts of one node: frozen values, each possibly unknown.
 
-None always means "could not look", never zero and never "no". `NodeFacts.gaps` says why.
+None always means unknown, never zero and never "no". `NodeFacts.gaps` says why.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownFact:
-    """Something that was asked and could not be learned."""
+    """A fact that was asked for and is unknown."""
 
     what: str
     why: str
@@ -22,7 +22,7 @@ class UnknownFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshStatus:
-    """How the node answered to SSH, and to ping."""
+    """How the node answered SSH and ping."""
 
     state: str = "ok"
     """`transport.interface.State`."""
@@ -31,9 +31,9 @@ class SshStatus:
     hint: str = ""
     seconds: float | None = None
     ping: str = ""
-    """`ok`, `silent`, or empty where it was not tried."""
+    """`ok`, `silent`, or empty if it was not tried."""
     key: str | None = None
-    """Why the key that the inventory names cannot be read; empty: it can; None: none is named."""
+    """Why the inventory's key cannot be read; empty: it can; None: the inventory has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Clock:
 
     offset_s: float
     error_s: float
-    """Half of that round trip: the offset is right within this."""
+    """Half of that round trip: the largest error of the offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Interface:
     loopback: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no address: whoever reads them takes them for some."""
+        """Refuse what is not an address: other code parses them without a check."""
         for address in self.addresses:
             ip_interface(address)
 
@@ -76,7 +76,7 @@ class Route:
     metric: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no network."""
+        """Refuse what is not a network."""
         ip_network(self.destination)
 
 
@@ -138,7 +138,7 @@ class Gpus:
     """The accelerators that the vendor's tool lists."""
 
     tool: str = ""
-    """The tool that was asked; empty where none is installed."""
+    """The tool that was asked; empty if none is installed."""
     driver: str = ""
     cuda: str = ""
     """The newest CUDA that the driver can run."""
@@ -147,7 +147,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """What torch itself says, asked only where GPUs are planned."""
+    """What torch itself reports; asked only if GPUs are planned."""
 
     cuda_available: bool
     device_count: int
@@ -165,14 +165,14 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """The job's interpreter, as a non-interactive shell finds it."""
+    """The job's interpreter in a non-interactive shell."""
 
     asked: str
     found: bool = False
     executable: str = ""
     version: str = ""
     packages: tuple[Package, ...] = ()
-    """Of those that matter to training, the ones installed."""
+    """The installed ones of those that matter to training."""
     torch_build: str = ""
     """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
     torch: Torch | None = None
@@ -201,42 +201,42 @@ class PathFacts:
     exists: bool | None = None
     folder: bool | None = None
     writable: bool | None = None
-    """For a path that is not there: its nearest folder that is, where it would be made."""
+    """Of a path that does not exist: its nearest folder that does."""
     size: int | None = None
     """Bytes of a file; of a folder, the sum of its files."""
     entries: int | None = None
     """Files of a folder, at any depth."""
     digest: str = ""
-    """Equal for equal content as far as sizes, and the ends of the largest files, tell."""
+    """Equal if the sizes, and the ends of the largest files, are equal."""
     free_bytes: int | None = None
     total_bytes: int | None = None
     mount: str = ""
     """Where its filesystem is mounted."""
     source: str = ""
-    """What is mounted there, as `server:/export`."""
+    """What is mounted there, such as `server:/export`."""
     filesystem: str = ""
     read_only: bool | None = None
     problem: str = ""
-    """What the system said, or that it did not answer in time."""
+    """The system's error, or that it did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLock:
-    """Who holds the node for a run."""
+    """The run that holds the node."""
 
     run: str = ""
     """Empty: nobody."""
     user: str = ""
     since: str = ""
     about: str = ""
-    """Its name, command and origin, as its supervisor puts it."""
+    """Its name, command and origin, by its supervisor."""
     holds: tuple[str, ...] = ()
     """UUIDs of its GPUs, and `port-N` if its ranks meet here; empty: it holds the whole machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Resource limits of the non-interactive session; UNLIMITED where none is set."""
+    """Resource limits of the non-interactive session; UNLIMITED if not set."""
 
     memlock: int | None = None
     nofile: int | None = None
@@ -244,7 +244,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenResult:
-    """What our own listener got on a node: `port` once it listens, else why not."""
+    """The result of our listener on a node: its `port`, else the error."""
 
     key: str
     """`pair`, or `master` for the port of the rendezvous."""
@@ -252,14 +252,14 @@ class ListenResult:
     port: int | None = None
     error: str = ""
     holder: str = ""
-    """Who has the port instead, as far as could be seen."""
+    """The process that has the port instead, if known."""
     foreign: tuple[str, ...] = ()
-    """Who else connected meanwhile, and did not know our word."""
+    """Addresses of other clients, which did not know our token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectResult:
-    """What came of connecting to our own listener on another node."""
+    """The result of a connection to our listener on another node."""
 
     target: str
     """The node that listens."""
@@ -267,7 +267,7 @@ class ConnectResult:
     address: str
     port: int
     state: str
-    """`ok`, `refused`, `timeout`, `unreachable`, `foreign` (somebody else answers), `error`."""
+    """`ok`, `refused`, `timeout`, `unreachable`, `foreign` (another program answers), `error`."""
     words: str = ""
     seconds: float | None = None
     source: str = ""
@@ -284,19 +284,19 @@ class TokenSeen:
     writer: str
     seen: bool | None
     delay_s: float | None = None
-    """From the writer's end to our sight, by the controller's order of events."""
+    """From the write to the read, by the controller's order of events."""
     words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairwiseFacts:
-    """What the second round trip showed, once the network had been chosen."""
+    """The result of the second round trip, after the network was chosen."""
 
     bound: tuple[ListenResult, ...] = ()
     connected: tuple[ConnectResult, ...] = ()
     tokens: tuple[TokenSeen, ...] = ()
     problem: str = ""
-    """Why this node took no part, as far as it did not."""
+    """Why this node did not take part; empty if it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,28 +312,28 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """How this node's part of a sum across all nodes went."""
+    """The result of an all-reduce across all nodes, on this node."""
 
     backend: str = ""
     right: bool = False
     """The sum was the right one."""
     gbps: float = 0.0
-    """What this node moved, of a large block, by the usual count for an all-reduce."""
+    """Data moved by this node in a large all-reduce, by the usual formula."""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """All that is known of one node."""
+    """All facts of one node."""
 
     node: str
     reach: SshStatus = SshStatus()
     hostname: str | None = None
     hostname_addresses: tuple[str, ...] | None = None
-    """What its own name resolves to there."""
+    """The addresses of its own name there."""
     boot_id: str | None = None
     netns: str | None = None
-    """Tells two containers of one machine apart."""
+    """Differs between containers of one machine."""
     os: str | None = None
     kernel: str | None = None
     arch: str | None = None
@@ -352,7 +352,7 @@ class NodeFacts:
     python: Python | None = None
     agent: AgentPython | None = None
     rsync: str | None = None
-    """Where it is; empty where it is not installed."""
+    """Its path; empty if it is not installed."""
     paths: tuple[PathFacts, ...] = ()
     limits: Limits | None = None
     kill_user_processes: bool | None = None
@@ -362,23 +362,23 @@ class NodeFacts:
     sharing: tuple[RunLock, ...] = ()
     """Runs that hold some of the machine's GPUs each."""
     environment: tuple[tuple[str, str], ...] = ()
-    """Variables of the session that NCCL, Gloo and torch listen to."""
+    """Variables of the session that NCCL, Gloo and torch read."""
     nccl_conf: tuple[tuple[str, str], ...] = ()
-    """What /etc/nccl.conf and ~/.nccl.conf set behind everyone's back."""
+    """The settings in /etc/nccl.conf and ~/.nccl.conf."""
     between: PairwiseFacts | None = None
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None
     collective: Collective | None = None
-    """None: it was not tried (`check --deep` does)."""
+    """None: not tried; `check --deep` does."""
     gaps: tuple[UnknownFact, ...] = ()
 
     @property
     def answered(self) -> bool:
-        """The node answered, so that the other fields mean something."""
+        """The node answered, so the other fields are valid."""
         return self.reach.state == "ok"
 
     def path(self, path: str) -> PathFacts | None:
-        """Return what is known of a path that was asked for."""
+        """Return the facts of a path that was asked for."""
         return next((p for p in self.paths if p.path == path), None)
 
     def interface(self, name: str) -> Interface | None:
@@ -386,5 +386,5 @@ class NodeFacts:
         return next((i for i in self.interfaces or () if i.name == name), None)
 
     def why_unknown(self, what: str) -> str:
-        """Return why `what` could not be learned, empty where nothing was noted."""
+        """Return why `what` is unknown; empty if no reason is recorded."""
         return next((g.why for g in self.gaps if g.what == what), "")

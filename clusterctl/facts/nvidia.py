@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x`, of any schema from v10 to v13, as values."""
+"""Parses `nvidia-smi -q -x`, of any schema from v10 to v13."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def parse_nvidia_smi(text: str) -> Gpus:
     """Read the log.
 
     Raises:
-        ValueError: it is not one; the tool's own words, where it printed some, are in it.
+        ValueError: it is not one; the error has the tool's own message, if there is one.
     """
     start = text.find("<nvidia_smi_log")
     if start < 0:
         raise ValueError(text.strip().splitlines()[-1] if text.strip() else "nothing was printed")
     try:
-        # The document type is cut off with what precedes: no entity can be declared.
+        # Without the document type before it, no entity can be declared.
         log = ET.fromstring(text[start:])  # noqa: S314
     except ET.ParseError as error:
         raise ValueError(f"not XML: {error}") from error
@@ -56,14 +56,14 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
 
 
 def _uncorrected(node: ET.Element) -> int | None:
-    """Sum the uncorrectable errors since boot, under every name that a schema gave them."""
+    """Sum the uncorrectable errors since boot, under the names of every schema."""
     volatile = node.find("ecc_errors/volatile")
     if volatile is None:
         return None
     total = None
     for child in volatile.iter():
         if "uncorrect" in child.tag or child.tag == "double_bit":
-            whole = child.find("total")  # of the parts beside it
+            whole = child.find("total")  # of its siblings
             counts = [whole] if whole is not None else child.iter()
             numbers = [_as_number(item.text) for item in counts if len(item) == 0]
             known = [number for number in numbers if number is not None]

@@ -1,4 +1,4 @@
-"""From a node's raw answers to its facts: each parser on its own source, the rest unknown."""
+"""Turns a node's raw answers into its facts: one parser for each source; the rest is unknown."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def parse_facts(
 
 
 def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
-    """Ask the vendors' tools in turn; none installed means no accelerator, not unknown."""
+    """Parse the vendors' tools in turn; if none is installed, there is no accelerator."""
     gaps: list[UnknownFact] = []
     asked = False
     for key, parse in _SMI:
@@ -100,7 +100,7 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
         if answer.state in {"absent", "not-asked"}:
             asked = asked or answer.state == "absent"
             continue
-        # rocm-smi is asked beside amd-smi: where one answered the other may be out of date.
+        # Both amd-smi and rocm-smi are asked: if one answered, the other may be out of date.
         if not answer.good:
             gaps.append(UnknownFact(what="gpus", why=f"{key}: {answer.why()}"))
             continue
@@ -147,7 +147,7 @@ def _held_by(who: Mapping[str, Any]) -> RunLock:
 
 
 def _moment(since: object) -> datetime | None:
-    """Return a time that whoever holds the lock told: anybody may, and any number."""
+    """Return the time in a lock file, which anybody may write: it may be any value."""
     try:
         return datetime.fromtimestamp(since, UTC) if isinstance(since, (int, float)) else None
     except (ValueError, OverflowError, OSError):

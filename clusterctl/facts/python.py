@@ -1,4 +1,4 @@
-"""What the job's interpreter said of itself and of torch."""
+"""Parses what the job's interpreter reports about itself and torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import Package, Python, Torch
 
 _FIRST_PACKAGE = 3
-"""Words before the packages: executable, version, what torch was built for."""
+"""Words before the packages: executable, version, torch's build."""
 
 
 def parse_python(answers: Answers, *, asked: str) -> Python:
-    """Return the interpreter; where it did not answer, `problem` says why."""
+    """Return the interpreter; if it did not answer, `problem` says why."""
     answer = answers.command("python")
     words = answer.text.split("\0")
     if not answer.good or len(words) < _FIRST_PACKAGE or len(words) % 2 != _FIRST_PACKAGE % 2:

@@ -1,4 +1,4 @@
-"""The questions that a node is asked, so that all its facts come in one round trip."""
+"""The request for all facts of a node in one round trip."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CLOCK_ROUNDS = 5
-"""Round trips of which the shortest bounds the clock's error."""
+"""Round trips to measure the clock; the shortest bounds the error."""
 
 FILES = (
     "/proc/sys/kernel/random/boot_id",
@@ -25,13 +25,13 @@ FILES = (
     "/usr/lib/systemd/logind.conf",
 )
 LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
-"""Every connection of the node: the kernel takes milliseconds to list them."""
+"""All connections of the node; the kernel takes milliseconds to list them."""
 LOGIND_FOLDERS = (
     "/usr/lib/systemd/logind.conf.d/",
     "/run/systemd/logind.conf.d/",
     "/etc/systemd/logind.conf.d/",
 )
-"""Of files with one name, the one in the later folder counts."""
+"""If files have the same name, the one in the later folder counts."""
 GLOBS = (
     *(folder + "*.conf" for folder in LOGIND_FOLDERS),
     "/sys/class/net/*/operstate",
@@ -42,51 +42,51 @@ GLOBS = (
     "/sys/class/infiniband/*/ports/*/state",
     "/sys/class/infiniband/*/ports/*/rate",
     "/sys/class/infiniband/*/ports/*/link_layer",
-    "~/.nccl.conf",  # last: a home may lie on a mount that hangs
+    "~/.nccl.conf",  # last: a home may be on a mount that hangs
 )
 LINKS = ("/proc/self/ns/net",)
 VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "TP_", "MASTER_", "CUDA_", "LD_LIBRARY", "OMP_", "PATH")
 
 GPU_SECONDS = 20.0
-"""A driver that is well answers in two; nvidia-smi without persistence in ten."""
+"""A healthy driver answers in 2; nvidia-smi without persistence mode in 10."""
 PYTHON_SECONDS = 20.0
 TORCH_SECONDS = 60.0
 """A first import of torch from a cold network filesystem takes this long."""
 PROGRAM_SECONDS = 5.0
 
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Where one of these is, there is a GPU driver."""
+"""If one of these exists, there is a GPU driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathQuestion:
-    """A path to look at."""
+    """A path to inspect."""
 
     path: str
     write: bool = False
-    """Try whether a file can be made there."""
+    """Try to create a file there."""
     digest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactRequest:
-    """What is to be known of one node, beyond what is asked of every one."""
+    """What to ask one node, beyond what is asked of every node."""
 
     python: str | None = None
     """The job's interpreter; None: python3 of the session."""
     gpus: int | None = None
-    """GPUs that are planned; None: what there is."""
+    """GPUs that are planned; None: all."""
     places: tuple[PathQuestion, ...] = ()
     lock: str = "clusterctl-run"
-    """The name of the machine's lock."""
+    """The name of the node's lock."""
     env_init: str | None = None
     """The shell line that the job's environment needs."""
     listeners: bool = True
-    """Which ports are taken: asked of the master, where the rendezvous needs one."""
+    """Ask which ports are in use: only the master, where the rendezvous needs one."""
 
     @property
     def interpreter(self) -> str:
-        """The interpreter as it is called."""
+        """The interpreter's path or name."""
         return self.python or "python3"
 
 
@@ -118,7 +118,7 @@ def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
     ]
     if wanted.gpus == 0:
         return commands
-    # Where GPUs are not planned by number, torch is asked only if there is a driver.
+    # If no number of GPUs is planned, torch is asked only if there is a driver.
     devices = {} if wanted.gpus else {"only_if": list(_DEVICES)}
     return [
         *commands,
@@ -130,7 +130,7 @@ def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
 
 
 def _interpreter(key: str, wanted: FactRequest, limit_s: float, *args: str) -> dict[str, Any]:
-    """Run our text with the job's interpreter, in the environment that the job will have."""
+    """Return the command that runs our source with the job's interpreter and environment."""
     command = {
         **_program(key, [wanted.interpreter, "-c", *args], limit_s),
         "source": "clusterctl.node.probe.job_interpreter",

@@ -1,4 +1,4 @@
-"""The main routing tables, from /proc/net/route and /proc/net/ipv6_route."""
+"""Parses the main routing tables, /proc/net/route and /proc/net/ipv6_route."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UP, _REJECT, _LOCAL = 0x1, 0x200, 0x80000000
 
 
 def parse_routes(answers: Answers) -> tuple[Route, ...] | None:
-    """Return the routes of both families, None where there is no table to read."""
+    """Return the routes of both families; None if no table could be read."""
     table = answers.text("/proc/net/route")
     table6 = answers.text("/proc/net/ipv6_route")
     if table is None and table6 is None:
@@ -39,7 +39,7 @@ def _routes4(table: str) -> Iterator[Route]:
 
 
 def _address4(text: str) -> IPv4Address:
-    """Read eight hexadecimal digits in the machine's order, little-endian everywhere we run."""
+    """Parse eight hexadecimal digits in the machine's byte order: little-endian."""
     return IPv4Address(int.from_bytes(bytes.fromhex(text), "little"))
 
 

@@ -1,4 +1,4 @@
-"""Small files of /proc and /etc as values."""
+"""Parses small files of /proc and /etc."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _limit(text: str, name: str) -> int | None:
 
 
 def parse_listeners(answers: Answers) -> tuple[Listener, ...] | None:
-    """Return the TCP sockets that listen, None where the table could not be read."""
+    """Return the TCP sockets that listen; None if the table could not be read."""
     table = answers.text("/proc/net/tcp")
     if table is None:
         return None
@@ -65,7 +65,7 @@ def _listeners(table: str) -> Iterator[Listener]:
 
 
 def _address(text: str) -> str:
-    """Read an address as the kernel prints it: 32-bit words in the machine's order."""
+    """Parse an address as the kernel prints it: 32-bit words in the machine's byte order."""
     raw = bytes.fromhex(text)
     turned = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
     return str(IPv6Address(turned) if len(turned) > 4 else IPv4Address(turned))  # noqa: PLR2004
@@ -78,10 +78,10 @@ def parse_port_range(text: str) -> tuple[int, int] | None:
 
 
 def parse_kill_user_processes(answers: Answers) -> bool | None:
-    """Whether logind ends what a session leaves behind; None where no logind says so.
+    """Return whether logind kills processes when a session ends; None if it has no settings.
 
-    As systemd reads them: one main file, the administrator's before the vendor's, and over it the
-    files of the folders, in the order of their names.
+    This follows systemd: one main file, the administrator's before the vendor's. The files of the
+    folders override it, in the order of their names.
     """
     main = answers.text("/etc/systemd/logind.conf")
     if main is None:
@@ -95,12 +95,12 @@ def parse_kill_user_processes(answers: Answers) -> bool | None:
     for text in (main or "", *(parts[name].text for name in sorted(parts))):
         for found in re.finditer(r"^\s*KillUserProcesses\s*=\s*(\w+)", text, re.MULTILINE):
             decided = found[1].lower() in {"yes", "y", "true", "t", "on", "1"}
-    # systemd's own default is yes; every distribution that we know is built with no.
+    # systemd's default is yes; every known distribution is built with no.
     return bool(decided)
 
 
 def parse_nccl_conf(answers: Answers) -> tuple[tuple[str, str], ...]:
-    """Return what NCCL's own files set; the one at home wins."""
+    """Return the settings in NCCL's files; the one in the home folder wins."""
     settings: dict[str, str] = {}
     for key, answer in answers.by_key.items():
         if key.startswith("file:") and key.endswith("nccl.conf") and answer.good:

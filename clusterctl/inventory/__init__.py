@@ -1,4 +1,4 @@
-"""hosts.yaml and other dialects become a `Cluster`; errors carry file and line."""
+"""Reads hosts.yaml and hostfiles into a `Cluster`; errors name the file and the line."""
 
 from clusterctl.inventory.load import default_path, load
 from clusterctl.inventory.select import select

@@ -39,7 +39,7 @@ def build(document: Document, problems: Problems) -> Cluster:
     Raises:
         InventoryError: with every problem of the document.
     """
-    value = document.value
+    value, problems.lines = document.value, document.lines
     if not isinstance(value, dict):
         problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))
         hint = "an MPI hostfile is read under a name without .yaml"

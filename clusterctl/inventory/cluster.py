@@ -1,4 +1,4 @@
-"""The values that an inventory becomes: a cluster, its nodes, the job; everything resolved."""
+"""The values of an inventory: a cluster, its nodes, the job, with all defaults applied."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOST_AFTER = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ssh:
-    """How one node is reached; None means: as ssh_config says, else OpenSSH's own default."""
+    """How to reach one node; None: the value of ssh_config, else OpenSSH's default."""
 
     user: str | None = None
     port: int | None = None
     identity: str | None = None
     """Path of the private key on the controller, `~` expanded."""
     jump: str | None = None
-    """As ProxyJump takes it; `none` is a word that overrides ssh_config."""
+    """In the form of ProxyJump; `none` overrides ssh_config."""
     via: Via = "paramiko"
 
 
@@ -32,29 +32,29 @@ class Node:
     host: str
     """As written in the inventory (a range's member): how SSH reaches it and how we name it."""
     name: str
-    """Unique in the cluster and safe as a file name: the host, with `_PORT` where two share it."""
+    """Unique in the cluster and safe as a file name: the host, with `_PORT` if two share it."""
     ssh: Ssh
     gpus: int | None = None
-    """GPUs to use; None: what is found; 0: CPU processes."""
+    """GPUs to use; None: all that are found; 0: CPU processes."""
     gpus_limit: int | None = None
     """GPUs to use at most, by the command line; None: no limit."""
     procs: int | None = None
-    """Processes where gpus is 0 (default 1)."""
+    """Processes if gpus is 0 (default 1)."""
     python: str | None = None
     """The job's interpreter on this node; None: python3 of a non-interactive shell."""
     workdir: str | None = None
     address: str | None = None
     """Address on the data network; None: found."""
     state: str | None = None
-    """Where node state lives instead of /var/tmp/clusterctl-$UID."""
+    """The folder of node state, instead of /var/tmp/clusterctl-$UID."""
     local: bool = False
-    """This machine itself: no SSH needed, and `ssh` says nothing."""
+    """This machine itself, which needs no SSH; `ssh` has no values."""
     source: str = ""
-    """`file:line` it was written at."""
+    """`file:line` of its entry."""
 
     @property
     def gpus_wanted(self) -> int | None:
-        """GPUs that a run needs here; None: what is found, up to `gpus_limit`."""
+        """GPUs that a run needs here; None: all that are found, up to `gpus_limit`."""
         if self.gpus_limit == 0:
             return 0
         if self.gpus is None or self.gpus_limit is None:
@@ -64,56 +64,56 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """How a rank is asked to end: a signal, or a file made in workdir."""
+    """How to ask a rank to end: by a signal, or by a new file in workdir."""
 
     signal: str | None = "TERM"
     file: str | None = None
     grace: float = 60.0
     """Seconds until KILL."""
     failure_grace: float = 1.0
-    """Seconds for the other ranks once one has failed: they wait for it in vain."""
+    """Seconds for the other ranks once one has failed."""
     leftovers: float = 5.0
-    """Seconds for what ranks that ended well have left behind."""
+    """Seconds for processes that ranks leave behind after a good end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is launched; the command line overrides it."""
+    """What to launch; the command line overrides it."""
 
     launcher: LauncherName = "torchrun"
     launcher_args: tuple[str, ...] = ()
-    """Arguments of the launcher named by `args_for`; `args` are those in use."""
+    """Arguments of the launcher `args_for`; `args` are those in use."""
     args_for: LauncherName | None = None
     """The launcher that `launcher_args` were written for; None: `launcher`."""
     procs_per_node: int | None = None
-    """Ranks of every node, whatever its GPUs; None: one a GPU, or the node's `procs`."""
+    """Ranks of every node, regardless of its GPUs; None: one a GPU, or the node's `procs`."""
     command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     env_from: tuple[str, ...] = ()
     """Names read from the controller's environment at launch and resume; values never stored."""
     env_init: str | None = None
     needs: tuple[str, ...] = ()
-    """Paths; relative ones, as that of `checkpoints`, are meant from workdir."""
+    """Paths; relative ones start at workdir, as does that of `checkpoints`."""
     check: tuple[str, ...] = ()
     checkpoints: str | None = None
     resume_args: tuple[str, ...] = ()
     stop: Stop = Stop()
     start_timeout: float = START_TIMEOUT
-    """Seconds that the ranks have to join; the command line's, as the next two."""
+    """Seconds that the ranks have to join; only the command line sets this and the next two."""
     lost_after: float = LOST_AFTER
     """Seconds of silence after which a node is lost."""
     debug: bool = False
-    """Let NCCL and torch log what they can."""
+    """Let NCCL and torch log all that they can."""
 
     @property
     def args(self) -> tuple[str, ...]:
-        """Arguments of the launcher in use: those written for another one do not count."""
+        """Arguments of the launcher in use; none if they were written for another one."""
         return self.launcher_args if self.args_for in {None, self.launcher} else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """An inventory as everything behind it sees it."""
+    """An inventory with all defaults applied."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -127,11 +127,11 @@ class Cluster:
     job: Job = Job()
     file: str = ""
     fingerprint: str = field(default="", compare=False)
-    """Of that file, where it lies and who read it: equal ones are read alike on this machine."""
+    """Hash of that file, its path and its reader: if equal, the clusters are equal."""
     left_out: tuple[Node, ...] = ()
-    """Nodes of the inventory that are not meant now; they may share folders with those that are."""
+    """Nodes of the inventory that are not selected; they may share folders with those that are."""
     origins: tuple[tuple[str, str], ...] = ()
-    """Name of a value → its origin, for what the inventory does not give: `gpus` → `--gpus`."""
+    """Name of a value → its origin, if that is not the inventory: `gpus` → `--gpus`."""
 
     @property
     def master(self) -> Node:
@@ -139,7 +139,7 @@ class Cluster:
         return self.nodes[0]
 
     def origin(self, name: str, inventory: str) -> str:
-        """Return where a value comes from: a flag or variable, else `inventory`."""
+        """Return the origin of a value: a flag or variable, else `inventory`."""
         return dict(self.origins).get(name, inventory)
 
     def node(self, name: str) -> Node:

@@ -1,4 +1,4 @@
-"""Writes a cluster as a hosts.yaml that reads back as the same cluster."""
+"""Writes a cluster as a hosts.yaml, which reads back as the same cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dump(cluster: Cluster) -> str:
 
 
 def _written(values: Mapping[str, object]) -> dict[str, object]:
-    """Leave out what is not set."""
+    """Leave out values that are not set."""
     return {key: value for key, value in values.items() if value not in (None, [], {})}
 
 

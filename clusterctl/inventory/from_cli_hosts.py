@@ -1,4 +1,4 @@
-"""Hosts as words of a command line, `user@gpu[01-04]:2222`, become a cluster."""
+"""Makes a cluster of hosts on the command line, such as `user@gpu[01-04]:2222`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from clusterctl.inventory.problems import ArgumentProblems, Path
 
 
 def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
-    """Make a cluster of hosts as people give them to ssh.
+    """Return the cluster of hosts in the form that ssh takes.
 
     Raises:
-        InventoryError: a word is no host, or one is there twice; all of them are told.
+        InventoryError: with every word that is not a host, or is there twice.
     """
     nodes = [_entry(word) for word in words]
     lines: dict[Path, int] = {("nodes", at): at + 1 for at in range(len(nodes))}
     lines["cluster",] = 0
     document = Document(value={"cluster": name, "nodes": nodes}, lines=lines)
-    return build(document, ArgumentProblems("the command line", lines))
+    return build(document, ArgumentProblems("the command line"))
 
 
 def _entry(word: str) -> dict[str, object]:

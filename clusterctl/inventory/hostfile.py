@@ -1,8 +1,7 @@
-"""The hostfiles of MPI, DeepSpeed and Horovod: `host slots=8` or `host:8`, a line a host.
+"""Reads the hostfiles of MPI, DeepSpeed and Horovod: `host slots=8` or `host:8`, one host a line.
 
-`slots` are taken as GPUs. A user (`user@host` or `user=`) and a port (`port=`) are read; a key
-that means something else to another launcher is a problem, not skipped. The cluster gets the
-file's name.
+`slots` are GPUs. A user (`user@host` or `user=`) and a port (`port=`) are read. Any other key of
+another launcher is a problem; none is skipped. The cluster gets the file's name.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _NAME_LIMIT = 24
 
 
 def read_hostfile(text: str, problems: Problems) -> Document | None:
-    """Turn a hostfile into the document that a hosts.yaml of the same meaning gives.
+    """Return the document that a hosts.yaml with the same meaning has.
 
     Returns:
-        The document, or None where the file holds no host; what is wrong goes to `problems`.
+        The document, or None if the file has no host. Adds what is wrong to `problems`.
     """
     nodes: list[dict[str, object]] = []
     lines: dict[Path, int] = {}
@@ -47,7 +46,7 @@ def _node(words: list[str], number: int, problems: Problems) -> dict[str, object
     if login.user is not None:
         node["user"] = login.user
     if login.port is not None:
-        # What looks like a port is a count in every hostfile.
+        # In a hostfile, `host:8` has 8 slots.
         node["gpus"] = Plain(login.port)
     for setting in settings:
         key, sign, value = setting.partition("=")
@@ -66,6 +65,6 @@ def _node(words: list[str], number: int, problems: Problems) -> dict[str, object
 
 
 def _name(file: str) -> str:
-    """Make a cluster's name of the file's: /job/hostfile is `hostfile`, and so is /dev/fd/63."""
+    """Return a cluster name made of the file's; `hostfile` if that has no letters (/dev/fd/63)."""
     name = _UNFIT.sub("-", FilePath(file).stem.lower()).strip("-")[:_NAME_LIMIT]
     return name if re.search("[a-z]", name) else "hostfile"

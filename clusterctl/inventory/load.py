@@ -43,12 +43,12 @@ def load(path: Path) -> Cluster:
     from clusterctl.inventory.document import read_yaml  # noqa: PLC0415
     from clusterctl.inventory.hostfile import read_hostfile  # noqa: PLC0415
 
-    early = Problems(str(path))
+    problems = Problems(str(path))
     read = read_yaml if is_yaml(path, text) else read_hostfile
-    document = read(text, early)
+    document = read(text, problems)
     if document is None:
-        early.end(hint=None if text.strip() else f"clusterctl init --force -i {path}")
-    cluster = build(document, early.with_lines(document.lines))
+        problems.end(hint=None if text.strip() else f"clusterctl init --force -i {path}")
+    cluster = build(document, problems)
     return replace(cluster, fingerprint=_fingerprint(path, content))
 
 

@@ -1,4 +1,4 @@
-"""`user@host:port`, as people give it to ssh."""
+"""Splits `user@host:port`, the form that ssh takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PORTED = re.compile(r"(?P<host>[^:]*|\[[^\[\]]*:[^\[\]]*\]):(?P<port>[0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """The three parts; None for what is not said."""
+    """The three parts; None if one is absent."""
 
     user: str | None
     host: str
@@ -19,7 +19,7 @@ class Login:
 
 
 def split_login(text: str) -> Login:
-    """Take a login apart; any text is one, whatever its host is worth."""
+    """Split a login; the host may be any text."""
     user, at, host = text.rpartition("@")
     ported = _PORTED.fullmatch(host)
     return Login(

@@ -1,4 +1,4 @@
-"""The addresses of this machine: what stands in an inventory for "here, no SSH needed"."""
+"""The addresses of this machine: a host with one of them needs no SSH."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def own_addresses() -> frozenset[str]:
 def is_here(host: str, own: AbstractSet[str]) -> bool:
     """Tell whether a host, as written, is this machine.
 
-    Names other than localhost are not looked up: what they mean is ssh_config's and the
-    resolver's business, and one slow name server would hold up every command.
+    Names other than localhost are not looked up: ssh_config may map them to another host, and a
+    slow name server would delay every command.
     """
     if host.lower() in _NAMES:
         return True
@@ -37,7 +37,7 @@ def is_here(host: str, own: AbstractSet[str]) -> bool:
 
 
 def normal_address(text: str) -> str | None:
-    """Return an IP address in its one canonical form; None when the text is none."""
+    """Return an IP address in its canonical form; None if the text is not one."""
     try:
         return str(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
@@ -45,7 +45,7 @@ def normal_address(text: str) -> str | None:
 
 
 def own_user() -> str:
-    """Return who runs this program; the number where it has no name, as in many containers."""
+    """Return the user who runs this program; the UID if it has no name, as in many containers."""
     user = os.getuid()
     try:
         return pwd.getpwuid(user).pw_name

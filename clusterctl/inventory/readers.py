@@ -1,7 +1,7 @@
 """Functions that read the values of a hosts.yaml, one for each kind of field.
 
 A reader takes the value in the document: text, a list, a mapping, or None if the file has no
-value there. It returns the parsed value, or raises `Unwanted`, which says what it expected.
+value there. It returns the parsed value, or raises `InvalidValue`, which says what it expected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DAY = 86400
 T = TypeVar("T")
 
 
-class Unwanted(ValueError):  # noqa: N818  (named for what was written)
+class InvalidValue(ValueError):  # noqa: N818  (names the value)
     """A value that a field does not take."""
 
     def __init__(self, wanted: str, value: object = None, *, found: str | None = None) -> None:
@@ -50,11 +50,11 @@ def whole(low: int, high: int, what: str = "a whole number") -> Callable[[object
 
     def read(value: object) -> int:
         if not isinstance(value, str) or not _INTEGER.fullmatch(value):
-            raise Unwanted(wanted, value)
+            raise InvalidValue(wanted, value)
         if not isinstance(value, Plain):
-            raise Unwanted(f"{wanted}, without quotes", value)
+            raise InvalidValue(f"{wanted}, without quotes", value)
         if not low <= int(value) <= high:
-            raise Unwanted(wanted, value)
+            raise InvalidValue(wanted, value)
         return int(value)
 
     return read
@@ -65,7 +65,7 @@ def text(wanted: str, fits: Callable[[str], object]) -> Callable[[object], str]:
 
     def read(value: object) -> str:
         if not isinstance(value, str) or not fits(value):
-            raise Unwanted(wanted, value)
+            raise InvalidValue(wanted, value)
         return str(value)
 
     return read
@@ -78,7 +78,9 @@ def choice(*words: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in words:
             near = nearest(value, words) if isinstance(value, str) else None
-            raise Unwanted(f"{near} ({wanted})" if near not in (None, wanted) else wanted, value)
+            raise InvalidValue(
+                f"{near} ({wanted})" if near not in (None, wanted) else wanted, value
+            )
         return str(value)
 
     return read
@@ -89,7 +91,7 @@ def shape(kind: type[T], wanted: str) -> Callable[[object], T]:
 
     def read(value: object) -> T:
         if not isinstance(value, kind):
-            raise Unwanted(wanted, value)
+            raise InvalidValue(wanted, value)
         return value
 
     return read
@@ -120,21 +122,21 @@ def read_boolean(value: object) -> bool:
     """Read a truth value as YAML writes it."""
     word = value.lower() if isinstance(value, Plain) else ""
     if word not in _TRUE + _FALSE:
-        raise Unwanted("true or false", value)
+        raise InvalidValue("true or false", value)
     return word in _TRUE
 
 
 def read_seconds(value: object) -> float:
     """Read a time of at most a day."""
     if not isinstance(value, Plain) or not _NUMBER.fullmatch(value) or float(value) > _DAY:
-        raise Unwanted(f"seconds from 0 to {_DAY}", value)
+        raise InvalidValue(f"seconds from 0 to {_DAY}", value)
     return float(value)
 
 
 def read_host(value: object) -> tuple[str, ...]:
     """Read a name, an address or a range; return its hosts."""
     if not isinstance(value, str) or not value:
-        raise Unwanted("a host name, an address, or a range as gpu[01-04]", value)
+        raise InvalidValue("a host name, an address, or a range as gpu[01-04]", value)
     address = ip_literal(value)
     if address is not None:
         return (address,)
@@ -142,25 +144,27 @@ def read_host(value: object) -> tuple[str, ...]:
     if login.user is not None or login.port is not None:
         parts = (("user", login.user), ("host", login.host), ("port", login.port))
         words = ", ".join(printable(f"{key}: {part}") for key, part in parts if part)
-        raise Unwanted(f"each part by its own key ({words})", value)
+        raise InvalidValue(f"each part by its own key ({words})", value)
     hosts = _expanded(value)
     for host in hosts:
         found = value if hosts == (value,) else host
         if host.isdecimal():
-            raise Unwanted("a host name that is more than a number (--nodes 4 is a count)", found)
+            raise InvalidValue(
+                "a host name that is more than a number (--nodes 4 is a count)", found
+            )
         if not _HOST.fullmatch(host) and ip_literal(host) is None:
-            raise Unwanted("a host name of letters, digits, '.', '_' and '-'", found)
+            raise InvalidValue("a host name of letters, digits, '.', '_' and '-'", found)
     return hosts
 
 
 def read_addresses(value: object) -> tuple[str, ...]:
     """Read one address, or a range of them."""
     if not isinstance(value, str) or not value:
-        raise Unwanted("an IP address, or a range of them", value)
+        raise InvalidValue("an IP address, or a range of them", value)
     addresses = (value,) if ip_literal(value) else _expanded(value)
     for address in addresses:
         if ip_literal(address) is None:
-            raise Unwanted("an IP address on the data network", address)
+            raise InvalidValue("an IP address on the data network", address)
     return tuple(str(ipaddress.ip_address(address.strip("[]"))) for address in addresses)
 
 
@@ -168,7 +172,7 @@ def _expanded(value: str) -> tuple[str, ...]:
     try:
         return expand_hosts(value)
     except BadRange as error:
-        raise Unwanted(error.wanted, found=printable(error.found)) from error
+        raise InvalidValue(error.wanted, found=printable(error.found)) from error
 
 
 def ip_literal(value: str) -> str | None:
@@ -186,13 +190,13 @@ def read_subnet(value: object) -> str:
     """Read a network; for an address with host bits the error names its network."""
     wanted = "a network as 10.11.7.0/24"
     if not isinstance(value, str) or "/" not in value:
-        raise Unwanted(wanted, value)
+        raise InvalidValue(wanted, value)
     try:
         interface = ipaddress.ip_interface(value)
     except ValueError:
-        raise Unwanted(wanted, value) from None
+        raise InvalidValue(wanted, value) from None
     if interface.ip != interface.network.network_address:
-        raise Unwanted(str(interface.network), value)
+        raise InvalidValue(str(interface.network), value)
     return str(interface.network)
 
 
@@ -200,7 +204,7 @@ def read_path(value: object) -> str:
     """Read a path on the nodes; a relative one starts at workdir."""
     path = _read_node_path(value)
     if path.startswith("~"):
-        raise Unwanted("a path on the nodes without ~ (homes differ between nodes)", value)
+        raise InvalidValue("a path on the nodes without ~ (homes differ between nodes)", value)
     return path
 
 
@@ -209,7 +213,7 @@ def read_absolute(value: object) -> str:
     path = read_path(value)
     parts = path.split("/")
     if not path.startswith("/") or ".." in parts:
-        raise Unwanted("an absolute path on the nodes, without ..", value)
+        raise InvalidValue("an absolute path on the nodes, without ..", value)
     return "/" + "/".join(part for part in parts if part not in ("", "."))
 
 
@@ -217,7 +221,7 @@ def read_folder(value: object) -> str:
     """Read an absolute path that is not the root."""
     path = read_absolute(value)
     if path == "/":
-        raise Unwanted("a folder of the job's own", value)
+        raise InvalidValue("a folder of the job's own", value)
     return path
 
 
@@ -227,7 +231,7 @@ def read_interpreter(value: object) -> str:
     if "/" in path:
         return read_absolute(value)
     if path.split() != [path]:
-        raise Unwanted("one program, as /opt/venv/bin/python", value)
+        raise InvalidValue("one program, as /opt/venv/bin/python", value)
     return path
 
 
@@ -235,7 +239,7 @@ def read_inside(value: object) -> str:
     """Read a path that stays inside workdir."""
     path = read_path(value)
     if path.startswith("/") or ".." in path.split("/"):
-        raise Unwanted("a file name inside workdir", value)
+        raise InvalidValue("a file name inside workdir", value)
     return path
 
 
@@ -244,14 +248,14 @@ def read_local_path(value: object) -> str:
     try:
         return str(Path(_read_path_here(value)).expanduser())
     except RuntimeError:  # ~user of an unknown user
-        raise Unwanted("a path on this machine", value) from None
+        raise InvalidValue("a path on this machine", value) from None
 
 
 def read_word(value: object) -> str:
     """Read any text that a process can be given."""
     if not isinstance(value, str) or "\0" in value:
         found = 'nothing (write "" for an empty one)' if value is None else None
-        raise Unwanted("text", value, found=found)
+        raise InvalidValue("text", value, found=found)
     return str(value)
 
 
@@ -262,7 +266,7 @@ def read_words(value: object) -> list[object]:
             words = shlex.split(value)
         except ValueError:
             words = [value]
-        raise Unwanted(f"a list of words: [{', '.join(words)}]", value)
+        raise InvalidValue(f"a list of words: [{', '.join(words)}]", value)
     return _read_words(value)
 
 

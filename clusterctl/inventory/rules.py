@@ -1,4 +1,4 @@
-"""What must hold between the parts of an inventory, each of them right in itself."""
+"""Checks between the parts of an inventory that are valid by themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """One node and the entry that it comes from."""
+    """A node and its entry in the file."""
 
     path: Path
     section: NodeSection
@@ -45,7 +45,7 @@ def judge_nodes(
     *,
     same_machine: str | None,
 ) -> None:
-    """Note hosts written twice, two masters, and addresses that cannot be."""
+    """Report duplicate hosts, several masters, and addresses that conflict."""
     _judge_hosts(placed, problems, same_machine=same_machine)
     _judge_masters(placed, problems)
     _judge_addresses(placed, network, problems, same_machine=same_machine)
@@ -85,7 +85,7 @@ def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: 
 def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:
     masters = [one for one in placed if one.section.master]
     hosts = fold_hosts(one.node.host for one in masters)
-    # Told at each entry but the first, or at that one when it is a range.
+    # Reported at each entry but the first, or at that one if it is a range.
     for path in dict.fromkeys(one.path for one in masters[1:]):
         problems.add((*path, "master"), wanted="one master", found=hosts)
 
@@ -116,7 +116,7 @@ def _judge_addresses(
 
 
 def judge_job(job: JobSection, problems: Problems) -> None:
-    """Note what contradicts itself in the job, and warn of what looks like a secret."""
+    """Report contradictions in the job, and warn about values that look like secrets."""
     if job.stop.signal and job.stop.file:
         problems.add(("job", "stop"), wanted="signal or file", found="both")
     for at, name in enumerate(job.env_from):

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from clusterctl.inventory import fields
-from clusterctl.inventory.readers import Unwanted
+from clusterctl.inventory.readers import InvalidValue
 
 
 def _field(description: str, default: object = None) -> Any:  # noqa: ANN401  (as pydantic's)
@@ -25,7 +25,7 @@ class Section(BaseModel):
         """Refuse a key without a value, such as `port:` or `port: ~`."""
         if value is None:
             assert info.field_name is not None
-            raise Unwanted(cls.model_fields[info.field_name].description or "a value", None)
+            raise InvalidValue(cls.model_fields[info.field_name].description or "a value", None)
         return value
 
 

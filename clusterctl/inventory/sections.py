@@ -70,8 +70,8 @@ def _wanted_and_found(model: type[Section], detail: ErrorDetails) -> tuple[str, 
     *outer, last = map(str, detail["loc"])
     match detail["type"]:
         case "value_error":
-            unwanted = detail["ctx"]["error"]
-            return unwanted.wanted, unwanted.found
+            invalid = detail["ctx"]["error"]
+            return invalid.wanted, invalid.found
         case "missing":
             return model.model_fields[last].description or "a value", "nothing"
         case "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Picks nodes of a cluster: `--nodes` and `--exclude`, by name, range or count."""
+"""Selects nodes of a cluster for `--nodes` and `--exclude`: by name, range or count."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COUNT = re.compile("[0-9]{1,6}")
 
 
 def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = None) -> Cluster:
-    """Return the cluster with the nodes asked for, in their order of launch.
+    """Return the cluster with the selected nodes, in launch order.
 
-    The master stays the first; where it is left out, the next in order becomes the master.
+    The first of them is the master.
 
     Args:
         cluster: what to pick from.
@@ -50,12 +50,12 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
 
 
 def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
-    """Return the nodes that an expression of names and ranges names, in the cluster's order.
+    """Return the nodes that match an expression of names and ranges, in the cluster's order.
 
     Args:
         cluster: what to pick from.
         spec: `gpu[02-04],10.11.7.50`; a host of several entries names them all.
-        option: the flag that it comes from, for the message.
+        option: the flag, for the message.
 
     Raises:
         UsageError: the expression is malformed, or a name is unknown.
@@ -80,5 +80,5 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
 
 
 def _some(cluster: Cluster, option: str = "--nodes") -> str:
-    """Return what could be typed."""
+    """Return an example to type."""
     return f"{option} {cluster.nodes[0].name}"

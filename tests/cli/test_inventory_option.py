@@ -79,7 +79,7 @@ def test_every_verb_refuses_a_bad_inventory(
             " (first at hosts.yaml:2)"
         ),
         'hosts.yaml:3: workdri: wanted "workdir", found "workdri"',
-        "hint: clusterctl init -i new.yaml writes one that is right, to compare with",
+        "hint: clusterctl init -i new.yaml writes a valid one to compare with",
     ]
 
 

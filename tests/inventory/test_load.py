@@ -19,7 +19,7 @@ from clusterctl.errors import InventoryError
 from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.load import SIZE_LIMIT
-from clusterctl.inventory.problems import TOLD
+from clusterctl.inventory.problems import PROBLEM_LIMIT
 from clusterctl.wire import plain
 from tests.damage import damaged
 
@@ -179,8 +179,8 @@ def test_many_ranges_are_refused_before_they_are_spread(write: Write) -> None:
 
 def test_a_file_of_problems_is_told_up_to_a_hundred(write: Write) -> None:
     told = problems_of(write(f"cluster: lab\nnodes: [{'[], ' * 2000}]\n"))
-    assert len(told) == TOLD + 1
-    assert told[-1] == f"hosts.yaml: and {2000 - TOLD} more"
+    assert len(told) == PROBLEM_LIMIT + 1
+    assert told[-1] == f"hosts.yaml: and {2000 - PROBLEM_LIMIT} more"
 
 
 @pytest.mark.parametrize(
