@@ -1,6 +1,6 @@
-"""What a node may answer: anything else is named, and not taken for an answer.
+"""The schemas of what nodes answer; an answer that does not match becomes an error of its node.
 
-A node of another version, or one that is not ours any more, must not end a verb about all nodes.
+A node with another version, or with other software, must not end a verb about all nodes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ LOG_NAME = re.compile(r"events\.jsonl|launcher\.log|ranks/[0-9]{1,7}\.log")
 """The files that `tail` sends."""
 
 _DEEPEST = 16
-"""Values within values; more of them nobody prints."""
+"""The most levels of nested values."""
 _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number within limits; True and False are none."""
+    """A number within limits; True and False are not numbers."""
 
     low: float
     high: float
     whole: bool = True
 
     def takes(self, value: object) -> bool:
-        """Say whether a value is one; NaN is not."""
+        """Tell whether a value is one; NaN is not."""
         kinds = int if self.whole else int | float
         is_number = isinstance(value, kinds) and not isinstance(value, bool)
         return is_number and self.low <= value <= self.high  # type: ignore[operator]
@@ -42,26 +42,26 @@ class _Number:
 class _Maybe:
     """A value, null, or nothing at all."""
 
-    shape: Schema
+    schema: Schema
 
 
 @dataclass(frozen=True, slots=True)
 class _Each:
     """A list of values."""
 
-    shape: Schema
+    schema: Schema
     least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """An object whose keys may be any."""
+    """An object with any keys."""
 
-    shape: Schema
+    schema: Schema
 
 
 Schema: TypeAlias = type | _Number | _Maybe | _Each | _Table | Mapping[str, "Schema"]
-"""A kind of value; of an object the keys that are read, whatever else it has."""
+"""The kind of a value; of an object, the keys that are read. It may have others."""
 
 _WHOLE = _Number(-(10**100), 10**100)
 _COUNT = _Number(0, 1 << 53)
@@ -78,196 +78,136 @@ _OFFSET = _Number(-1e10, 1e10, whole=False)
 """Seconds between two clocks."""
 
 _TEXTS = _Each(str)
+_PROCESSES = _Each(dict)
 
-PART: Schema = {
-    "run": str,
-    "state": str,
-    "ranks": _Each(
-        {
-            "rank": _RANK,
-            "exit_code": _Maybe(_EXIT_CODE),
-            "signal": _Maybe(_SIGNAL),
-        }
+
+def _object(required: Mapping[str, Schema], /, **optional: Schema) -> Mapping[str, Schema]:
+    """Return the schema of an object; optional keys may be absent or null."""
+    return {**required, **{key: _Maybe(schema) for key, schema in optional.items()}}
+
+
+PART = _object(
+    {
+        "run": str,
+        "state": str,
+        "ranks": _Each(_object({"rank": _RANK}, exit_code=_EXIT_CODE, signal=_SIGNAL)),
+    },
+    rank0=_RANK,
+    world_size=_RANK,
+    began=_SECONDS,
+    name=str,
+    command=_TEXTS,
+    workdir=str,
+    master=_object({}, address=str, port=_PORT),
+    supervisor=dict,
+    end=_object({}, state=str, by=str, reason=str, time=_SECONDS, over=_SECONDS),
+    resumed=_object(
+        {"run": str, "checkpoint": str, "command": _TEXTS}, step=_WHOLE, tree=str, commit=str
     ),
-    "rank0": _Maybe(_RANK),
-    "world_size": _Maybe(_RANK),
-    "began": _Maybe(_SECONDS),
-    "name": _Maybe(str),
-    "command": _Maybe(_TEXTS),
-    "workdir": _Maybe(str),
-    "master": _Maybe({"address": _Maybe(str), "port": _Maybe(_PORT)}),
-    "supervisor": _Maybe(dict),
-    "end": _Maybe(
-        {
-            "state": _Maybe(str),
-            "by": _Maybe(str),
-            "reason": _Maybe(str),
-            "time": _Maybe(_SECONDS),
-            "over": _Maybe(_SECONDS),
-        }
-    ),
-    "resumed": _Maybe(
-        {
-            "run": str,
-            "checkpoint": str,
-            "step": _Maybe(_WHOLE),
-            "command": _TEXTS,
-            "tree": _Maybe(str),
-            "commit": _Maybe(str),
-        }
-    ),
-    "last": _Maybe({"rank": _Maybe(_RANK), "line": str, "age_s": _SECONDS}),
-}
+    last=_object({"line": str, "age_s": _SECONDS}, rank=_RANK),
+)
 """A NodeRun."""
 
-_EVENT: Schema = {
-    "kind": str,
-    "rank": _Maybe(_RANK),
-    "exit_code": _Maybe(_EXIT_CODE),
-    "signal": _Maybe(_SIGNAL),
-    "time": _Maybe(_SECONDS),
-    "since": _Maybe(_SECONDS),
-    "oom_kills": _Maybe(_COUNT),
-    "offset_s": _Maybe(_OFFSET),
-    "error_s": _Maybe(_SECONDS),
-}
-_LOG: Schema = {
-    "data": str,
-    "offset": _COUNT,
-    "rank": _Maybe(_RANK),
-    "time": _Maybe(_SECONDS),
-    "dropped": _Maybe(_Number(-(1 << 53), 1 << 53)),
-}
-_PROCESSES = _Maybe(_Each(dict))
-_PATHS = _Maybe(_TEXTS)
+_EVENT = _object(
+    {"kind": str},
+    rank=_RANK,
+    exit_code=_EXIT_CODE,
+    signal=_SIGNAL,
+    time=_SECONDS,
+    since=_SECONDS,
+    oom_kills=_COUNT,
+    offset_s=_OFFSET,
+    error_s=_SECONDS,
+)
+_LOG = _object(
+    {"data": str, "offset": _COUNT},
+    rank=_RANK,
+    time=_SECONDS,
+    dropped=_Number(-_COUNT.high, _COUNT.high),
+)
 
-ERROR: Schema = {
-    "kind": str,
-    "message": str,
-    "hint": _Maybe(str),
-    "holder": _Maybe(dict),
-}
+ERROR = _object({"kind": str, "message": str}, hint=str, holder=dict)
 STATUS: Schema = {"node": PART}
 RUNS: Schema = {"runs": _Each(PART)}
 STARTED: Schema = {"pid": _PID, "link_port": _PORT}
 PRUNED: Schema = {"kept": _Table(str)}
-STOPPED: Schema = {
-    "gone": _Maybe(bool),
-    "left": _PROCESSES,
-    "strangers": _PROCESSES,
-    "port_free": _Maybe(bool),
-    "port_holder": _Maybe(dict),
-    "gpu_free": _Maybe(bool),
-}
-_CANDIDATE: Schema = {
-    "name": str,
-    "path": str,
-    "complete": bool,
-    "why": str,
-    "hash": str,
-    "time": _SECONDS,
-    "format": str,
-    "step": _Maybe(_WHOLE),
-    "epoch": _Maybe(_WHOLE),
-    "date": _Maybe(_WHOLE),
-    "real": _PATHS,
-    "run": _Maybe(str),
-    "older": _Maybe(bool),
-    "files": _Maybe(_Table(str)),
-    "doubts": _PATHS,
-    "mixed": _Maybe(str),
-    "bytes": _Maybe(_COUNT),
-    "part": _Maybe(
+STOPPED = _object(
+    {},
+    gone=bool,
+    left=_PROCESSES,
+    strangers=_PROCESSES,
+    port_free=bool,
+    port_holder=dict,
+    gpu_free=bool,
+)
+_CANDIDATE = _object(
+    {
+        "name": str,
+        "path": str,
+        "complete": bool,
+        "why": str,
+        "hash": str,
+        "time": _SECONDS,
+        "format": str,
+    },
+    step=_WHOLE,
+    epoch=_WHOLE,
+    date=_WHOLE,
+    real=_TEXTS,
+    run=str,
+    older=bool,
+    files=_Table(str),
+    doubts=_TEXTS,
+    mixed=str,
+    bytes=_COUNT,
+    part=_object(
         {
             "ranks": _Each(_RANK, least=1),
-            "world_size": _Maybe(_RANK),
-            "supposed": _Maybe(_RANK),
             "metadata": bool,
             "steps": _Each(_WHOLE),
             "saved": _Each(_SECONDS, least=1),
-            "whole": _Maybe(bool),
-        }
+        },
+        world_size=_RANK,
+        supposed=_RANK,
+        whole=bool,
     ),
-}
-CHECKPOINTS: Schema = {"candidates": _Each(_CANDIDATE), "knows": _Maybe(bool)}
-ONE_CHECKPOINT: Schema = {"candidates": _Each(_CANDIDATE, least=1), "knows": _Maybe(bool)}
-TREE: Schema = {"equal": bool, "different": _PATHS}
-SEEN: Schema = {"seen": _TEXTS, "busy": _Maybe(dict)}
+)
+CHECKPOINTS = _object({"candidates": _Each(_CANDIDATE)}, knows=bool)
+ONE_CHECKPOINT = _object({"candidates": _Each(_CANDIDATE, least=1)}, knows=bool)
+TREE = _object({"equal": bool}, different=_TEXTS)
+SEEN = _object({"seen": _TEXTS}, busy=dict)
 ABORTED: Schema = {"aborted": bool}
-PLACED: Schema = {
-    "need": _COUNT,
-    "deleted": _COUNT,
-    "deleted_paths": _PATHS,
-    "set_aside": _TEXTS,
-    "equal": bool,
-    "different": _TEXTS,
-}
+PLACED = _object(
+    {"need": _COUNT, "deleted": _COUNT, "set_aside": _TEXTS, "equal": bool, "different": _TEXTS},
+    deleted_paths=_TEXTS,
+)
 PREPARED: Schema = {
-    "bound": _Each(
-        {
-            "key": str,
-            "address": str,
-            "port": _Maybe(_PORT),
-            "error": _Maybe(str),
-            "holder": _Maybe(str),
-        }
-    ),
-    "written": _Each({"path": str, "folder": _Maybe(str), "words": _Maybe(str)}),
+    "bound": _Each(_object({"key": str, "address": str}, port=_PORT, error=str, holder=str)),
+    "written": _Each(_object({"path": str}, folder=str, words=str)),
 }
-MET: Schema = {
-    "connected": _Each(
-        {
-            "target": str,
-            "key": str,
-            "address": str,
-            "port": _Maybe(_PORT),
-            "state": str,
-            "words": _Maybe(str),
-            "seconds": _Maybe(_SECONDS),
-            "source": _Maybe(str),
-            "seen_as": _Maybe(str),
-        }
-    ),
-    "seen": _Each(
-        {
-            "path": str,
-            "writer": str,
-            "seen": _Maybe(bool),
-            "delay_s": _Maybe(_SECONDS),
-            "words": _Maybe(str),
-        }
-    ),
-}
+_CONNECTED = _object(
+    {"target": str, "key": str, "address": str, "state": str},
+    port=_PORT,
+    words=str,
+    seconds=_SECONDS,
+    source=str,
+    seen_as=str,
+)
+_TOKEN_SEEN = _object({"path": str, "writer": str}, seen=bool, delay_s=_SECONDS, words=str)
+MET: Schema = {"connected": _Each(_CONNECTED), "seen": _Each(_TOKEN_SEEN)}
 LEFT: Schema = {"foreign": _TEXTS}
 TIME: Schema = {"time": _SECONDS}
 READ: Schema = {"read": _COUNT}
-RECORDED_PLAN: Schema = {
-    "world_size": _Maybe(_RANK),
-    "master_port": _Maybe(_PORT),
-    "nodes": _Maybe(
-        _Each(
-            {
-                "node": str,
-                "node_rank": _Maybe(_RANK),
-                "device": _Maybe(str),
-                "procs": _Maybe(_RANK),
-            }
-        )
-    ),
-}
-RECORDED_RESUME: Schema = {
-    "run": _Maybe(str),
-    "checkpoint": _Maybe(str),
-    "command": _Maybe(_TEXTS),
-    "step": _Maybe(_WHOLE),
-    "tree": _Maybe(str),
-    "commit": _Maybe(str),
-}
-RECORDED_END: Schema = {"state": _Maybe(str), "ended_by": _Maybe(str)}
+_RECORDED_NODE = _object({"node": str}, node_rank=_RANK, device=str, procs=_RANK)
+RECORDED_PLAN = _object({}, world_size=_RANK, master_port=_PORT, nodes=_Each(_RECORDED_NODE))
+RECORDED_RESUME = _object(
+    {}, run=str, checkpoint=str, command=_TEXTS, step=_WHOLE, tree=str, commit=str
+)
+RECORDED_END = _object({}, state=str, ended_by=str)
 
 
 def tail_schema_error(head: Mapping[str, object]) -> str:
-    """Say what is wrong with the head of an answer of `tail`; empty if nothing is."""
+    """Return what is wrong with the head of an answer of `tail`; empty if nothing is."""
     if "event" in head:
         return schema_error(head["event"], _EVENT, "event")
     if "data" in head:
@@ -278,7 +218,7 @@ def tail_schema_error(head: Mapping[str, object]) -> str:
 
 
 def _wrong_pieces(pieces: object) -> str:
-    """Say what is wrong with the pieces of logs in a message; a long log has thousands."""
+    """Return what is wrong with the pieces of logs in a message; a long log has thousands."""
     if not isinstance(pieces, list):
         return f"pieces is {reprlib.repr(pieces)}"[:_SHOWN]
     for piece in pieces:
@@ -300,39 +240,39 @@ def _wrong_pieces(pieces: object) -> str:
     return ""
 
 
-def schema_error(value: object, shape: Schema, where: str = "") -> str:
-    """Say what in a value is not of this shape, or would not print; empty if nothing is."""
-    return _misfit(value, shape, where) or _untame(value)
+def schema_error(value: object, schema: Schema, where: str = "") -> str:
+    """Return what in a value does not match a schema, or cannot be printed; empty if nothing."""
+    return _mismatch(value, schema, where) or _unprintable(value)
 
 
-def _misfit(value: object, shape: Schema, where: str) -> str:
-    if isinstance(shape, _Maybe):
-        return "" if value is None else _misfit(value, shape.shape, where)
-    if isinstance(shape, _Number):
-        fits = shape.takes(value)
-    elif isinstance(shape, type):
-        fits = isinstance(value, shape)
-    elif isinstance(shape, _Each):
-        fits = isinstance(value, list) and len(value) >= shape.least
+def _mismatch(value: object, schema: Schema, where: str) -> str:
+    if isinstance(schema, _Maybe):
+        return "" if value is None else _mismatch(value, schema.schema, where)
+    if isinstance(schema, _Number):
+        fits = schema.takes(value)
+    elif isinstance(schema, type):
+        fits = isinstance(value, schema)
+    elif isinstance(schema, _Each):
+        fits = isinstance(value, list) and len(value) >= schema.least
     else:
         fits = isinstance(value, dict)
     if not fits:
         return f"{where or 'it'} is {reprlib.repr(value)}"[:_SHOWN]
-    return next(filter(None, _misfits_within(value, shape, where)), "")
+    return next(filter(None, _mismatches_within(value, schema, where)), "")
 
 
-def _misfits_within(value: Any, shape: Schema, where: str) -> Iterator[str]:  # noqa: ANN401
+def _mismatches_within(value: Any, schema: Schema, where: str) -> Iterator[str]:  # noqa: ANN401
     of = f" of {where}" if where else ""
-    if isinstance(shape, _Each):
-        yield from (_misfit(one, shape.shape, f"one{of}") for one in value)
-    elif isinstance(shape, _Table):
-        yield from (_misfit(one, shape.shape, f"a value{of}") for one in value.values())
-    elif isinstance(shape, Mapping):
-        yield from (_misfit(value.get(key), one, f"{key}{of}") for key, one in shape.items())
+    if isinstance(schema, _Each):
+        yield from (_mismatch(one, schema.schema, f"one{of}") for one in value)
+    elif isinstance(schema, _Table):
+        yield from (_mismatch(one, schema.schema, f"a value{of}") for one in value.values())
+    elif isinstance(schema, Mapping):
+        yield from (_mismatch(value.get(key), one, f"{key}{of}") for key, one in schema.items())
 
 
-def _untame(value: object) -> str:
-    """Say why a value cannot be shown or written as JSON; its keys may be of any version."""
+def _unprintable(value: object) -> str:
+    """Return why a value cannot be shown or written as JSON; it may have keys of any version."""
     level: list[object] = [value]
     for _ in range(_DEEPEST):
         if any(isinstance(one, float) and not math.isfinite(one) for one in level):
