@@ -1,4 +1,4 @@
-"""Makes text of others safe to show."""
+"""Makes text of others safe to show: logs, servers' words, what a person wrote in a file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,52 @@ import re
 
 WORDS_LIMIT = 500
 
+_SEQUENCE = r"""
+    (?P<color> \x1b\[[0-9;:]*m )
+    | \x1b\[ [0-?]* [ -/]* (?:[@-~]|$)               # any other CSI: cursor, erase, modes
+    | \x1b\] [^\x07\x1b\x9c]* (?:\x07|\x1b\\|\x9c|$)  # OSC: titles, links, clipboard
+    | \x1b[P^_X] [^\x1b\x9c]* (?:\x1b\\|\x9c|$)       # DCS, PM, APC, SOS
+    | \x1b [ -/]* [0-~]?                             # two-character and lone escapes
+"""
+_SEQUENCES = re.compile(_SEQUENCE, re.VERBOSE)
+_CONTROLS = re.compile(
+    _SEQUENCE
+    + r"""
+    | [\x00-\x08\x0a-\x1f\x7f-\x9f]                  # C0 but tab, DEL, C1
+    | [\u200e\u200f\u202a-\u202e\u2066-\u2069]       # direction overrides
+    """,
+    re.VERBOSE,
+)
+_RESETS = re.compile(r"\x1b\[(?:0*)?m")
+
+
+def keep_colors(text: str) -> str:
+    """Strip the control sequences of a line except colors, and reset a color left on."""
+    if text.isprintable():
+        return text  # as nearly every line is, and quickly seen
+    clean = _CONTROLS.sub(lambda found: found["color"] or "", text)
+    last = clean.rfind("\x1b[")
+    if last >= 0 and not _RESETS.match(clean, last):
+        clean += "\x1b[0m"
+    return clean
+
+
+def strip_controls(text: str) -> str:
+    """Strip every control sequence of a line, colors too."""
+    return text if text.isprintable() else _CONTROLS.sub("", text)
+
+
+def escape_controls(text: str, limit: int) -> str:
+    """Show each character that is not printable as a backslash escape; cut at `limit` characters.
+
+    For short values, in which a stray character may be the mistake.
+    """
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
 
 def printable_words(words: str | bytes) -> str:
-    """Make a server's words printable: one line, no control sequence, of bounded length."""
+    """Return a server's words as one short line, without escape sequences."""
     text = words.decode("utf-8", "backslashreplace") if isinstance(words, bytes) else words
-    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)", "", text)
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    joined = "; ".join(lines)
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
-    return shown if len(shown) <= WORDS_LIMIT else shown[: WORDS_LIMIT - 1] + "…"
+    lines = (_SEQUENCES.sub("", line).strip() for line in re.split(r"[\r\n]+", text))
+    return escape_controls("; ".join(filter(None, lines)), WORDS_LIMIT)

@@ -21,28 +21,30 @@ ALLOWED: dict[str, set[str]] = {
     "wire": set(),
     "node": {"wire"},
     "facts": {"wire"},
-    "inventory": {"errors", "wire"},
+    "inventory": {"errors", "safe_text", "wire"},
     "network": {"facts", "inventory", "wire"},
     "checks": {"plan", "network", "facts", "inventory", "wire"},
     "plan": {"network", "facts", "inventory", "node", "wire", "errors"},
-    "logs": {"facts", "wire"},
+    "logs": {"facts", "safe_text", "wire"},
     "state_folder": set(),
     "transport": {"inventory", "wire", "errors", "safe_text", "node", "state_folder"},
     "sync": {"transport", "inventory", "wire", "errors", "safe_text", "node"},
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
         "checks", "plan", "logs", "transport",
-        "sync", "state_folder", "network", "facts", "inventory", "wire", "errors",
+        "sync", "state_folder", "network", "facts", "inventory", "wire", "errors", "safe_text",
     },
     "report": {
         "verbs", "checks", "plan", "logs", "network", "facts", "inventory", "wire", "errors",
+        "safe_text",
     },
     # Only when a value is printed: a program that prints none does not wait for rich.
     "api": {
-        "report", "verbs", "plan", "logs", "transport", "inventory", "errors",
+        "report", "verbs", "plan", "logs", "transport", "inventory", "errors", "safe_text",
     },
     "cli": {
         "api", "report", "verbs", "plan", "logs", "sandbox", "inventory", "errors", "wire",
+        "safe_text",
     },
 }  # fmt: skip
 """Room → rooms it may import. transport reads node's source files to send them;

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.errors import CouldNotTell, NodeError, NotEnded
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
-from clusterctl.logs.sanitize import printable
+from clusterctl.safe_text import keep_colors
 from clusterctl.verbs.events import Event, Notice, drive, map_events
 from clusterctl.verbs.runs.records import Records, RunRecord
 
@@ -53,7 +53,7 @@ class LogLine(NamedTuple):
     def __str__(self) -> str:
         """Return `[node:rank] text`, safe to print."""
         where = self.node if self.rank is None else f"{self.node}:{self.rank}"
-        return f"[{where}] {printable(self.text)}"
+        return f"[{where}] {keep_colors(self.text)}"
 
 
 class Run:

@@ -13,7 +13,7 @@ from clusterctl.cli.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.parser import EXIT_USAGE, VERBS, build_parser
 from clusterctl.cli.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
-from clusterctl.logs.sanitize import uncoloured
+from clusterctl.safe_text import strip_controls
 
 GARBAGE_THRESHOLD = 50_000
 """New objects until Python looks for cycles; by default it does so all the time while importing."""
@@ -47,7 +47,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         where = "" if record.levelno >= logging.WARNING else f"{record.name}: "
         lines = super().format(record).splitlines()
-        text = "\n".join(map(uncoloured, lines))
+        text = "\n".join(map(strip_controls, lines))
         return f"{record.levelname.lower()}: {where}{text}"
 
 
@@ -114,6 +114,6 @@ def say(error: ClusterError) -> None:
     if isinstance(error, InventoryError | Interrupted):
         word = ""  # `file:line:` first, where editors look for it; a wish is no error
     for line in str(error).splitlines():
-        sys.stderr.write(f"{word}{uncoloured(line)}\n")
+        sys.stderr.write(f"{word}{strip_controls(line)}\n")
     for line in (error.hint or "").splitlines():
-        sys.stderr.write(f"hint: {uncoloured(line)}\n")
+        sys.stderr.write(f"hint: {strip_controls(line)}\n")

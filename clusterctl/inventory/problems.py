@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, NoReturn
 
 from clusterctl.errors import InventoryError
+from clusterctl.safe_text import escape_controls
 
 Path = tuple[str | int, ...]
 """The place of a value in the document: keys, and positions in lists."""
@@ -105,8 +106,7 @@ def shown(value: object) -> str:
 
 def printable(text: str) -> str:
     """Return text that is safe and short enough for a terminal line."""
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return safe if len(safe) <= VALUE_LIMIT else safe[: VALUE_LIMIT - 1] + "…"
+    return escape_controls(text, VALUE_LIMIT)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

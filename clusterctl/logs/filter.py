@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from clusterctl.logs.entry import Entry, Piece
-from clusterctl.logs.sanitize import uncoloured
+from clusterctl.safe_text import strip_controls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +30,4 @@ class Filter:
         pattern = self.pattern
         if pattern is None:
             return entries
-        return [entry for entry in entries if pattern.search(uncoloured(entry.line.text))]
+        return [entry for entry in entries if pattern.search(strip_controls(entry.line.text))]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from clusterctl.logs.sanitize import uncoloured
+from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.events import Event, Level, Notice, Progress, drive
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _SHOWN_NAMES = 3
 
 def safe_line(text: object) -> str:
     """Return text as one line that is safe to print: no control sequences, no line breaks."""
-    return uncoloured(" ".join(str(text).split("\n")))
+    return strip_controls(" ".join(str(text).split("\n")))
 
 
 def safe_text(text: object, style: str = "") -> Text:

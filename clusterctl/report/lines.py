@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from clusterctl.logs.entry import Folded, Source
-from clusterctl.logs.sanitize import printable, uncoloured
+from clusterctl.safe_text import keep_colors, strip_controls
 from clusterctl.wire import SCHEMA
 
 _HOST_COLOURS = (36, 32, 35, 34, 33, 96, 92, 95, 94, 93)
@@ -45,7 +45,7 @@ class Prefixed(LinePrinter):
     def shape(self, line: Folded) -> str:
         """Return the line with its prefix, safe to print."""
         text = line.line.text
-        clean = uncoloured(text) if self._plain else printable(text)
+        clean = strip_controls(text) if self._plain else keep_colors(text)
         return f"{self.prefix(line)} {clean}\n"
 
     def prefix(self, line: Folded) -> str:
@@ -59,7 +59,7 @@ class Prefixed(LinePrinter):
         return known
 
     def _make_prefix(self, name: str) -> str:
-        label = f"[{uncoloured(name)}]"
+        label = f"[{strip_controls(name)}]"
         if not self._coloured:
             return label
         host = name.partition(":")[0]

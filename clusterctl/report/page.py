@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.logs.sanitize import uncoloured
 from clusterctl.report.check import details, gpus, headline, problems, summary, who
+from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.preflight.check import CheckResult
 
 _STYLE = """
@@ -116,10 +116,10 @@ def _value(name: str, text: str) -> str:
 
 
 def _html(text: str) -> str:
-    return escape(uncoloured(text))
+    return escape(strip_controls(text))
 
 
 def _cell(text: str) -> str:
     """Return text that cannot end its cell or start markup of its own."""
-    line = " ".join(uncoloured(text).split())
+    line = " ".join(strip_controls(text).split())
     return escape(line, quote=False).replace("|", "\\|").replace("`", "'")

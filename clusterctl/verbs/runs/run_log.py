@@ -16,7 +16,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import Chunk, LineSplitter
-from clusterctl.logs.sanitize import uncoloured
+from clusterctl.safe_text import strip_controls
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
@@ -305,7 +305,9 @@ class _LogFile:
     @property
     def last_lines(self) -> tuple[str, ...]:
         """The last lines, those of progress bars left out."""
-        return tuple(uncoloured(data.decode("utf-8", "backslashreplace")) for data in self._last)
+        return tuple(
+            strip_controls(data.decode("utf-8", "backslashreplace")) for data in self._last
+        )
 
     @property
     def unfinished(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.logs.sanitize import printable, uncoloured
+from clusterctl.safe_text import keep_colors, strip_controls
 
 HOSTILE = st.lists(
     st.sampled_from(
@@ -39,28 +39,28 @@ HOSTILE = st.lists(
     ],
 )
 def test_controls_go_and_colours_stay(raw: str, shown: str) -> None:
-    assert printable(raw) == shown
+    assert keep_colors(raw) == shown
 
 
 @given(HOSTILE)
 def test_no_escape_but_a_colour_gets_through(raw: str) -> None:
-    shown = printable(raw)
+    shown = keep_colors(raw)
     rest = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", rest)
-    assert printable(shown) == shown
+    assert keep_colors(shown) == shown
 
 
 def test_colours_can_be_stripped_too() -> None:
-    assert uncoloured("\x1b[1;31mred\x1b[0m") == "red"
+    assert strip_controls("\x1b[1;31mred\x1b[0m") == "red"
 
 
 @given(st.lists(st.sampled_from(["\x1b[", "\x1b]", "\x1bP", "0;", " ", "[31m", "x"])).map("".join))
 def test_what_a_terminal_takes_as_it_is_is_never_changed_again(raw: str) -> None:
-    shown = printable(raw)
-    assert printable(shown) == shown
-    assert uncoloured(shown) == uncoloured(uncoloured(raw))
+    shown = keep_colors(raw)
+    assert keep_colors(shown) == shown
+    assert strip_controls(shown) == strip_controls(strip_controls(raw))
 
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))))
 def test_text_without_controls_is_kept_to_the_letter(text: str) -> None:
-    assert printable(text) == text == uncoloured(text)
+    assert keep_colors(text) == text == strip_controls(text)
