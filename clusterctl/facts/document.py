@@ -23,5 +23,5 @@ def from_document(document: object) -> dict[str, NodeFacts]:
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("nodes"), list):
         raise DocumentError("wanted an object with a list `nodes`")
-    nodes = from_json(tuple[NodeFacts, ...], document["nodes"], "nodes")
+    nodes = from_json(tuple[NodeFacts, ...], document["nodes"], "nodes", finite=False)
     return {node.node: node for node in nodes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -16,8 +17,20 @@ class DocumentError(ValueError):
     """The JSON does not match the annotations; `str()` names the place."""
 
 
-def from_json(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (any annotation)
+def from_json(
+    wanted: Any,  # noqa: ANN401  (any annotation)
+    value: object,
+    where: str,
+    *,
+    finite: bool = True,
+) -> Any:  # noqa: ANN401
     """Build a value of the annotated type `wanted`; unknown keys of objects are ignored.
+
+    Args:
+        wanted: the type.
+        value: the JSON value.
+        where: its place, for the error.
+        finite: refuse infinite numbers and NaN.
 
     Raises:
         DocumentError: the value is of another type.
@@ -26,11 +39,14 @@ def from_json(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (
     if wanted is Any or (value is None and NoneType in inner):
         return value
     if origin in {Union, UnionType}:
-        return from_json(next(arm for arm in inner if arm is not NoneType), value, where)
+        arm = next(arm for arm in inner if arm is not NoneType)
+        return from_json(arm, value, where, finite=finite)
     if dataclasses.is_dataclass(wanted):
-        return _object(wanted, value, where)
+        return _object(wanted, value, where, finite=finite)
     if origin is tuple:
-        return _tuple(inner, value, where)
+        return _tuple(inner, value, where, finite=finite)
+    if wanted is float and not finite and isinstance(value, float) and not math.isfinite(value):
+        return value
     if wanted is float and type(value) is int and abs(value) < _LARGEST:
         return float(value)
     if origin is Literal:
@@ -46,7 +62,7 @@ def from_json(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (
     return value
 
 
-def _tuple(arms: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
+def _tuple(arms: tuple[Any, ...], value: object, where: str, *, finite: bool) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise DocumentError(f"{where}: wanted a list, found {value!r}")
     if arms[-1] is Ellipsis:
@@ -54,14 +70,14 @@ def _tuple(arms: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
     if len(arms) != len(value):
         raise DocumentError(f"{where}: wanted {len(arms)} values, found {len(value)}")
     pairs = enumerate(zip(arms, value, strict=True))
-    return tuple(from_json(arm, item, f"{where}[{i}]") for i, (arm, item) in pairs)
+    return tuple(from_json(arm, item, f"{where}[{i}]", finite=finite) for i, (arm, item) in pairs)
 
 
-def _object(wanted: Any, value: object, where: str) -> Any:  # noqa: ANN401  (a class)
+def _object(wanted: Any, value: object, where: str, *, finite: bool) -> Any:  # noqa: ANN401  (a class)
     if not isinstance(value, Mapping):
         raise DocumentError(f"{where}: wanted an object, found {value!r}")
     fields = {
-        name: from_json(hint, value[name], f"{where}.{name}")
+        name: from_json(hint, value[name], f"{where}.{name}", finite=finite)
         for name, hint in type_hints(wanted).items()
         if name in value
     }

@@ -1,1 +1,1 @@
-"""Pure: merge the ranks' logs, fold equal lines, find the first cause."""
+"""Merges the ranks' logs, folds equal lines and finds the first cause; does no I/O."""

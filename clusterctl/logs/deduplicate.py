@@ -1,4 +1,4 @@
-"""Equal lines that many ranks write at once, shown once; and progress bars, shown now and then."""
+"""Shows equal lines of many ranks once, and updates progress bars at most once a second."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from clusterctl.logs.entry import Entry, Folded, Source
 from clusterctl.logs.torchrun import TorchrunNoise
 
 WINDOW = 0.06
-"""Seconds that lines are collected before they are shown."""
+"""Seconds to collect lines before they are shown."""
 WINDOW_LINES = 4096
 """Lines collected at most."""
 ALIKE_WITHIN = 1.0
-"""Equal lines of different ranks are one when written within this many seconds."""
+"""Equal lines of different ranks are folded if written within this many seconds."""
 UPDATE_PERIOD = 1.0
-"""A progress bar that overwrites itself is shown at most this often, in seconds."""
+"""Seconds between two shown updates of a progress bar that overwrites itself."""
 
 
 class LineSink(Protocol):
-    """Decides what is shown of the lines that come, and when."""
+    """Decides which lines are shown, and when."""
 
     def add(self, entry: Entry, *, now: float) -> None:
         """Take the next entry; `now` is a monotonic clock's."""
 
     def ready(self, *, now: float) -> list[Folded]:
-        """Return what is to be shown now."""
+        """Return the lines to show now."""
 
     def flush(self, *, finished: bool = False) -> list[Folded]:
-        """Return all that was not shown yet; `finished`: the run has ended well, on every node."""
+        """Return all lines that are left; `finished`: the run succeeded on every node."""
 
 
 class PassThrough:
-    """Shows every line by itself, at once."""
+    """Shows every line at once, unfolded."""
 
     def __init__(self) -> None:
         self._lines: list[Folded] = []
@@ -44,12 +44,12 @@ class PassThrough:
         self._lines.append(Folded((entry.source,), entry.line, entry.time))
 
     def ready(self, *, now: float) -> list[Folded]:
-        """Return what came since."""
+        """Return the lines added since the last call."""
         del now
         return self.flush()
 
     def flush(self, *, finished: bool = False) -> list[Folded]:
-        """Return what came since."""
+        """Return the lines added since the last call."""
         del finished
         lines = self._lines
         self._lines = []
@@ -57,34 +57,34 @@ class PassThrough:
 
 
 class LastLines:
-    """Shows only the last lines, once all have come."""
+    """Shows only the last lines, at the end."""
 
-    def __init__(self, shower: LineSink, count: int) -> None:
-        """Show the last `count` of what `shower` would show."""
-        self._shower = shower
+    def __init__(self, sink: LineSink, count: int) -> None:
+        """Show the last `count` lines of those that `sink` returns."""
+        self._sink = sink
         self._lines: deque[Folded] = deque(maxlen=count)
 
     def add(self, entry: Entry, *, now: float) -> None:
         """Take the next entry."""
-        self._shower.add(entry, now=now)
+        self._sink.add(entry, now=now)
 
     def ready(self, *, now: float) -> list[Folded]:
         """Return nothing yet."""
-        self._lines.extend(self._shower.ready(now=now))
+        self._lines.extend(self._sink.ready(now=now))
         return []
 
     def flush(self, *, finished: bool = False) -> list[Folded]:
         """Return the last lines."""
-        self._lines.extend(self._shower.flush(finished=finished))
+        self._lines.extend(self._sink.flush(finished=finished))
         return list(self._lines)
 
 
 class LineDeduplicator:
-    """Folds equal lines of different ranks; the order of each rank's own lines is kept."""
+    """Folds equal lines of different ranks; the lines of each rank stay in order."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[list[Source], Entry]] = []
-        """Of each line to be shown who wrote it, and its first entry."""
+        """Each line of the window: its sources and its first entry."""
         self._places: dict[bytes, list[int]] = {}
         self._reached: dict[Source, int] = {}
         self._opened = 0.0
@@ -114,20 +114,20 @@ class LineDeduplicator:
         self._reached[entry.source] = index
 
     def ready(self, *, now: float) -> list[Folded]:
-        """Return the window's lines once it is over."""
+        """Return the lines of the window when it is over."""
         for entry in self._torchrun.overdue(now=now):
             self._add(entry, now)
         over = now - self._opened >= WINDOW or len(self._lines) >= WINDOW_LINES
         return self._window() if self._lines and over else []
 
     def flush(self, *, finished: bool = False) -> list[Folded]:
-        """Return all that was not shown yet."""
+        """Return all lines that are left."""
         for entry in self._torchrun.flush(finished=finished):
             self._add(entry, self._opened)
         return self._window()
 
     def _window(self) -> list[Folded]:
-        """Return the window's lines and begin a new one."""
+        """Return the lines of the window and begin a new one."""
         lines = self._lines
         self._lines = []
         self._places = {}
@@ -135,7 +135,7 @@ class LineDeduplicator:
         return [Folded(tuple(sources), first.line, first.time) for sources, first in lines]
 
     def _alike(self, entry: Entry) -> int | None:
-        """Find an equal line behind the last one that this source wrote or shares."""
+        """Return the index of an equal line after the source's last one; None if there is none."""
         places = self._places.get(entry.line.data, [])
         next_one = bisect.bisect_right(places, self._reached.get(entry.source, -1))
         if next_one == len(places):

@@ -1,4 +1,4 @@
-"""A line of a run, with where and when it came from; and the prefix it is shown with."""
+"""A log line with its source and time, and the prefix that it is shown with."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Source(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole lines of one source that came together."""
+    """Whole lines of one source that arrived together."""
 
     source: Source
     chunk: Chunk
     time: float
-    """Seconds since 1970 on the master's clock: when they were written, or else arrived."""
+    """Unix time on the master's clock when they were written, or else arrived."""
 
     def entries(self) -> list[Entry]:
-        """Cut it into its lines."""
+        """Return its lines."""
         source, chunk, time = self
         return [Entry(source, line, time) for line in chunk.lines()]
 
     def uncut(self) -> list[Entry]:
-        """Return it as if it were one line, for output that shows its bytes as they are."""
+        """Return it as one entry, for raw output."""
         begin, data = self.chunk
         return [Entry(self.source, Line(begin, self.chunk.end, data, ""), self.time)]
 
@@ -42,11 +42,11 @@ class Entry(NamedTuple):
     source: Source
     line: Line
     time: float
-    """Its piece's."""
+    """The time of its piece."""
 
 
 class Folded(NamedTuple):
-    """One line that several ranks wrote alike within one window."""
+    """One line that one or more ranks wrote within one window."""
 
     sources: tuple[Source, ...]
     line: Line
@@ -60,7 +60,7 @@ class Folded(NamedTuple):
 
 
 def label(sources: Iterable[Source]) -> str:
-    """Name the sources of a line shortly."""
+    """Return a short name for the sources of a line."""
     given = tuple(sources)
     nodes = sorted({source.node for source in given})
     where = nodes[0] if len(nodes) == 1 else "*"

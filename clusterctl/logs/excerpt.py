@@ -1,4 +1,4 @@
-"""Of the last lines that a failed rank printed, those that a person needs to see."""
+"""Selects the useful lines of the last ones that a failed rank printed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def without_noise(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def excerpt(lines: Sequence[str]) -> list[str]:
-    """Return the lines without that noise, and frames of libraries as one line together.
+    """Return the lines without torch's warnings; library frames become one line.
 
-    A traceback without a frame of the job's own keeps the last frame.
+    A traceback with library frames only keeps its last frame.
     """
     out: list[str] = []
     frames: list[list[str]] = []
@@ -44,7 +44,7 @@ def excerpt(lines: Sequence[str]) -> list[str]:
 
 
 def _is_of(line: str, frame: Sequence[str]) -> bool:
-    """Tell whether a line is the code or the carets below a frame's first line."""
+    """Tell whether a line is source code or carets below a frame's first line."""
     first = _FRAME.match(frame[0])
     assert first is not None
     start = (first["rank"] or "") + first["indent"] + " "
@@ -73,4 +73,4 @@ def _path(frame: Sequence[str]) -> str:
 
 
 def _skipped(count: int) -> list[str]:
-    return [f"  … {count} {'frame' if count == 1 else 'frames'} of libraries"] if count else []
+    return [f"  … {count} library {'frame' if count == 1 else 'frames'}"] if count else []

@@ -1,4 +1,4 @@
-"""Which lines a person wants to see."""
+"""The filter of log lines: ranks, time and pattern."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clusterctl.safe_text import strip_controls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What must hold of a line; None: anything."""
+    """The conditions on a line; None matches any line."""
 
     ranks: frozenset[int] | None = None
-    """Only these ranks; launchers are left out then."""
+    """Only these ranks, without launchers."""
     since: float | None = None
     """Only lines written at this time or later, seconds since 1970."""
     pattern: re.Pattern[str] | None = None
 
     def passes(self, piece: Piece) -> bool:
-        """Tell whether any line of a piece may be wanted, by who wrote it and when."""
+        """Tell whether the rank and time of a piece match."""
         if self.ranks is not None and piece.source.rank not in self.ranks:
             return False
         return self.since is None or piece.time >= self.since

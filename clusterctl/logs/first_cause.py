@@ -1,10 +1,9 @@
-"""Which end came first: of all that ended badly on all nodes, the one that brought the rest down.
+"""Finds the first cause: the earliest failure on any node that is not a consequence of another.
 
-Left out are ends that we ordered. Weak are echoes: ranks that ended because another had gone, or
-that the launcher ended with TERM after another. The earliest strong end is the cause; times of
-different nodes are compared on the master's clock and decide only where their errors do not
-overlap: what they cannot separate is named beside it. What a node told the others of its own end
-counts while its own events cannot be read.
+Ends that clusterctl ordered do not count. A secondary failure is a rank that failed because another
+one exited, or that the launcher stopped after another. It counts only if there is no other failure.
+Times are on the master's clock; ends within its error are named in `also`. If the events of a node
+cannot be read, the failure that it reported to the other nodes counts.
 """
 
 from __future__ import annotations
@@ -29,32 +28,32 @@ _OUT_OF_MEMORY = (
     " (fewer data workers, a smaller batch), or raise the memory limit of the container"
 )
 _NOT_OUT_OF_MEMORY = (
-    "someone on the node sent SIGKILL: the kernel's out-of-memory killer did not run"
+    "a user or program on the node sent SIGKILL; the kernel's out-of-memory killer did not run"
 )
-_OOM = "SIGKILL from outside is mostly the out-of-memory killer: `dmesg -T | tail` on the node"
-_TOLD = {
+_OOM = "probably the kernel's out-of-memory killer: dmesg -T | tail (on the node)"
+_OWN_KIND = {
     "rank": "rank-ended",
     "launcher": "launcher-ended",
     "supervisor": "supervisor-died",
     "lost": "peer-lost",
 }
-"""What ended a node's part, as it told the others → the event that it wrote of that itself."""
+"""Reason for the end of a node run, as its peers record it → the node's own event."""
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What one node can say about the end of a run."""
+    """What one node reports about the end of a run."""
 
     node: str
     events: Sequence[Mapping[str, Any]] = ()
     """Its events.jsonl."""
     last_lines: Mapping[int | None, Sequence[str]] = field(default_factory=dict)
-    """The end of each rank's log, and under None of the launcher's."""
+    """The last log lines of each rank; under None, those of the launcher."""
 
     @property
     def clock(self) -> tuple[float, float]:
-        """Seconds that this clock is ahead of the master's, and the error of that."""
+        """Seconds that this clock is ahead of the master's, and the error of this offset."""
         for event in reversed(self.events):
             if event.get("kind") == "clock":
                 return _number(event, "offset_s"), _number(event, "error_s")
@@ -63,7 +62,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstCause:
-    """Why a run ended badly."""
+    """Why a run failed."""
 
     node: str
     rank: int | None
@@ -71,7 +70,7 @@ class FirstCause:
     """On the master's clock."""
     kind: CauseKind
     exit_code: int | None
-    """The rank's own; None where a signal ended it or nobody knows."""
+    """The rank's own; None if a signal killed it or if it is unknown."""
     signal: int | None = None
     message: str
     remedy: str = ""
@@ -82,7 +81,7 @@ class FirstCause:
 
     @property
     def exit_status(self) -> int:
-        """What launch exits with: the rank's own code, 128+n for a signal."""
+        """The exit code of launch: the rank's own code, 128+n for a signal."""
         if self.signal is not None:
             return SIGNAL_BASE + self.signal
         return self.exit_code or FAILED
@@ -92,7 +91,7 @@ class FirstCause:
 class _End:
     cause: FirstCause
     error: float
-    echo: bool
+    secondary: bool
 
     def may_be_as_early_as(self, other: _End) -> bool:
         if self.cause.node == other.cause.node:
@@ -101,14 +100,12 @@ class _End:
 
 
 def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
-    """Return the earliest bad end that was neither ordered nor an echo; None: there was none."""
+    """Return the earliest failure that is no consequence of another; None if none failed."""
     known = tuple(reports)
     own = [end for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
-    told = [end for report in known for end in _told(report) if end.cause.node not in heard]
-    ends = own + told
-    strong = [end for end in ends if not end.echo]
-    candidates = strong or ends
+    ends = own + [end for r in known for end in _reported(r) if end.cause.node not in heard]
+    candidates = [end for end in ends if not end.secondary] or ends
     if not candidates:
         return None
     first = min(candidates, key=lambda end: end.cause.time)
@@ -129,15 +126,15 @@ def _ends(report: NodeReport) -> list[_End]:
         after_unknown = _ended_after_unknown(report.events, event)
         a_rank_failed |= cause.rank is not None and not after_unknown
         after_another = cause.signal == signal.SIGTERM and (bool(ends) or after_unknown)
-        echo = cause.kind != "node-lost" and (
+        secondary = cause.kind != "node-lost" and (
             known_errors.is_secondary(cause.lines) or after_another
         )
-        ends.append(_End(cause=cause, error=error, echo=echo))
+        ends.append(_End(cause=cause, error=error, secondary=secondary))
     return ends
 
 
 def _ended_after_unknown(events: Iterable[Mapping[str, Any]], end: Mapping[str, Any]) -> bool:
-    """Say if the launcher sent this rank SIGTERM as another had ended whose exit code is lost."""
+    """Tell whether the launcher sent SIGTERM because a rank with a lost exit code had ended."""
     if end.get("kind") != "rank-ended" or end.get("signal") != signal.SIGTERM:
         return False
     return any(
@@ -150,33 +147,33 @@ def _ended_after_unknown(events: Iterable[Mapping[str, Any]], end: Mapping[str, 
     )
 
 
-def _told(report: NodeReport) -> list[_End]:
-    """Return the ends that other nodes told this one of, on this one's clock."""
+def _reported(report: NodeReport) -> list[_End]:
+    """Return the failures that other nodes reported to this one, on this one's clock."""
     offset, error = report.clock
     ends: list[_End] = []
     for event in report.events:
-        kind = _TOLD.get(str(event.get("by")))
+        kind = _OWN_KIND.get(str(event.get("by")))
         peer, lost = event.get("peer"), event.get("lost")
         if event.get("kind") != "peer-bad-end" or not peer or not kind:
             continue
         if kind == "peer-lost" and not lost:
-            continue  # of an older version, which did not record that
-        told = {**event, "kind": kind, "peer": lost}
-        cause = _cause(NodeReport(node=str(peer)), told, offset)
+            continue  # an older version did not record it
+        reported = {**event, "kind": kind, "peer": lost}
+        cause = _cause(NodeReport(node=str(peer)), reported, offset)
         if cause is not None:
-            ends.append(_End(cause=cause, error=error, echo=False))
+            ends.append(_End(cause=cause, error=error, secondary=False))
     return ends
 
 
 def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> FirstCause | None:
-    """Turn one event into a cause, when it is a bad end that nobody ordered."""
+    """Return the cause that an event shows; None if it is no failure or was ordered."""
     kind = event.get("kind")
     if event.get("ordered"):
         return None
     time = _number(event, "time") - offset
     if kind == "peer-lost":
         lost = str(event.get("peer") or event.get("node") or "?")
-        words = str(event.get("message") or "nothing more was heard from it")
+        words = str(event.get("message") or "no further message from it")
         named = shlex.quote(lost)
         return FirstCause(
             node=lost,
@@ -184,8 +181,8 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
             time=_number(event, "since", "time") - offset,
             kind="node-lost",
             exit_code=None,
-            message=f"lost, as {report.node} saw it: {words}",
-            remedy=f"clusterctl check --nodes {named}; --exclude {named} goes on without it",
+            message=f"{report.node} lost the connection to it: {words}",
+            remedy=f"clusterctl check --nodes {named}; to run without it: --exclude {named}",
         )
     if kind == "supervisor-died":
         return FirstCause(
@@ -218,13 +215,13 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
 
 
 def _number(event: Mapping[str, Any], *names: str) -> float:
-    """Return the first of these that the event says; 0 where it says none."""
+    """Return the first of these fields that the event has; 0 if it has none."""
     return next((float(event[name]) for name in names if event.get(name) is not None), 0.0)
 
 
 def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
     if number:
-        how = f"was ended by {signal_name(number)}"
+        how = f"was killed by {signal_name(number)}"
     elif code in _COULD_NOT_START:
         how = f"exited with {code}: the command {_COULD_NOT_START[code]}"
     else:
@@ -237,7 +234,7 @@ def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
 
 
 def _remedy(number: int | None, lines: Sequence[str], oom_kills: int | None) -> str:
-    """Return what to do; `oom_kills`: how many processes the kernel ended for want of memory."""
+    """Return the remedy; `oom_kills`: number of processes that the kernel killed."""
     if number == signal.SIGKILL and oom_kills:
         return _OUT_OF_MEMORY
     known = known_errors.remedy_for(lines)

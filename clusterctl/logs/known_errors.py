@@ -1,4 +1,4 @@
-"""What the last lines of a rank say about why it ended: the telling line, an echo, a remedy."""
+"""Finds the cause of a failure in the last lines of a rank, and its remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from clusterctl.facts.interpreter import NAME_INTERPRETER
 
-_ECHOES = re.compile(
+_SECONDARY = re.compile(
     r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
     r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
     r"|\bnccl(?:remote|system)error\b|\bnccl communicator was aborted\b"
@@ -15,13 +15,13 @@ _ECHOES = re.compile(
     r"|\bdistnetworkerror\b(?!.*\bfailed to listen\b)"
     r"|\bdistbackenderror\b|\brendezvousconnectionerror\b"
     r"|\bfailed to recv, got 0 bytes\b|\btimed out waiting \d+ms for (?:recv|send)\b"
-    # Not device.cc: that an interface has no address is no echo.
+    # Not device.cc: an interface without an address is a cause of its own.
     r"|\bgloo/transport/tcp/(?!device\b)\w+\.cc\b",
     re.IGNORECASE,
 )
-"""What the other ranks print because one exited: never the first cause if there is another."""
+"""What ranks print because another one exited; never the first cause if there is another."""
 
-PORT_TAKEN = "launch with another --master-port, or without one: then a free one is chosen"
+PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"
 
 _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
@@ -30,7 +30,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b",
             "use a smaller batch per device with more gradient accumulation",
         ),
-        # Before "no space left": a full /dev/shm is reported with those words too.
+        # Before "no space left": a full /dev/shm gives that message, too.
         (
             (
                 r"\bunexpected bus error\b|^bus error\b|\binsufficient shared memory\b"
@@ -40,9 +40,9 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bno space left on device\b",
-            "make room on the node: df -h there shows the full filesystem",
+            "free space on the node: df -h shows the full filesystem",
         ),
-        (r"\bdisk quota exceeded\b", "make room or raise the quota: quota -s on the node"),
+        (r"\bdisk quota exceeded\b", "free space or raise the quota: quota -s (on the node)"),
         (r"\bno module named '?torch\b(?!_)", NAME_INTERPRETER),
         (
             r"\bmodulenotfounderror: no module named\b|\bimporterror:",
@@ -55,15 +55,15 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bcan't open file '.*\[errno 2\]",
-            "the script is not there: a job starts in `workdir:`, where `clusterctl sync` puts it",
+            "the script does not exist in `workdir:`: clusterctl sync copies it there",
         ),
         (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
-            "list the path under `needs:` in the inventory: check then finds it missing before",
+            "add the path to `needs:` in the inventory; then check finds it before a launch",
         ),
         (
             r"\bpermissionerror\b|\bpermission denied\b",
-            "the ssh user needs access to that path on the node",
+            "give the SSH user access to that path on the node",
         ),
         (
             r"\btoo many open files\b",
@@ -71,7 +71,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:",
-            "the GPU is faulty: leave the node out with --exclude",
+            "the GPU is faulty: exclude the node with --exclude",
         ),
         (
             r"\bnon-?finite(?:error|loss)?\b|\bloss is nan\b",
@@ -84,9 +84,9 @@ _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line of the last exception; empty if none was printed."""
-    spoken = (line.strip() for line in reversed(lines))
-    return next((line for line in spoken if _EXCEPTION.match(line)), "")
+    """Return the line of the last exception; empty if there is none."""
+    stripped = (line.strip() for line in reversed(lines))
+    return next((line for line in stripped if _EXCEPTION.match(line)), "")
 
 
 def last_line(lines: Sequence[str]) -> str:
@@ -94,19 +94,19 @@ def last_line(lines: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def telling_line(lines: Sequence[str]) -> str:
-    """Return the line that says most: the last exception's, else the last that is not empty."""
+def error_line(lines: Sequence[str]) -> str:
+    """Return the line of the last exception, else the last line that is not empty."""
     return exception_line(lines) or last_line(lines)
 
 
 def is_secondary(lines: Sequence[str]) -> bool:
-    """Tell whether a rank ended because another rank, or its node, had gone."""
-    return bool(_ECHOES.search(telling_line(lines)))
+    """Tell whether a rank failed because another rank or node did."""
+    return bool(_SECONDARY.search(error_line(lines)))
 
 
 def remedy_for(lines: Sequence[str]) -> str:
-    """Return what to do about a known message; empty for an unknown one."""
-    line = telling_line(lines)
+    """Return the remedy for a known error; empty for an unknown one."""
+    line = error_line(lines)
     for pattern, remedy in _REMEDIES:
         if pattern.search(line):
             return remedy

@@ -1,7 +1,7 @@
-r"""Bytes of a log file to lines, by byte offset: whatever the chunks, no line lost, cut or doubled.
+r"""Splits the bytes of a log file into lines by byte offset, for any chunks that arrive.
 
-A line ends at `\n`, `\r\n` or a lone `\r` (progress bars). What arrives is cut once, behind its
-last whole line; it becomes lines only where somebody needs lines, and text once a line is whole.
+A line ends at `\n`, `\r\n` or a lone `\r` (progress bars). Data is first cut after its last whole
+line. It is split into lines, and decoded, only when lines are needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from typing import Literal, NamedTuple
 
 LINE_LIMIT = 1024 * 1024
-"""A longer run of bytes without a line end is passed on in pieces."""
+"""Longer lines are returned in pieces."""
 
 Ending = Literal["\n", "\r\n", "\r", ""]
 
@@ -27,7 +27,7 @@ class Line(NamedTuple):
     begin: int
     """Byte offset of its first byte."""
     end: int
-    """Byte offset behind its line end: where reading goes on."""
+    """Byte offset after its line end, where reading continues."""
     data: bytes
     """Its bytes, without the line end."""
     ending: Ending
@@ -35,25 +35,25 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The bytes as text; what is not UTF-8 shows as backslash escapes."""
+        """The bytes as text; invalid UTF-8 becomes backslash escapes."""
         return self.data.decode("utf-8", "backslashreplace")
 
 
 class Chunk(NamedTuple):
-    """Whole lines of one file that came together, not yet cut into lines."""
+    """Whole lines of one file that arrived together, not yet split."""
 
     begin: int
     """Byte offset of its first byte."""
     data: bytes
-    """The lines with their ends; only a file's last line, or a part of a huge one, has none."""
+    """The lines with their ends; only a file's last line or a piece of a huge one has none."""
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
+        """The offset after its last byte."""
         return self.begin + len(self.data)
 
     def lines(self) -> list[Line]:
-        """Cut it into its lines."""
+        """Split it into lines."""
         if b"\r" in self.data:
             return [
                 Line(self.begin + found.start(), self.begin + found.end(), found[1], ending)
@@ -73,13 +73,13 @@ class Chunk(NamedTuple):
         return lines
 
     def without_first(self) -> Chunk:
-        """Return what follows its first line."""
+        """Return it without its first line."""
         first = _LINE.match(self.data)
         length = first.end() if first else 0
         return Chunk(self.begin + length, self.data[length:])
 
     def last(self, count: int) -> Chunk:
-        """Return at most so many of its last lines."""
+        """Return its last lines, at most `count`."""
         if b"\r" in self.data:
             lines = self.lines()[-count:]
             begin = lines[0].begin if lines else self.end
@@ -93,26 +93,26 @@ class Chunk(NamedTuple):
 
 
 class LineSplitter:
-    """Cuts the pieces of one file where lines end."""
+    """Splits the data of one file at line ends."""
 
     def __init__(self, offset: int = 0) -> None:
-        """Start at a byte offset, which must be where a line begins."""
+        """Start at a byte offset, which must be the start of a line."""
         self._begin = offset
         self._rest = b""
 
     @property
     def offset(self) -> int:
-        """Where to go on reading after a break: the first byte not yet passed on in a line."""
+        """Where to resume after a break: the first byte that is not yet in a returned line."""
         return self._begin
 
     @property
     def received(self) -> int:
-        """The offset behind the last byte that was fed."""
+        """The offset after the last byte that was fed."""
         return self._begin + len(self._rest)
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """Take the next bytes of the file; return the lines that are whole now."""
-        # Before these bytes no line ended, unless a `\r` that was their last is no half of `\r\n`.
+        """Add the next bytes of the file; return the lines that are now complete."""
+        # The kept bytes hold no line end, except perhaps a last `\r` that is no half of `\r\n`.
         searched = max(0, len(self._rest) - 1)
         if self._rest:
             data = self._rest + data
@@ -129,7 +129,7 @@ class LineSplitter:
         return chunks
 
     def finish(self) -> list[Chunk]:
-        """The file is over: return what is left without a line end, if anything."""
+        """Return the rest of the file, which has no line end."""
         left = Chunk(self._begin, self._rest)
         self._begin, self._rest = left.end, b""
         return [left] if left.data else []

@@ -1,4 +1,4 @@
-"""Lines of many nodes in the order of their times, held back no longer than asked."""
+"""Merges the lines of many nodes in order of time, with a limited delay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from clusterctl.logs.entry import Piece
 
 HELD_LIMIT = 32 * 1024 * 1024
-"""Bytes of lines held back at most; beyond, the oldest go on without waiting."""
+"""Most bytes of lines to hold back; beyond, the oldest lines are released early."""
 PIECE_BYTES = 1000
-"""What a piece takes in memory beside its own bytes."""
+"""Memory overhead of a piece, in bytes."""
 
 
 class _Held:
@@ -29,18 +29,18 @@ class _Held:
 class Merger:
     """Orders the pieces of several nodes by time; each node's own order is never changed.
 
-    What it does for a message costs the same for two nodes as for thousands.
+    The cost per message does not grow with the number of nodes.
     """
 
     def __init__(self, nodes: Iterable[str], *, patience: float) -> None:
-        """Wait for the slowest node, but let no line wait longer than `patience` seconds."""
+        """Wait for the slowest node, but delay no line longer than `patience` seconds."""
         self._last: dict[str, float] = {}
         self._slowest: list[tuple[float, str]] = []
         """A heap of the open nodes and their last times, which may be older than `_last`'s."""
         self._patience = patience
         self._heap: list[tuple[float, int, _Held]] = []
         self._arrivals: deque[_Held] = deque()
-        """In order of arrival; those that were shown are dropped when they come first."""
+        """In order of arrival; those already released are dropped when they are first."""
         self._bytes = 0
         self._numbers = itertools.count()
         for node in nodes:
@@ -53,10 +53,10 @@ class Merger:
             heapq.heappush(self._slowest, (float("-inf"), node))
 
     def add(self, piece: Piece, *, now: float) -> None:
-        """Take the next piece of a node; `now` is a monotonic clock's."""
+        """Add the next piece of a node; `now` is the time of a monotonic clock."""
         node = piece.source.node
         self.open(node)
-        # A node's own order wins over a clock that was set back.
+        # The node's own order counts, also if its clock was set back.
         time = self._last[node] = max(piece.time, self._last[node])
         held = _Held(now, piece)
         heapq.heappush(self._heap, (time, next(self._numbers), held))
@@ -64,13 +64,13 @@ class Merger:
         self._bytes += held.size
 
     def close(self, node: str) -> None:
-        """The node sends no more; nothing waits for it."""
+        """Expect no more lines of a node."""
         self._last.pop(node, None)
 
     def ready(self, *, now: float) -> Iterator[Piece]:
-        """Yield the pieces that no later one can come before, or that waited long enough.
+        """Yield the pieces that are in order for sure, or that waited long enough.
 
-        What is not asked for any more stays for the next time.
+        Pieces that the caller does not take stay for the next call.
         """
         low = self._low() if self._heap else 0.0
         while self._heap and (

@@ -1,15 +1,15 @@
-"""Sets of ranks as people write them: `0-3,7`."""
+"""Parses and prints sets of ranks such as `0-3,7`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 MOST = 1_000_000
-"""Ranks beyond this are a slip of the keys: nobody has so many."""
+"""Larger ranks are typing errors."""
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks in order, runs as `first-last`."""
+    """Return ranks in order, with ranges as `first-last`."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and spans[-1][1] == rank - 1:
@@ -20,13 +20,13 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as in a sentence: `rank 3`, `ranks 0-3`."""
+    """Return ranks for a sentence: `rank 3`, `ranks 0-3`."""
     folded = fold_ranks(ranks)
     return f"rank {folded}" if folded.isdecimal() else f"ranks {folded}"
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Read `0-3,7`.
+    """Parse ranks such as `0-3,7`.
 
     Raises:
         ValueError: it is not a list of ranks.
@@ -40,6 +40,6 @@ def parse_ranks(text: str) -> frozenset[int]:
         if end >= MOST:
             raise ValueError(f"expected ranks below {MOST}, found {part.strip()[:20]!r}")
         if end < begin:
-            raise ValueError(f"expected ranks in rising order, found {part.strip()!r}")
+            raise ValueError(f"expected ranks in ascending order, found {part.strip()!r}")
         ranks.update(range(begin, end + 1))
     return frozenset(ranks)

@@ -1,9 +1,8 @@
-"""What torchrun prints of itself and nobody needs to read, as one line each.
+"""Shortens torchrun's own noise in launcher logs to one line each.
 
-Of launchers' logs only: the traceback of an agent that was sent TERM or whose rank failed, torch's
-own frames on every node whenever a run fails; and the page about the exit barrier, if the run
-finished all the same: the agent that holds the store may exit before another one has left the
-barrier. Until the run's end is known that page is held back; after a bad end it is shown in full.
+The noise is the traceback of an agent that got SIGTERM or whose rank failed, and the page about the
+exit barrier if the run succeeded: one agent may exit before another one leaves the barrier. That
+page is held back until the end of the run is known. After a failure it is shown in full.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from dataclasses import dataclass, field
 from clusterctl.logs.entry import Entry, Source
 
 HARMLESS = (
-    b"torchrun: an agent left before the exit barrier was over: known and harmless, the job had"
-    b" finished (torch's traceback: logs --raw)"
+    b"torchrun: an agent left the exit barrier early: known and harmless, the job had finished"
+    b" (torch's traceback: logs --raw)"
 )
-TERMED = b"torchrun was sent SIG%s (its traceback: logs --raw)"
+TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
 
 BARRIER_SECONDS = 30.0
-"""How long the page about the exit barrier waits for the run's end; then it is shown."""
+"""How long the page about the exit barrier is held back."""
 TRACEBACK_SECONDS = 2.0
-"""How long a traceback waits for its last line."""
+"""How long a traceback is held back for its last line."""
 MOST_LINES = 400
 
 _BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
@@ -33,37 +32,37 @@ _GOES_ON = re.compile(
     rb"\s|$|Traceback \(|During handling of|The above exception|Exception raised from|frame #"
     rb"|[A-Za-z_][\w.]*(?:Error|Exception)\b"
 )
-"""A line of a traceback without a prefix: torch before 2.3 prints such."""
+"""A traceback line without a prefix, as torch before 2.3 prints it."""
 _NAMES = {b"15": b"TERM", b"2": b"INT", b"1": b"HUP", b"3": b"QUIT"}
 
 
 @dataclass(slots=True)
 class _Held:
-    """Lines of one launcher that wait."""
+    """Lines of one launcher that are held back."""
 
     until: float
     barrier: bool
     prefix: bytes = b""
     page: list[Entry] = field(default_factory=list)
     rest: list[Entry] = field(default_factory=list)
-    """What came behind the page, and waits with it to keep its order."""
+    """Lines after the page, held back to keep the order."""
 
     def belongs(self, data: bytes) -> bool:
-        """Tell whether a line is of the page about the exit barrier."""
+        """Tell whether a line belongs to the page about the exit barrier."""
         if self.rest:
             return False
         return data.startswith(self.prefix) if self.prefix else bool(_GOES_ON.match(data))
 
 
 class TorchrunNoise:
-    """Passes the lines of launchers on, all but that noise."""
+    """Passes launcher lines through, without the noise."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
         self._held: dict[Source, _Held] = {}
 
     def take(self, entry: Entry, *, now: float) -> list[Entry]:
-        """Take the next line of a launcher; return what is to be shown now."""
+        """Add the next line of a launcher; return the lines to show now."""
         data = entry.line.data
         held = self._held.get(entry.source)
         if held is None:
@@ -82,23 +81,23 @@ class TorchrunNoise:
         return [] if ongoing else self._end_of_traceback(entry.source, entry)
 
     def _end_of_traceback(self, source: Source, last: Entry) -> list[Entry]:
-        """Return a traceback by its last line: in full, unless it is one of torchrun's own."""
+        """Return a whole traceback; one line if it is torchrun's own."""
         page = self._release(source)
         termed = _TERMED.match(last.line.data)
         if termed is not None:
             return [_short(page, TERMED % _NAMES.get(termed[1], termed[1]))]
-        # The frames are torchrun's; what follows names the rank.
+        # The frames are torchrun's; the last line names the rank.
         return [last] if last.line.data.startswith(_RANK_FAILED) else page
 
     def overdue(self, *, now: float) -> list[Entry]:
-        """Return what has waited long enough."""
+        """Return the lines that were held back long enough."""
         if not self._held:
             return []
         late = [source for source, held in self._held.items() if held.until <= now]
         return [entry for source in late for entry in self._release(source)]
 
     def flush(self, *, finished: bool) -> list[Entry]:
-        """Return all that waits; `finished`: the run has ended well, on every node."""
+        """Return all lines held back; `finished`: the run succeeded on every node."""
         out: list[Entry] = []
         for held in self._held.values():
             if held.barrier and finished:
@@ -113,7 +112,7 @@ class TorchrunNoise:
 
 
 def _short(page: list[Entry], text: bytes) -> Entry:
-    """Return one line for a page."""
+    """Return one line instead of a page."""
     first = page[0]
     line = first.line._replace(end=page[-1].line.end, data=text, ending="\n")
     return first._replace(line=line)

@@ -1,1 +1,1 @@
-"""Pure: which address and interface each node will use, and what each library would pick."""
+"""Chooses the address and interface of each node, and simulates what each library would pick."""

@@ -1,4 +1,4 @@
-"""The addresses that a node could use, and why the others are not taken."""
+"""The addresses that a node could use, and why others are excluded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VIRTUAL = (
     "flannel*", "cali*", "cilium*", "lxc*", "kube-*", "weave*", "nodelocaldns*", "tailscale*",
     "zt*", "wg*", "tun*", "tap*", "ppp*", "dummy*", "ifb*", "sit*", "gre*", "teql*", "nomad*",
 )  # fmt: skip
-"""Names that container engines, tunnels and overlays give: reachable here, not from there."""
+"""Interface names of container engines, tunnels and overlays: not reachable from other nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,15 @@ class Candidate:
     subnet: str
     speed_mbps: int | None
     excluded: str = ""
-    """Why it is not taken; empty for usable."""
+    """Why it is not used; empty if it is usable."""
 
 
 def candidates(facts: NodeFacts, *, wanted: str | None = None) -> tuple[Candidate, ...]:
     """Return every address of the node, usable ones first, fastest first.
 
     Args:
-        facts: of the node.
-        wanted: an address or subnet that the person asked for; what lies in it is usable.
+        facts: the facts of the node.
+        wanted: an address or subnet of the inventory; any address in it is usable.
     """
     found = [
         Candidate(
@@ -55,9 +55,9 @@ def _excluded(interface: Interface, address: IPv4Address | IPv6Address, wanted: 
     if wanted is not None and address in ip_network(wanted, strict=False):
         return ""
     if interface.loopback or address.is_loopback:
-        return "loopback: reaches this machine only"
+        return "loopback: only reachable on this machine"
     if address.is_link_local:
-        return "link-local address: reaches one cable only"
+        return "link-local address: only reachable on one link"
     if any(fnmatch.fnmatchcase(interface.name, pattern) for pattern in VIRTUAL):
-        return "made by a container engine, tunnel or overlay"
+        return "interface of a container engine, tunnel or overlay"
     return ""

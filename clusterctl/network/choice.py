@@ -1,7 +1,7 @@
-"""Which address and interface each node will use, and why: by subnet and route, never by name.
+"""Chooses the address and interface of each node by subnet and route, never by name.
 
-The data network is the fastest subnet in which every node has an address. Where the nodes share
-none but route to each other, each uses the interface that its route to the master leaves by.
+The data network is the fastest subnet in which every node has an address. If there is none but the
+nodes route to each other, each node uses the interface of its route to the master.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AddressKind = Literal["subnet", "routed", "one machine", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNetwork:
-    """What one node uses of the network."""
+    """The address and interface that one node uses."""
 
     address: str
     interface: str
@@ -35,7 +35,7 @@ class NodeNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The data network of a run; nodes for which nothing was found are absent from `nodes`."""
+    """The data network of a run; nodes without a usable address are absent from `nodes`."""
 
     kind: AddressKind = "none"
     nodes: Mapping[str, NodeNetwork] = field(default_factory=dict)
@@ -47,11 +47,11 @@ class Network:
 
 
 def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
-    """Choose for the nodes that answered; the checks say what is wrong with the choice.
+    """Choose for the nodes that answered; the checks judge the choice.
 
     Args:
-        cluster: the inventory; its subnet, addresses and port win.
-        facts: by node name.
+        cluster: the inventory; its subnet, addresses and port have priority.
+        facts: the facts of each node, by name.
     """
     nodes = [
         node
@@ -92,7 +92,7 @@ def shared_subnets(
     nodes: list[Node], found: Mapping[str, tuple[Candidate, ...]]
 ) -> dict[str, int | None]:
     """Return the subnets in which every node has a usable address, with their slowest speed."""
-    # Of two addresses in one subnet the faster one is used, which comes first.
+    # Of two addresses in one subnet the first one is used, which is the faster.
     usable = [
         {c.subnet: c.speed_mbps for c in reversed(found[node.name]) if not c.excluded}
         for node in nodes
@@ -140,25 +140,25 @@ def _decide(
 def _of_the_most(
     nodes: list[Node], found: Mapping[str, tuple[Candidate, ...]]
 ) -> tuple[AddressKind, str, str]:
-    """Return the subnet of the most nodes: the others are said to be outside."""
+    """Return the subnet that most nodes share; the checks report the others."""
     counted = Counter(
         c for name in found for c in {x.subnet for x in found[name] if not x.excluded}
     )
     most, count = counted.most_common(1)[0] if counted else ("", 0)
     if count > 1:
         return "subnet", most, f"{count} of {len(nodes)} nodes share it"
-    why = "no subnet is common to all nodes" if nodes else "no node has said which it is in"
+    why = "no subnet is common to all nodes" if nodes else "the addresses of all nodes are unknown"
     return "none", "", why
 
 
 def _is_twice(subnet: str, found: Mapping[str, tuple[Candidate, ...]]) -> bool:
-    """Whether two nodes have one address there: some engine's bridge, the same on every node."""
+    """Tell whether two nodes have the same address there, as on a container engine's bridge."""
     own = [next((c.address for c in one if c.subnet == subnet), "") for one in found.values()]
     return len(set(own)) < len(own)
 
 
 def _rank(subnet: str, speed: int | None, hosts: list[str]) -> tuple[int, int, int, str]:
-    """Order subnets: fastest, IPv4, the one in which the nodes answer to SSH, then by number."""
+    """Return a sort key: fastest first, then IPv4, then the subnet of the SSH addresses."""
     network = ip_network(subnet)
     inside = all(ip_address(host) in network for host in hosts) if hosts else False
     return (-(speed or 0), network.version, 0 if inside else 1, subnet)
@@ -167,7 +167,7 @@ def _rank(subnet: str, speed: int | None, hosts: list[str]) -> tuple[int, int, i
 def _pick(
     node: Node, found: tuple[Candidate, ...], kind: AddressKind, subnet: str
 ) -> tuple[Candidate | None, str]:
-    """Return the node's candidate, and the reason where it is the node's own."""
+    """Return the node's candidate, and the reason if it differs from the other nodes'."""
     usable = [c for c in found if not c.excluded]
     if node.address:
         wanted = ip_address(node.address)
@@ -175,7 +175,7 @@ def _pick(
         return own, "set in the inventory"
     if kind in {"subnet", "one machine"}:
         within = ip_network(subnet)
-        # On one machine its loopback is meant, which no other node could use.
+        # On one machine the loopback addresses are usable, too.
         eligible = found if kind == "one machine" else usable
         return next((c for c in eligible if ip_address(c.address) in within), None), ""
     return None, ""
@@ -186,9 +186,9 @@ def _toward_master(
     facts: Mapping[str, NodeFacts],
     found: Mapping[str, tuple[Candidate, ...]],
 ) -> dict[str, Candidate]:
-    """Return the candidate by which each node's packets to the master leave, the master's to them.
+    """Return, for each node, the candidate that its packets to the master leave from.
 
-    Nothing where the master has no way to some node: then it has none back either.
+    Empty if the master has no route to some node: then that node has none to the master either.
     """
     usable = {name: [c for c in one if not c.excluded] for name, one in found.items()}
     master = cluster.master.name
@@ -209,7 +209,7 @@ def _toward_master(
 
 
 def _leaving(own: list[Candidate], facts: NodeFacts, target: Candidate) -> Candidate | None:
-    """Return the first of a node's candidates by whose interface it sends to an address."""
+    """Return the first candidate whose interface the route to the target uses."""
     route = route_to(facts.routes or (), target.address)
     version = ip_address(target.address).version
     return next(
@@ -225,13 +225,13 @@ def _leaving(own: list[Candidate], facts: NodeFacts, target: Candidate) -> Candi
 
 
 def _one_machine(nodes: list[Node], facts: Mapping[str, NodeFacts]) -> bool:
-    """All nodes are one machine and one network namespace, as in the loopback sandbox."""
+    """Tell whether all nodes are one machine and network namespace, as in the loopback sandbox."""
     homes = {(facts[n.name].boot_id, facts[n.name].netns) for n in nodes}
     return len(homes) == 1 and None not in next(iter(homes))
 
 
 def _host_addresses(nodes: list[Node]) -> list[str]:
-    """Return the inventory's hosts, where every one is written as an address."""
+    """Return the inventory's hosts if all are addresses; else nothing."""
     hosts = []
     for node in nodes:
         try:
@@ -242,5 +242,5 @@ def _host_addresses(nodes: list[Node]) -> list[str]:
 
 
 def _wanted_subnet(cluster: Cluster, node: Node) -> str | None:
-    """Return what the inventory says, as a network: it lifts the exclusions by name."""
+    """Return the address or subnet of the inventory; no address in it is excluded by name."""
     return node.address or cluster.subnet

@@ -1,7 +1,7 @@
 """The variables that make each library use the chosen network, each in its own syntax.
 
-One string is not valid for all three: NCCL takes `=eth0` for "this very name" and plain names as
-prefixes; Gloo aborts on `=eth0`; TensorPipe takes exact names and else falls back to loopback.
+No string suits all three. NCCL reads `=eth0` as an exact name, and plain names as prefixes. Gloo
+aborts on `=eth0`. TensorPipe takes exact names, else it falls back to loopback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clusterctl.network.choice import NodeNetwork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkVariable:
-    """One variable of a node's ranks, and where its value came from."""
+    """One variable of a node's ranks, and why it has its value."""
 
     name: str
     value: str
@@ -22,7 +22,7 @@ class NetworkVariable:
 
 
 def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[NetworkVariable, ...]:
-    """Return what to set on this node; what the job sets itself is stronger."""
+    """Return the variables to set on this node; the job's own have priority."""
     interface = network.interface
     why = f"{network.address} on {network.subnet}: {network.why}"
     wanted = [

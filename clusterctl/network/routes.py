@@ -1,4 +1,4 @@
-"""Which way a node's packets to an address leave."""
+"""Finds the route of a node's packets to an address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterctl.facts.nodefacts import Route
 
 
 def route_to(routes: Iterable[Route], address: str) -> Route | None:
-    """Return the route that the kernel takes: the longest prefix, then the least metric."""
+    """Return the route that the kernel takes: the longest prefix, then the lowest metric."""
     target = ip_address(address)
     best: tuple[int, int] | None = None
     chosen = None

@@ -1,8 +1,8 @@
-"""What NCCL, Gloo and TensorPipe would make of a value of their interface variable on a node.
+"""Simulates which interface NCCL, Gloo and TensorPipe pick for a value of their variable.
 
-NCCL's rules are those of its `findInterfaces` (2.30): a leading `^` excludes, an `=` after it
-wants whole names, both for the whole list; nothing is trimmed; a value of one character is as
-good as none; a token ends at `:`. Only running interfaces with an address count.
+NCCL's rules are those of its `findInterfaces` (2.30). A leading `^` excludes and a following `=`
+matches whole names, both for the whole list. Nothing is trimmed; a value of one character is
+ignored; a token ends at `:`. Only running interfaces with an address count.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ipaddress import ip_interface
 from clusterctl.facts.nodefacts import Interface
 
 MAX_INTERFACES = 16
-"""NCCL takes no more."""
+"""NCCL uses no more."""
 
 _AUTOMATIC = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
-"""What NCCL tries in turn when nothing is set; `br-*`, `veth*`, `tailscale0` are not excluded."""
+"""What NCCL tries in turn if nothing is set; it does not exclude `br-*` or `veth*`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """What a library takes: the first is the one that ranks find each other by."""
+    """The interfaces that a library uses; ranks find each other by the first."""
 
     interfaces: tuple[str, ...] = ()
     problem: str = ""
-    """Why the library aborts or takes something unwanted."""
+    """Why the library aborts or picks an unwanted interface."""
 
 
 def nccl_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
@@ -44,24 +44,26 @@ def nccl_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
 
 
 def gloo_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
-    """Return Gloo's choice: whole names only, and it aborts on anything else."""
+    """Return Gloo's choice: it needs whole names and aborts on anything else."""
     names = {i.name for i in interfaces if i.running is not False and i.addresses}
     tokens = value.split(",")
     for token in tokens:
         if token not in names:
-            return Pick(problem=f"Gloo aborts: it takes whole names, and there is no {token!r}")
+            return Pick(
+                problem=f"Gloo aborts: it needs whole names, and no interface is called {token!r}"
+            )
     return Pick(interfaces=tuple(tokens))
 
 
 def tensorpipe_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
-    """Return TensorPipe's choice: one whole name, else it falls back to loopback in silence."""
+    """Return TensorPipe's choice: one whole name, else it silently falls back to loopback."""
     if value in {i.name for i in interfaces if i.running is not False and i.addresses}:
         return Pick(interfaces=(value,))
-    return Pick(problem=f"TensorPipe falls back to 127.0.0.1: there is no {value!r}")
+    return Pick(problem=f"TensorPipe falls back to 127.0.0.1: no interface is called {value!r}")
 
 
 def surprises(value: str, interfaces: Iterable[Interface]) -> tuple[str, ...]:
-    """Return the names that a token of NCCL's list takes beside the one it names, as a prefix."""
+    """Return the interfaces that a token of NCCL's list matches as a prefix only."""
     if value.startswith(("^", "=")) or len(value) < 2:  # noqa: PLR2004  (ignored by NCCL)
         return ()
     names = [i.name for i in interfaces if _addressed(i)]
@@ -89,12 +91,12 @@ def _why_none(value: str) -> str:
     if " " in value:
         return "NCCL does not trim spaces"
     if any(token.startswith(("^", "=")) for token in value.lstrip("^=").split(",")):
-        return "`^` and `=` stand once, before the whole list"
+        return "write `^` and `=` once, before the whole list"
     return "no running interface of this node matches"
 
 
 def _addressed(interface: Interface) -> bool:
-    """It has an address that NCCL takes: any of IPv4, of IPv6 all but ::1."""
+    """Tell whether it has an address that NCCL uses: any IPv4, or IPv6 other than ::1."""
     return any(
         parsed.version == 4 or not parsed.is_loopback  # noqa: PLR2004  (the Internet Protocol's)
         for parsed in map(ip_interface, interface.addresses)

@@ -1,4 +1,4 @@
-"""The identity of one run's supervisors: a certificate that is pinned, and a token."""
+"""The certificate and token by which the supervisors of one run trust each other."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 VALID = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
-"""For ever: it is trusted by its bytes for one run, and a node's clock may be years off."""
+"""Practically unlimited: supervisors pin the certificate, and a node's clock may be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the supervisors of one run know each other by; only the certificate may be stored."""
+    """The credentials of one run's supervisors; only the certificate may be stored."""
 
     certificate: str
-    """PEM; every supervisor trusts this one and no other."""
+    """PEM; the only certificate that the supervisors trust."""
     key: str = field(repr=False)
-    """PEM; for the master's supervisor alone."""
+    """PEM; only for the master's supervisor."""
     token: str = field(repr=False)
-    """What every supervisor of the run shows to the master's."""
+    """Each supervisor sends it to the master's supervisor."""
 
 
 def make_identity(run: str) -> Identity:
-    """Make the identity of a new run."""
+    """Create the credentials of a new run."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, run)])
     certificate = (

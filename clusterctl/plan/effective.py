@@ -1,6 +1,6 @@
-"""Lays the command line over the inventory, once: everything behind sees the cluster that results.
+"""Applies the command line to the inventory, once.
 
-What is checked, planned, recorded and later resumed is this one value.
+clusterctl checks, plans, records and later resumes the resulting `Cluster`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from clusterctl.plan.options import SETTINGS, Options
 
 
 def effective(cluster: Cluster, options: Options) -> Cluster:
-    """Return the cluster as it is to be launched.
+    """Return the cluster to launch.
 
-    The same options laid over the result again change nothing.
+    Applying the same options again changes nothing.
 
     Raises:
-        UsageError: the launcher is unknown, or cannot do what the options ask.
+        UsageError: the launcher is unknown, or does not support an option.
     """
     return replace(
         cluster,
@@ -53,9 +53,9 @@ def _job(job: Job, options: Options) -> Job:
 
 
 def _relaunched(job: Job, options: Options) -> Job:
-    """Return the job under the launcher asked for; arguments for another one are kept, unused.
+    """Return the job with the launcher of the options.
 
-    A later resume may ask for that other one again.
+    Arguments for another launcher are kept: a later resume may use that one again.
     """
     name = options.launcher or job.launcher
     job = replace(job, launcher=name, args_for=job.args_for or job.launcher)
@@ -69,7 +69,7 @@ def _relaunched(job: Job, options: Options) -> Job:
         return replace(job, launcher_args=args, args_for=None)
     if options.max_restarts:
         raise UsageError(
-            f"--max-restarts: launcher {name} does not restart ranks by itself",
+            f"--max-restarts: the launcher {name} does not restart ranks",
             hint="clusterctl launch --launcher torchrun --max-restarts N",
         )
     return job

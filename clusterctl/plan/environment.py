@@ -1,4 +1,4 @@
-"""The environment of a node's ranks, put together with the origin of each value."""
+"""Composes the environment of a node's ranks, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def compose_environment(
     facts: NodeFacts,
     launcher: tuple[tuple[str, str | None], ...],
 ) -> tuple[Variable, ...]:
-    """Return a node's variables: of each name the strongest, weak ones first.
+    """Return a node's variables in order of strength; of equal names, the strongest.
 
     Args:
         run: the run's id.
         node: the node's name.
-        folder: of the run's part on the node.
+        folder: the run's folder on the node.
         count: the ranks of the node, and their GPUs.
-        cluster: as it is to be launched.
-        network: what the node uses.
-        facts: of the node.
-        launcher: what the launcher needs the ranks to have.
+        cluster: the cluster to launch.
+        network: the node's address and interface.
+        facts: the facts of the node.
+        launcher: the variables that the launcher sets for the ranks.
     """
     job = cluster.job
     found = [
-        _built_in("PYTHONUNBUFFERED", "1", "a line is in the log when it is printed"),
+        _built_in("PYTHONUNBUFFERED", "1", "log lines appear at once"),
         *_threads(count.procs),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
@@ -53,10 +53,10 @@ def compose_environment(
             _chosen(variable.name, variable.value, variable.why)
             for variable in network_environment(network, facts)
         ),
-        *_asked_for(cluster, folder),
-        *(_asked(name, None, "env_from: read when it is launched") for name in job.env_from),
+        *_job_variables(cluster, folder),
+        *(_asked(name, None, "env_from: read at launch") for name in job.env_from),
         *(
-            Variable(name=name, value=value, layer="launcher", origin="the launcher's own")
+            Variable(name=name, value=value, layer="launcher", origin="set by the launcher")
             for name, value in launcher
         ),
     ]
@@ -79,28 +79,32 @@ def _asked(name: str, value: str | None, origin: str) -> Variable:
 def _threads(procs: int) -> list[Variable]:
     if procs == 1:
         return []
-    why = f"as torchrun does, so that {procs} ranks do not fight for the cores"
+    why = f"as torchrun does, so {procs} ranks do not compete for the cores"
     return [_built_in("OMP_NUM_THREADS", "1", why)]
 
 
 def _devices(cluster: Cluster, count: Processes, facts: NodeFacts) -> list[Variable]:
     if count.chosen:
-        # Else CUDA may count otherwise than nvidia-smi, and the run use GPUs that it did not lock.
-        why = f"chosen: {VISIBLE} counts the GPUs as nvidia-smi does"
+        # Else CUDA may number GPUs differently, and the run would use GPUs that it did not lock.
+        why = f"chosen: {VISIBLE} numbers the GPUs as nvidia-smi does"
         return [_asked(ORDER, BUS_ORDER, why)]
     if count.device == "cpu":
-        return [_chosen(VISIBLE, "", "CPU processes, whatever the machine has")]
+        return [_chosen(VISIBLE, "", "the run uses CPU processes")]
     found = len(facts.gpus.devices) if facts.gpus is not None else 0
     if cluster.job.procs_per_node is not None and count.gpus < found:
-        # Ranks that are no ranks of a GPU each take all that they see.
+        # A rank may use several GPUs: it would use all that it sees.
         return [
-            _chosen(VISIBLE, ",".join(map(str, range(count.gpus))), "so many GPUs are asked for")
+            _chosen(
+                VISIBLE,
+                ",".join(map(str, range(count.gpus))),
+                "only these GPUs are asked for",
+            )
         ]
     return []
 
 
-def _asked_for(cluster: Cluster, folder: str) -> list[Variable]:
-    """Return the job's variables: what the command line sets also overrides `--debug`."""
+def _job_variables(cluster: Cluster, folder: str) -> list[Variable]:
+    """Return the job's variables; those of the command line override `--debug`, too."""
     job, inventory = cluster.job, "job.env"
     env = [(name, value, cluster.origin(f"env.{name}", inventory)) for name, value in job.env]
     written = [_asked(*each) for each in env if each[-1] == inventory]

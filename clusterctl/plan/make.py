@@ -1,4 +1,4 @@
-"""Makes the plan of a run from what is wanted, what is known and what was chosen."""
+"""Makes the plan of a run from the cluster, the facts and the chosen network."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def make_plan(
     name: str = "",
     controller: str = "",
 ) -> Plan:
-    """Return what will be started on each node; nothing is looked up or started here.
+    """Return what will be started on each node; does no I/O.
 
     Args:
-        cluster: as it is to be launched (`effective`): the nodes, the master first, and the job.
-        facts: of each of them.
-        network: what each of them uses.
+        cluster: the cluster to launch (`effective`): the nodes, the master first, and the job.
+        facts: the facts of each node.
+        network: the address and interface of each node.
         run: the run's id.
         name: the user's own name for it.
         controller: the host that launches it.
 
     Raises:
         UsageError: there is no command, or the launcher is unknown.
-        LaunchRefused: too little is known of a node.
+        LaunchRefused: a fact that the plan needs is unknown.
     """
     job = cluster.job
     launcher = launchers.find_launcher(job.launcher)
@@ -56,7 +56,7 @@ def make_plan(
             launcher=launcher,
             count=count,
             run=run,
-            place=LaunchContext(
+            context=LaunchContext(
                 python=_interpreter(node, facts[node.name]),
                 node_rank=node_rank,
                 nnodes=len(cluster.nodes),
@@ -103,13 +103,13 @@ def require_command(cluster: Cluster) -> None:
     """
     if not cluster.job.command:
         raise UsageError(
-            "there is no command to launch: none after `--`, and no job.command in the inventory",
+            "no command to launch: expected one after `--`, or job.command in the inventory",
             hint="clusterctl launch -- train.py",
         )
 
 
 def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
-    """Return the choices that hold for the whole run, each with its origin."""
+    """Return the settings of the whole run, each with its origin."""
     job = cluster.job
     port = "network.master_port" if cluster.master_port else network.master_port_why
     found = (
@@ -134,17 +134,17 @@ def _plan_node(
     launcher: Launcher,
     count: Processes,
     run: str,
-    place: LaunchContext,
+    context: LaunchContext,
 ) -> NodePlan:
     folder = _folder(cluster, node, facts, run)
     return NodePlan(
         node=node.name,
         host=node.host,
-        node_rank=place.node_rank,
-        address=place.address,
+        node_rank=context.node_rank,
+        address=context.address,
         interface=network.nodes[node.name].interface,
-        first_rank=place.first_rank,
-        procs=place.procs,
+        first_rank=context.first_rank,
+        procs=context.procs,
         procs_origin=count.origin,
         device=count.device,
         workdir=node.workdir or "~",
@@ -153,11 +153,11 @@ def _plan_node(
             cluster,
             node,
             [gpu.uuid for gpu in count.chosen],
-            port=None if place.node_rank else place.master_port,
+            port=None if context.node_rank else context.master_port,
         ),
-        launcher_argv=launcher.argv(place) if launcher.argv else (),
-        argv=_rank_argv(cluster.job.command, place.python),
-        path_first=posixpath.dirname(place.python) or None,
+        launcher_argv=launcher.argv(context) if launcher.argv else (),
+        argv=_rank_argv(cluster.job.command, context.python),
+        path_first=posixpath.dirname(context.python) or None,
         env=compose_environment(
             run=run,
             node=node.name,
@@ -166,7 +166,7 @@ def _plan_node(
             cluster=cluster,
             network=network.nodes[node.name],
             facts=facts,
-            launcher=launcher.environment(place),
+            launcher=launcher.environment(context),
         ),
     )
 
@@ -178,18 +178,18 @@ def _folder(cluster: Cluster, node: Node, facts: NodeFacts, run: str) -> str:
 
 
 def _log_dir(cluster: Cluster, folder: str) -> str:
-    """Return where torchrun keeps its own files; empty if the job says where."""
+    """Return the folder for torchrun's own files; empty if the job sets it."""
     return "" if "PET_LOG_DIR" in dict(cluster.job.env) else f"{folder}/torchrun"
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:
-    """Return the job's interpreter: as the inventory says, else as the node found it."""
+    """Return the job's interpreter: the inventory's, else the one found on the node."""
     found = facts.python.executable if facts.python is not None else ""
     return node.python or found or "python3"
 
 
 def _rank_argv(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return a rank's argument list: a module, an option or a .py file is Python's to run."""
+    """Return a rank's argv; a module, an option or a .py file gets the interpreter."""
     if command[0].startswith("-") or command[0].endswith(".py"):
         return (python, *command)
     return command
@@ -199,7 +199,7 @@ def _address(network: Network, node: Node) -> str:
     chosen = network.nodes.get(node.name)
     if chosen is None or not network.master_address:
         raise LaunchRefused(
-            f"{node.name}: no address on a network that all nodes share ({network.why})",
+            f"{node.name}: it has no address on a network that all nodes share ({network.why})",
             hint="clusterctl check --only network",
         )
     return chosen.address

@@ -1,7 +1,7 @@
-"""Recognizes a launcher in a job's command, and gives the command to type instead.
+"""Recognizes a launcher in a job's command, and prints the command to type instead.
 
-clusterctl starts the launcher itself, once a node. A launcher inside each rank would start
-trainings that do not know of each other.
+clusterctl starts the launcher itself, once per node. A launcher inside each rank would start
+independent trainings.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from clusterctl.node.supervisor.launcher_names import MODULES, PROGRAMS, PYTHON,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags:
-    """How a launcher's own arguments are read."""
+    """How to read the arguments of a launcher."""
 
     ours: dict[str, str]
-    """Flag with a value → our flag; empty: clusterctl chooses that itself."""
+    """Flag with a value → clusterctl's flag; empty: clusterctl chooses that itself."""
     alone: frozenset[str] = frozenset()
     """Flags without a value that mean nothing here."""
     module: frozenset[str] = frozenset({"--module"})
@@ -32,7 +32,7 @@ class _Flags:
     pairs: frozenset[str] = frozenset()
     """Flags with two values."""
     total: frozenset[str] = frozenset()
-    """Flags whose number counts the processes of all nodes."""
+    """Flags with the number of processes of all nodes together."""
 
 
 _GPUS = "--gpus"
@@ -100,7 +100,7 @@ _KINDS = {
 
 
 def require_no_launcher(cluster: Cluster) -> None:
-    """Refuse a command that starts the ranks itself, unless it was asked to run once a node.
+    """Refuse a command that starts the ranks itself, unless the job runs it once per node.
 
     Raises:
         UsageError: its program is a launcher; the hint is the command to type.
@@ -112,24 +112,24 @@ def require_no_launcher(cluster: Cluster) -> None:
     command, unknown = _translated(name, rest, cluster)
     where = "command" if cluster.origin("command", "") else "job.command"
     message = (
-        f"{where}: expected the training's own program, found the launcher {name}:"
-        " clusterctl starts one on every node itself"
+        f"{where}: expected the training program, found the launcher {name}:"
+        " clusterctl itself starts a launcher on every node"
     )
     if unknown:
         message += (
-            f"\n{where}: no option of clusterctl for {shlex.join(unknown)}:"
-            " what torchrun needs belongs in job.launcher_args, other settings in --env"
+            f"\n{where}: clusterctl has no option for {shlex.join(unknown)}:"
+            " put torchrun's options into job.launcher_args, and other settings into --env"
         )
     raise UsageError(message, hint=shlex.join(command))
 
 
 def once_a_node(command: tuple[str, ...]) -> str:
-    """Return what to type to run a script that starts a launcher once a node."""
+    """Return the command that runs a script with a launcher once per node."""
     return f"clusterctl launch --launcher direct --procs-per-node 1 -- {shlex.join(command)}"
 
 
 def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the launcher that a command starts and the words after it; None: it starts none."""
+    """Return the launcher that a command starts and its arguments; None if it starts none."""
     words = list(command)
     if words and posixpath.basename(words[0]) == "env":
         words = words[1:]
@@ -142,7 +142,7 @@ def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None
 def _translated(
     name: str, rest: tuple[str, ...], cluster: Cluster
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command to type, and the launcher's arguments that it leaves out."""
+    """Return the command to type, and the arguments without an equivalent."""
     kind = _KINDS[name]
     given: list[str] = []
     unknown: list[str] = []
@@ -165,13 +165,13 @@ def _translated(
             unknown.append(written)
             if not equals and _is_value(words):
                 unknown.append(words.pop(0))
-    known = _launcher_of(tuple(words)) is None  # mpirun torchrun: the inner one's turn comes next
+    known = _launcher_of(tuple(words)) is None  # mpirun torchrun: the inner one is next
     program = (*prefix, *_plain(words)) if known else tuple(words)
     return ("clusterctl", "launch", *given, "--", *(program or ("train.py",))), tuple(unknown)
 
 
 def _plain(words: list[str]) -> list[str]:
-    """Leave out the interpreter: clusterctl runs a script or a module with the node's own."""
+    """Drop the interpreter: clusterctl runs scripts and modules with the node's own."""
     if len(words) > 1 and PYTHON.fullmatch(posixpath.basename(words[0])):
         after = words[2:] if words[1] == "-u" else words[1:]
         return after or words
@@ -179,7 +179,7 @@ def _plain(words: list[str]) -> list[str]:
 
 
 def _is_value(words: list[str]) -> bool:
-    """Tell whether the next word is probably the value of a flag that is not known here."""
+    """Tell whether the next word is probably the value of an unknown flag."""
     return (
         len(words) > 1
         and not words[0].startswith("-")
@@ -189,7 +189,7 @@ def _is_value(words: list[str]) -> bool:
 
 
 def _ours(kind: _Flags, flag: str, value: str, cluster: Cluster) -> Iterator[str]:
-    """Yield our words for one flag of theirs; none for what clusterctl chooses by itself."""
+    """Yield clusterctl's words for a launcher's flag; none if clusterctl chooses the value."""
     ours, number = kind.ours[flag], int(value) if value.isdecimal() else None
     if ours.startswith("--env"):
         yield from (ours.split()[0], ours.split()[1] + value)
@@ -201,7 +201,7 @@ def _ours(kind: _Flags, flag: str, value: str, cluster: Cluster) -> Iterator[str
             yield from ("--procs-per-node" if cpus else _GPUS, str(number))
     elif ours == "--nodes":
         if number is not None and number < len(cluster.nodes):
-            # `--nnodes 2` says how many there are: two of two need no flag.
+            # `--nnodes 2` on two nodes needs no flag.
             yield from (ours, str(number))
     elif ours and value:
         yield from (ours, value)

@@ -1,4 +1,4 @@
-"""What a node is sent to start its part: the plan of it as JSON, and apart from it the secrets."""
+"""The job that a node receives: its plan as JSON, and separately the secrets."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def node_job(
     link_port: int = 0,
     resumed: Mapping[str, Any] | None = None,
 ) -> NodeJob:
-    """Return the argument `job` of `start`; it is kept on the node, so it holds no secret.
+    """Return the argument `job` of `start`; the node stores it, so it holds no secret.
 
     Args:
-        plan: of the run.
-        node: its part.
-        identity: of the run; its certificate goes to every node.
-        state: the inventory's `state` of the node.
-        link_port: what the master's `start` answered; 0 for the master itself.
-        resumed: of a resume, the run and the checkpoint that it resumes from.
+        plan: the plan of the run.
+        node: the plan of this node.
+        identity: the run's credentials; every node gets the certificate.
+        state: the node's `state` in the inventory.
+        link_port: the port that the master's `start` returned; 0 for the master itself.
+        resumed: for a resume, the run and the checkpoint that it resumes from.
     """
     return {
         "schema": SCHEMA,
@@ -79,13 +79,13 @@ def node_job(
 def node_secrets(
     plan: Plan, node: NodePlan, identity: Identity, environment: Mapping[str, str]
 ) -> bytes:
-    """Return the body of `start`: what is never written to a disk.
+    """Return the body of `start`, which is never written to disk.
 
     Args:
-        plan: of the run.
-        node: its part.
-        identity: of the run; its key goes to the master alone.
-        environment: the controller's own; only what `env_from` names is taken.
+        plan: the plan of the run.
+        node: the plan of this node.
+        identity: the run's credentials; only the master gets the key.
+        environment: the controller's own; only the names in `env_from` are used.
     """
     env = {name: environment[name] for name in plan.env_from if name in environment}
     secrets: dict[str, Any] = {"env": env, "token": identity.token}

@@ -1,4 +1,4 @@
-"""What the command line adds to an inventory, and the flag or variable that each value is from."""
+"""The options of a launch, and the flag or variable that each value comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def node_folder(text: str) -> str:
-    """Return an absolute path on the nodes, without needless parts.
+    """Return an absolute path on the nodes, normalized.
 
     Raises:
         ValueError: it is relative, has `..` in it, or is the root.
@@ -34,7 +34,7 @@ def node_folder(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The choices of one launch; None: nothing was said, so the inventory or we decide."""
+    """The options of one launch; None: not set, so the inventory or clusterctl decides."""
 
     launcher: LauncherName | None = None
     command: tuple[str, ...] = ()
@@ -42,19 +42,19 @@ class Options:
     env: tuple[tuple[str, str], ...] = ()
     master_port: int | None = None
     gpus: int | None = None
-    """Of every node, at most."""
+    """The most GPUs of each node."""
     procs_per_node: int | None = None
     workdir: str | None = None
-    """Of every node."""
+    """For every node."""
     max_restarts: int | None = None
     start_timeout: float | None = None
     lost_after: float | None = None
     debug: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Field, or `env.NAME` → where its value is from, such as `--gpus` or `CLUSTERCTL_GPUS`."""
+    """Field, or `env.NAME` → the origin of its value, such as `--gpus` or `CLUSTERCTL_GPUS`."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be.
+        """Refuse numbers that are out of bounds.
 
         Raises:
             UsageError: one is out of bounds.
@@ -66,11 +66,11 @@ class Options:
                 raise UsageError(f"{name}: expected {limit}, found {value}")
 
     def says(self, name: str) -> bool:
-        """Tell whether a field was said at all; 0 is a choice too."""
+        """Tell whether an option is set; 0 is a value, too."""
         return getattr(self, name) not in (None, ())
 
     def origin(self, name: str) -> str:
-        """Return where the value of a field is from."""
+        """Return the origin of a field's value."""
         usual = "after `--`" if name == "command" else "--" + name.replace("_", "-")
         return self.origins.get(name, usual)
 

@@ -1,4 +1,4 @@
-"""The plan of a run: what will be started on each node, with the origin of every value."""
+"""The plan of a run: what starts on each node, with the origin of every value."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from clusterctl.inventory.cluster import LauncherName, Stop
 from clusterctl.wire import SCHEMA
 
 Layer = Literal["built-in", "chosen", "asked", "launcher"]
-"""Who sets a variable, weak to strong: where two set the same one, the stronger wins.
+"""Who sets a variable, from weak to strong: a stronger layer overrides a weaker one.
 
-A built-in value gives way to the node's own; `env_init` comes between chosen and asked; what the
-launcher needs to work nobody overrides.
+The node's own environment overrides built-in values. `env_init` comes between chosen and asked.
+Nothing overrides what the launcher needs.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A choice that holds for the whole run."""
+    """A setting of the whole run."""
 
     name: str
     value: str
@@ -31,7 +31,7 @@ class Variable:
 
     name: str
     value: str | None
-    """None: known only when it is launched (a secret, the rank's own number)."""
+    """None: known only at launch (a secret, the rank's own number)."""
     layer: Layer
     origin: str
     """A flag, `CLUSTERCTL_…`, `job.env`, `env_from`, or why it was chosen."""
@@ -39,7 +39,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """What is started on one node."""
+    """What starts on one node."""
 
     node: str
     host: str
@@ -52,12 +52,12 @@ class NodePlan:
     device: Literal["cuda", "cpu"]
     workdir: str
     state: str
-    """The folder of the run's part on this node."""
+    """The run's folder on this node."""
     lock: str
     launcher_argv: tuple[str, ...]
-    """What starts the ranks; empty: we do."""
+    """The launcher's command; empty: the supervisor starts the ranks."""
     argv: tuple[str, ...]
-    """What each rank runs."""
+    """The command of each rank."""
     path_first: str | None
     """The interpreter's folder, first on PATH."""
     env: tuple[Variable, ...]
@@ -69,13 +69,13 @@ class NodePlan:
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """What is run on this node, as a person would type it."""
+        """The whole command of this node, as you would type it."""
         return self.launcher_argv + self.argv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is started on all nodes."""
+    """What starts on all nodes."""
 
     schema: int = SCHEMA
     run: str
@@ -92,13 +92,13 @@ class Plan:
     start_timeout: float
     lost_after: float
     launcher_decides: bool
-    """The launcher restarts ranks, so that the end of one is not the end of the run."""
+    """The launcher restarts ranks: the end of a rank is not the end of the run."""
     name: str = ""
     """The user's own name for the run."""
     controller: str = ""
     """The host that launches it."""
     gathers: bool = True
-    """The ranks meet at the master's port; False: each may be a launcher that does that its way."""
+    """The ranks connect to the master's port; False: a rank may be a launcher of its own."""
     settings: tuple[Setting, ...]
 
     @property
@@ -108,14 +108,14 @@ class Plan:
 
     @property
     def workers(self) -> tuple[NodePlan, ...]:
-        """The nodes that are started once the master's process is up."""
+        """The nodes that start once the master's process is up."""
         return self.nodes[1:]
 
     def node(self, name: str) -> NodePlan:
         """Return the plan of the node of this name.
 
         Raises:
-            KeyError: it takes no part.
+            KeyError: no node has this name.
         """
         for node in self.nodes:
             if node.node == name:

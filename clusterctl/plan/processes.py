@@ -1,4 +1,4 @@
-"""How many ranks a node gets, on which device, and who said so."""
+"""Counts the ranks of a node, with their device and the origin of the number."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Processes:
     gpus: int = 0
     """GPUs for all ranks of the node together."""
     chosen: tuple[Gpu, ...] = ()
-    """The only GPUs that the job lets them see; empty: the run takes the whole machine."""
+    """The only GPUs that the job lets them see; empty: the run uses the whole machine."""
 
 
 def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes:
-    """Return the ranks of a node: one a GPU, or CPU processes where it has or wants none.
+    """Return the ranks of a node: one per GPU, or CPU processes if it has or wants none.
 
     Raises:
-        LaunchRefused: the inventory leaves it to what is found, and that is not known.
+        LaunchRefused: the inventory sets no number, and the GPUs are unknown.
     """
     if node.gpus is not None:
         gpus, origin = node.gpus, "the inventory's gpus"
@@ -38,8 +38,8 @@ def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes
         gpus, origin = len(facts.gpus.devices), "the GPUs found"
     else:
         raise LaunchRefused(
-            f"{node.name}: how many GPUs it has is unknown ({facts.why_unknown('gpus')})",
-            hint="write `gpus: N` for this node into the inventory",
+            f"{node.name}: the number of its GPUs is unknown ({facts.why_unknown('gpus')})",
+            hint="set `gpus: N` for this node in the inventory",
         )
     if node.gpus_limit is not None and node.gpus_limit < gpus:
         gpus, origin = node.gpus_limit, cluster.origin("gpus", "--gpus")

@@ -17,7 +17,7 @@ from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import safe_line, safe_text
 from clusterctl.verbs.preflight.check import CheckResult, NodeRow
 
-COLOURS = {
+COLORS = {
     "ok": "green",
     "pass": "green",
     "warn": "yellow",
@@ -26,7 +26,7 @@ COLOURS = {
     "unreachable": "bold red",
     "skip": "dim",
 }
-SAID: dict[Status, str] = {
+PAST_TENSE: dict[Status, str] = {
     "fail": "failed",
     "unknown": "unknown",
     "warn": "warned",
@@ -52,10 +52,10 @@ def print_check(console: Console, result: CheckResult) -> None:
         _print_finding(console, finding, result)
     for note in notes(result):
         console.print()
-        console.print(safe_text(f"note {note.check}  {who(note.nodes, result)}", COLOURS["skip"]))
+        console.print(safe_text(f"note {note.check}  {who(note.nodes, result)}", COLORS["skip"]))
         _print_indented(console, "", note.message)
     console.print()
-    console.print(safe_text(summary(result), COLOURS[verdict(result)]))
+    console.print(safe_text(summary(result), COLORS[verdict(result)]))
 
 
 def print_code_check(console: Console, result: CheckResult) -> None:
@@ -67,7 +67,7 @@ def print_code_check(console: Console, result: CheckResult) -> None:
             _print_finding(console, finding, result)
         else:
             nodes = who(finding.nodes, result)
-            console.print(safe_text(f"{JOB_CHECK}: {SAID[finding.status]} on {nodes}"))
+            console.print(safe_text(f"{JOB_CHECK}: {PAST_TENSE[finding.status]} on {nodes}"))
 
 
 def print_explanation(console: Console, check: Check) -> None:
@@ -121,9 +121,11 @@ def summary(result: CheckResult) -> str:
         if known is None or ORDER.index(finding.status) < ORDER.index(known):
             worst[finding.check] = finding.status
     statuses = list(worst.values())
-    said = [f"{statuses.count(status)} {SAID[status]}" for status in ORDER if status in statuses]
+    counts = [
+        f"{statuses.count(status)} {PAST_TENSE[status]}" for status in ORDER if status in statuses
+    ]
     took = f" in {result.seconds:.1f} s" if result.seconds else ""
-    return f"{counted(len(worst), 'check')}{took}: {', '.join(said)}"
+    return f"{counted(len(worst), 'check')}{took}: {', '.join(counts)}"
 
 
 def who(nodes: Iterable[str], result: CheckResult) -> str:
@@ -157,7 +159,7 @@ def _nodes(rows: tuple[NodeRow, ...], room: int) -> Table:
             justify: JustifyMethod = "right" if title == "rank" else "left"
             table.add_column(title, justify=justify, overflow="fold", max_width=shown[title])
     for row, told in zip(rows, cells, strict=True):
-        styles = {"state": COLOURS[row.state]}
+        styles = {"state": COLORS[row.state]}
         table.add_row(*(safe_text(told[t], styles.get(t, "")) for t in told if t in shown))
     return table
 
@@ -176,7 +178,7 @@ def _cells(row: NodeRow) -> dict[str, str]:
 
 def _print_finding(console: Console, finding: Finding, result: CheckResult) -> None:
     """Print one finding: status, check and nodes; then message, expected, found and hint."""
-    title = Text(f"{finding.status.upper():<{_INDENT}}", style=COLOURS[finding.status])
+    title = Text(f"{finding.status.upper():<{_INDENT}}", style=COLORS[finding.status])
     if len(finding.status) >= _INDENT:
         title.append(" ")
     title.append(finding.check, style="bold")

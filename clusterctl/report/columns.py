@@ -1,11 +1,11 @@
-"""Which columns of a table have room: on a narrow terminal some are left out, and none is torn."""
+"""Chooses the columns of a table that fit: a narrow terminal gets fewer columns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 GAP = 2
-"""Spaces behind a column."""
+"""Spaces after a column."""
 NOTHING_SHORTER: Mapping[str, int] = {}
 
 
@@ -16,14 +16,14 @@ def columns(
     *,
     enough: Mapping[str, int] = NOTHING_SHORTER,
 ) -> dict[str, int]:
-    """Return the columns that have room, and how wide each may be.
+    """Return the columns that fit, and the width of each.
 
     Args:
         rows: the cells, by column.
-        wanted: the columns, the most wanted first; the first is there in any case. One that is
-            empty in every row is left out.
-        room: of the terminal.
-        enough: of a column that may be cut or go on below: how much of it must have room.
+        wanted: the columns, the most important first; the first is always shown. A column that
+            is empty in every row is left out.
+        room: the width of the terminal.
+        enough: for a column that may be cut or wrapped, the width that must fit.
     """
     natural = {title: max(len(title), *(len(row[title]) for row in rows)) for title in wanted}
     widths: dict[str, int] = {}

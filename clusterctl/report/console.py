@@ -1,8 +1,7 @@
-"""The two streams that a person reads: results on stdout, messages and progress on stderr.
+"""Prints results on stdout, and messages and progress on stderr.
 
-What comes from a node or a server is text of others: `safe_line` takes from it whatever could drive
-the terminal, and nothing of it is ever read as markup. `NO_COLOR`, a pipe and a narrow terminal
-are honoured; meaning is never in colour alone.
+Text of a node or a server is untrusted: `safe_line` removes control sequences, and rich never
+reads it as markup. `NO_COLOR`, pipes and narrow terminals work; color alone never carries meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.events import Event, Level, Notice, Progress, drive
 
 if TYPE_CHECKING:
-    # Imported with the first words: `logs` often has none, and rich takes as long as its data.
+    # Imported at the first message: `logs` often prints none, and importing rich takes long.
     from rich.console import Console
     from rich.status import Status
     from rich.text import Text
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIPE_WIDTH = 100
-"""Columns of a table where there is no terminal; a sentence stays one line there, for grep."""
+"""Width of a table without a terminal; sentences stay on one line there, for grep."""
 
 _STYLES: dict[Level, str] = {"info": "", "warning": "yellow", "error": "red"}
 _SHOWN_NAMES = 3
@@ -39,20 +38,20 @@ def safe_line(text: object) -> str:
 
 
 def safe_text(text: object, style: str = "") -> Text:
-    """Return text of anyone, safe, without markup."""
+    """Return untrusted text, safe to print, without markup."""
     from rich.text import Text  # noqa: PLC0415
 
     return Text(safe_line(text), style=style)
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return names, of many only the first: `a, b, c and 2 more`."""
+    """Return the first names: `a, b, c and 2 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def make_console(stream: TextIO) -> Console:
-    """Return a console that neither guesses markup nor colours what it prints."""
+    """Return a console that applies no markup and no highlighting."""
     from rich.console import Console  # noqa: PLC0415
 
     terminal = stream.isatty()
@@ -85,19 +84,19 @@ class Screen:
         return self._err or make_console(sys.stderr)
 
     def say(self, said: Notice) -> None:
-        """Print a sentence of a use-case, on stderr."""
+        """Print a notice on stderr."""
         where = f"{safe_line(said.node)}: " if said.node else ""
         word = "" if said.level == "info" else f"{said.level}: "
         self.err.print(safe_text(word + where + safe_line(said.text), _STYLES[said.level]))
 
     def watch(self, steps: Generator[Event, None, T]) -> T:
-        """Run a use-case to its end, show its events, and return its result."""
+        """Run a use case to its end, show its events, and return its result."""
         with self.progress() as progress:
             return drive(steps, progress.show)
 
     @contextmanager
     def progress(self) -> Iterator[Progressing]:
-        """Show the events of a use-case while the block runs, then leave nothing of it behind."""
+        """Show the progress of a use case during the block, then remove it."""
         if not self.err.is_terminal:
             yield Progressing(screen=self, status=None)
             return
@@ -107,7 +106,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Progressing:
-    """Where the events go: a line that moves on a terminal; sentences only in a pipe."""
+    """Shows events: a progress line on a terminal, and notices everywhere."""
 
     screen: Screen
     status: Status | None
@@ -121,7 +120,7 @@ class Progressing:
 
 
 def progress_line(event: Progress) -> str:
-    """Return a phase's state as one line: `facts 6/8, waiting for gpu3, gpu7`."""
+    """Return the state of a phase as one line: `facts 6/8, waiting for gpu3, gpu7`."""
     line = f"{event.phase} {event.done}/{event.total}"
     if event.waiting_for and event.done < event.total:
         line += f", waiting for {listed(event.waiting_for, _SHOWN_NAMES)}"

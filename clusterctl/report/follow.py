@@ -1,4 +1,4 @@
-"""A run that is followed: its lines on stdout, what happens to it on stderr."""
+"""Prints a followed run: its log lines on stdout, its events on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterctl.verbs.logs import Collected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPrinter:
-    """Where the events of a run go."""
+    """Prints the events of a run."""
 
     screen: Screen
     lines: LinePrinter
@@ -29,10 +29,10 @@ class EventPrinter:
             case Notice():
                 self.screen.say(event)
             case NodeLost(node=node, message=message):
-                text = f"connection lost ({message}); the run goes on, connecting again"
+                text = f"connection lost ({message}); the run continues, reconnecting"
                 self.screen.say(Notice(node=node, text=text, level="warning"))
             case NodeBack(node=node):
-                self.screen.say(Notice(node=node, text="connected again, nothing was lost"))
+                self.screen.say(Notice(node=node, text="reconnected, no log line was lost"))
             case Collected(node=node, folder=folder, size=size):
                 self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
             case NodeEvent(node=node, event=happened):
@@ -43,18 +43,18 @@ class EventPrinter:
                 return
 
     def tell(self, troubles: Mapping[str, NodeError]) -> None:
-        """Say which nodes could not be read."""
+        """Warn of the nodes that could not be read."""
         for trouble in troubles.values():
             self.screen.say(Notice(node=trouble.node, text=str(trouble), level="warning"))
 
 
 def sentence_of(event: Mapping[str, object]) -> str:
-    """Say what happened on a node; empty for what a person need not know."""
+    """Return a sentence for an event of a node; empty for one that a person need not know."""
     rank = event.get("rank")
     match event.get("kind"):
         case "rank-ended" if event.get("signal"):
             how = signal_name(int(str(event["signal"])))
-            return f"rank {rank} was ended by {how}" + (
+            return f"rank {rank} was killed by {how}" + (
                 " (ordered)" if event.get("ordered") else ""
             )
         case "rank-ended" if event.get("exit_code"):
@@ -62,8 +62,8 @@ def sentence_of(event: Mapping[str, object]) -> str:
         case "stop-ordered":
             return f"stopping: {event.get('reason') or event.get('message') or event.get('by')}"
         case "peer-lost":
-            return f"{event.get('peer')} is silent: taken for lost"
+            return f"no message from {event.get('peer')}: it counts as lost"
         case "peer-bad-end":
-            return f"stopping: {event.get('peer')} ended badly"
+            return f"stopping: {event.get('peer')} failed"
         case _:
             return ""

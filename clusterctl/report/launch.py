@@ -1,4 +1,4 @@
-"""A launch for a person: what was checked, synced, planned and started, who joins, how it ends."""
+"""Prints a launch for a person: check, sync, plan, start, the ranks that join, and the end."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ class LaunchDisplay(Protocol):
         """Show one event."""
 
     def quiet(self) -> None:
-        """Leave nothing that moves behind."""
+        """Remove the progress line."""
 
     def ended(self, ended: RunResult) -> None:
         """Show how the run ended."""
 
     def refused(self, error: ClusterError) -> None:
-        """Show that nothing runs; the error itself is told by who catches it."""
+        """Show that no run was started; the caller prints the error itself."""
 
     def stopped(self, result: StopResult) -> None:
-        """Show what stopping the run came to."""
+        """Show the result of stopping the run."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TerminalDisplay:
-    """Shows a launch on a terminal or in a log: lines on stdout, all else on stderr."""
+    """Shows a launch on a terminal or in a log: log lines on stdout, the rest on stderr."""
 
     screen: Screen
     lines: LinePrinter
     _status: Status | None = None
 
     def watch(self, events: Generator[Event, None, Result]) -> Result:
-        """Run a use-case to its end and show its events."""
+        """Run a use case to its end and show its events."""
         try:
             return drive(events, self.show)
         finally:
             self.quiet()
 
     def ended(self, ended: RunResult) -> None:
-        """Say how the run ended, and why."""
+        """Print how the run ended, and why."""
         console = self.screen.err
         view = ended.view
         style = "green" if ended.exit_code == 0 else "bold red"
@@ -81,10 +81,10 @@ class TerminalDisplay:
             console.print(safe_text(f"{answer.node.name}: {answer.failure}", "yellow"))
 
     def refused(self, error: ClusterError) -> None:
-        """Say nothing: a person reads the error itself."""
+        """Print nothing: the caller prints the error itself."""
 
     def stopped(self, result: StopResult) -> None:
-        """Print on which nodes it is stopped and verified, and what is left."""
+        """Print the nodes where the run is verified as stopped, and what is left."""
         show_stop(self.screen.err, result)
 
     def show(self, event: Event) -> None:
@@ -92,7 +92,7 @@ class TerminalDisplay:
         if isinstance(event, Progress):
             self._moving(progress_line(event))
         elif isinstance(event, JoinProgress) and self.screen.err.is_terminal:
-            self._moving(_gathering(event))
+            self._moving(_join_progress(event))
         elif not isinstance(event, Tick):
             if not isinstance(event, LogLines) or self.screen.out.is_terminal:
                 self.quiet()
@@ -112,9 +112,9 @@ class TerminalDisplay:
             case Planned(plan=plan):
                 console.print(safe_text(_planned(plan)))
             case JoinProgress(quiet=quiet, missing=missing) if quiet or not missing:
-                console.print(safe_text(_gathering(event)))
+                console.print(safe_text(_join_progress(event)))
             case StartTimeout(seconds=seconds, missing=missing):
-                text = f"not joined within {seconds:g} s: {', '.join(missing)}; ending the run"
+                text = f"not joined within {seconds:g} s: {', '.join(missing)}; stopping the run"
                 console.print(safe_text(text, "red"))
             case Stopped(result=result):
                 self.stopped(result)
@@ -124,7 +124,7 @@ class TerminalDisplay:
                 EventPrinter(screen=self.screen, lines=self.lines).show(event)
 
     def _moving(self, text: str) -> None:
-        """Show a line that the next one replaces; nothing in a pipe."""
+        """Show a progress line that the next one replaces; nothing in a pipe."""
         if not self.screen.err.is_terminal:
             return
         if self._status is None:
@@ -133,24 +133,24 @@ class TerminalDisplay:
         self._status.update(safe_text(text))
 
     def quiet(self) -> None:
-        """Leave nothing that moves behind."""
+        """Remove the progress line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
 
 def _how(ended: RunResult) -> str:
-    """Say who ended it, where the state does not say that already."""
+    """Return what ended the run, unless the state already tells that."""
     if (ended.view.state, ended.ended_by) in {("lost", "lost"), ("stopped", "stop")}:
         return ""
     if ended.view.state == "unreachable":
-        return f" ({unanswered(ended.view)}: how it ended is not known)"
+        return f" ({unanswered(ended.view)}: how it ended is unknown)"
     unknown = ended.ended_by == "unknown"
-    return " (no node could say how)" if unknown else f" (ended by {ended.ended_by})"
+    return " (how it ended is unknown)" if unknown else f" (ended by {ended.ended_by})"
 
 
 def _print_checked(console: Console, verdict: CheckResult) -> None:
-    """Print one line where there is nothing that a person must read."""
+    """Print the findings; one line if there are none to act on."""
     if problems(verdict):
         print_check(console, verdict)
     else:
@@ -184,7 +184,7 @@ def _planned(plan: Plan) -> str:
     return f"{plan.run}: {plan.launcher}, {count}: {parts}; master {where}"
 
 
-def _gathering(event: JoinProgress) -> str:
+def _join_progress(event: JoinProgress) -> str:
     verb = "has" if event.total == 1 else "have"
     text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
     if not event.missing:

@@ -1,4 +1,4 @@
-"""A launch for a program: one JSON object a line on stdout, each with its `kind`."""
+"""Prints a launch as JSON Lines on stdout; each object has a `kind`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
-from clusterctl.verbs.events import Event, NodeEvent, Progress, drive
+from clusterctl.verbs.events import Event, Progress, drive
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
 from clusterctl.verbs.launch.run_result import RunResult
@@ -18,20 +18,9 @@ from clusterctl.wire import SCHEMA, plain
 
 Result = TypeVar("Result")
 
-_KINDS = {
-    "JoinProgress": "gathering",
-    "StartTimeout": "start-timeout",
-    "Started": "started",
-    "Stopping": "stopping",
-    "NodeLost": "node-lost",
-    "NodeBack": "node-back",
-    "CheckpointChosen": "checkpoint",
-    "Notice": "message",
-}
-
 
 class JsonDisplay:
-    """Shows a launch to a program."""
+    """Shows a launch to a program, as JSON Lines."""
 
     def watch(self, events: Generator[Event, None, Result]) -> Result:
         """Run a use-case to its end and print its events."""
@@ -39,20 +28,20 @@ class JsonDisplay:
 
     def ended(self, ended: RunResult) -> None:
         """Print how the run ended."""
-        _print({"kind": "ended", **ended.document()})
+        _print({"kind": ended.kind, **ended.document()})
 
     def refused(self, error: ClusterError) -> None:
-        """Print that nothing runs, and why."""
+        """Print why no run was started."""
         by = error.by if isinstance(error, LaunchRefused | Interrupted) else "usage"
         document = {"exit_code": error.exit_code, "ended_by": by, "message": str(error)}
         _print({"kind": "ended", "run": None, "state": None, **document})
 
     def stopped(self, result: StopResult) -> None:
-        """Print what stopping the run came to."""
+        """Print the result of stopping the run."""
         _print({"kind": "stopped", **plain(result)})
 
     def quiet(self) -> None:
-        """Nothing moves."""
+        """Do nothing: there is no progress line."""
 
     def show(self, event: Event) -> None:
         """Print one event."""
@@ -60,19 +49,17 @@ class JsonDisplay:
             case LogLines(lines=lines):
                 JsonLines(sys.stdout).show(lines)
             case Checked(verdict=verdict) | CodeChecked(verdict=verdict):
-                _print({"kind": "check", **verdict.document()})
+                _print({"kind": event.kind, **verdict.document()})
             case Synced(synced=synced):
-                _print({"kind": "sync", **synced.document()})
+                _print({"kind": event.kind, **synced.document()})
             case Planned(plan=plan):
-                _print({"kind": "plan", **plain(plan)})
+                _print({"kind": event.kind, **plain(plan)})
             case Stopped(result=result):
                 self.stopped(result)
-            case NodeEvent(node=node, event=happened):
-                _print({"kind": "event", "node": node, "event": dict(happened)})
             case Tick() | Progress():
                 return
             case _:
-                _print({"kind": _KINDS[type(event).__name__], **plain(event)})
+                _print({"kind": event.kind, **plain(event)})
 
 
 def _print(document: dict[str, Any]) -> None:

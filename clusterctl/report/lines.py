@@ -1,4 +1,4 @@
-"""A run's lines as they are printed: `[host:rank] line`, or raw, or one JSON object each."""
+"""Prints log lines: `[host:rank] line`, raw bytes, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from clusterctl.logs.entry import Folded, Source
 from clusterctl.safe_text import keep_colors, strip_controls
 from clusterctl.wire import SCHEMA
 
-_HOST_COLOURS = (36, 32, 35, 34, 33, 96, 92, 95, 94, 93)
-_MANY = len(_HOST_COLOURS)
+_HOST_COLORS = (36, 32, 35, 34, 33, 96, 92, 95, 94, 93)
+_MANY = len(_HOST_COLORS)
 
 
 class LinePrinter(ABC):
-    """Writes lines to one stream; what was written is on its way when a call returns."""
+    """Writes lines to one stream and flushes it."""
 
     def __init__(self, stream: TextIO) -> None:
         """Print to this stream."""
         self.stream = stream
         self._plain = "NO_COLOR" in os.environ
-        self._coloured = stream.isatty() and not self._plain
-        self._colours: dict[str, int] = {}
+        self._colored = stream.isatty() and not self._plain
+        self._colors: dict[str, int] = {}
         self._prefixes: dict[Source, str] = {}
-        """Of single sources: the sets that lines are folded to have no bound."""
+        """Only of single sources: folded lines have too many combinations to keep."""
 
     def show(self, lines: Iterable[Folded]) -> None:
         """Print lines, all at once."""
@@ -36,11 +36,11 @@ class LinePrinter(ABC):
 
     @abstractmethod
     def shape(self, line: Folded) -> str:
-        """Return what is printed of a line."""
+        """Return the text to print for a line."""
 
 
 class Prefixed(LinePrinter):
-    """`[host:rank] line`, the prefix in the host's colour where the stream is a terminal."""
+    """`[host:rank] line`; on a terminal each host has its own color."""
 
     def shape(self, line: Folded) -> str:
         """Return the line with its prefix, safe to print."""
@@ -63,8 +63,8 @@ class Prefixed(LinePrinter):
         if not self._coloured:
             return label
         host = name.partition(":")[0]
-        colour = self._colours.setdefault(host, _HOST_COLOURS[len(self._colours) % _MANY])
-        return f"\x1b[{colour}m{label}\x1b[0m"
+        color = self._colors.setdefault(host, _HOST_COLORS[len(self._colors) % _MANY])
+        return f"\x1b[{color}m{label}\x1b[0m"
 
 
 class Timestamped(Prefixed):
@@ -76,7 +76,7 @@ class Timestamped(Prefixed):
 
 
 class Raw(LinePrinter):
-    """Each line as it was, byte for byte, without a prefix."""
+    """Each line byte for byte, without a prefix."""
 
     def show(self, lines: Iterable[Folded]) -> None:
         """Print lines, all at once."""
@@ -91,7 +91,7 @@ class Raw(LinePrinter):
 
 
 class JsonLines(LinePrinter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def shape(self, line: Folded) -> str:
         """Return the line's object."""

@@ -1,4 +1,4 @@
-"""A verdict as a file to send to somebody: HTML that needs nothing else, or Markdown."""
+"""Writes a check as a file to share: self-contained HTML, or Markdown."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _PART_STYLE = """
 .clusterctl .warn { color: #8a5a00 } .clusterctl .unknown { color: #7b1fa2 }
 .clusterctl .ok, .clusterctl .pass { color: #1b7f3b }
 """
-"""Of our own part alone: a notebook has a style too."""
+"""Applies to the report alone: a notebook has its own style."""
 
 
 Form = Callable[[CheckResult], str]
 
 
 def form_of(path: Path) -> Form:
-    """Return the form that a file's ending asks for.
+    """Return the format that the file's suffix asks for.
 
     Raises:
-        UsageError: the ending is neither .html nor .md.
+        UsageError: the suffix is neither .html nor .md.
     """
     forms: dict[str, Form] = {".html": html_page, ".htm": html_page, ".md": markdown_page}
     form = forms.get(path.suffix.lower())
     if form is None:
-        raise UsageError(f"{path}: wanted a name that ends in .html or .md")
+        raise UsageError(f"{path}: expected a name that ends in .html or .md")
     return form
 
 
 def write_page(path: Path, result: CheckResult) -> None:
-    """Write the verdict; the file's ending says in which form.
+    """Write the check in the format that the file's suffix asks for.
 
     Raises:
-        UsageError: the ending is neither .html nor .md, or the file cannot be written.
+        UsageError: the suffix is neither .html nor .md, or the file cannot be written.
     """
     page = form_of(path)(result)
     try:
@@ -58,7 +58,7 @@ def write_page(path: Path, result: CheckResult) -> None:
 
 
 def html_page(result: CheckResult) -> str:
-    """Return the verdict as one HTML document."""
+    """Return the check as one HTML document."""
     title = f"clusterctl check: {_html(result.cluster)}"
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
@@ -67,7 +67,7 @@ def html_page(result: CheckResult) -> str:
 
 
 def html_part(result: CheckResult) -> str:
-    """Return the verdict as a part of somebody's page."""
+    """Return the check as an HTML fragment, such as for a notebook."""
     rows = "\n".join(
         f"<tr><td>{row.rank}<td>{_html(row.name)}<td>{_html(row.address or '-')}"
         f"<td>{_html(row.interface or '-')}<td>{_html(gpus(row))}"
@@ -96,7 +96,7 @@ def html_part(result: CheckResult) -> str:
 
 
 def markdown_page(result: CheckResult) -> str:
-    """Return the verdict as Markdown."""
+    """Return the check as Markdown."""
     lines = [f"# clusterctl check: {_cell(result.cluster)}", "", _cell(headline(result)), ""]
     lines += ["| rank | node | address | interface | gpus | state |", "|---|---|---|---|---|---|"]
     lines += [

@@ -1,4 +1,4 @@
-"""A plan for a person: exactly what would be started on each node, and where each value is from."""
+"""Prints a plan: the exact command line of each node, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _show_node(screen: Screen, node: NodePlan) -> None:
     console.print(safe_text(f"  processes: {node.procs} ({node.procs_origin})"), soft_wrap=True)
     console.print(safe_text(f"  in {node.workdir}"), soft_wrap=True)
     console.print(safe_text(f"  {shlex.join(node.command_line)}"), soft_wrap=True)
-    # Not in columns: what is exact must be so on a narrow terminal and in a file, too.
+    # Not in columns: the values must stay exact on a narrow terminal and in a file, too.
     for variable in node.env:
         text = f"  {variable.name}={_value(variable)}  ({variable.origin})"
         console.print(safe_text(text), soft_wrap=True)
@@ -40,5 +40,5 @@ def _show_node(screen: Screen, node: NodePlan) -> None:
 
 def _value(variable: Variable) -> str:
     if variable.value is None:
-        return "<known at the start>"
+        return "<set at start>"
     return shlex.quote(variable.value) if variable.value else ""

@@ -1,4 +1,4 @@
-"""The list of runs for a person."""
+"""Prints the list of runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from clusterctl.verbs.runs.list_runs import ListedRun, RunList
 from clusterctl.verbs.runs.prune import Pruned
 
 LONG = frozenset({"name", "command"})
-"""What is said elsewhere too, and left out where there is little room."""
+"""Columns that a narrow terminal does not show."""
 ENOUGH = {"nodes": 12, "name": 12, "command": 12}
 NARROW = 80
 REFUSED = frozenset({"busy", "start"})
-"""What ends a launch that has a record before the job could run."""
+"""`ended_by` of a launch that ended before the job could run."""
 
 
 def show_runs(screen: Screen, listed: RunList) -> None:
-    """Print the runs on stdout, the newest first, in as many columns as have room."""
+    """Print the runs on stdout, the newest first, in as many columns as fit."""
     if not listed.runs:
         return
     rows = [_row(run) for run in listed.runs]
@@ -42,13 +42,15 @@ def show_runs(screen: Screen, listed: RunList) -> None:
 
 
 def show_pruned(screen: Screen, pruned: Pruned) -> None:
-    """Print the ids of deleted runs on stdout, and on stderr what stays against expectation."""
+    """Print the ids of deleted runs on stdout, and why others are kept on stderr."""
     for run in pruned.removed:
         screen.out.print(safe_text(run))
     for kept in pruned.kept:
         screen.say(Notice(text=f"{kept.run} is kept: {kept.why}"))
     if pruned.troubles:
-        screen.say(Notice(text="not every node answered: nothing more is deleted", level="warning"))
+        screen.say(
+            Notice(text="some nodes did not answer: no further run is deleted", level="warning")
+        )
     else:
         screen.say(Notice(text=f"{counted(len(pruned.removed), 'run')} deleted"))
 

@@ -1,4 +1,4 @@
-"""A run's status for a person: its state, its nodes and ranks, why it ended."""
+"""Prints the status of a run: state, nodes, ranks, and why it ended."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def show_status(screen: Screen, view: RunStatus) -> None:
         screen.out.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
     screen.out.print(_nodes(view))
     if view.silent:
-        screen.out.print(safe_text(f"{unanswered(view)}: what runs there is not known", "magenta"))
+        screen.out.print(safe_text(f"{unanswered(view)}: what runs there is unknown", "magenta"))
     if view.remembered and view.remembered.get("message"):
         screen.out.print(
             safe_text(f"ended by {view.ended_by}: {view.remembered['message']}", "red")
@@ -64,13 +64,11 @@ def show_status(screen: Screen, view: RunStatus) -> None:
 
 
 def show_cause(console: Console, cause: FirstCause) -> None:
-    """Print the first cause and the last lines of who it was."""
+    """Print the first cause and its last lines."""
     where = cause.node if cause.rank is None else f"{cause.node}, rank {cause.rank}"
     console.print(safe_text(f"first cause: {where}: {cause.message}", "bold red"))
     if cause.also:
-        console.print(
-            safe_text(f"  at the same time, as far as clocks tell: {', '.join(cause.also)}")
-        )
+        console.print(safe_text(f"  at the same time, within clock error: {', '.join(cause.also)}"))
     for line in excerpt(cause.lines)[-_SHOWN_LINES:]:
         console.print(safe_text(f"  | {line}"), soft_wrap=True)
     if cause.remedy:
@@ -111,11 +109,11 @@ def _note(answer: NodeAnswer) -> str:
         return ""
     supervisor = (answer.part or {}).get("supervisor") or {}
     rebooted = supervisor.get("rebooted")
-    return "the machine was started anew" if rebooted else "its supervisor died"
+    return "the machine was rebooted" if rebooted else "its supervisor died"
 
 
 def command_line(command: Sequence[str]) -> str:
-    """Return a command as one types it, without the interpreter that every Python job has."""
+    """Return a command without its Python interpreter."""
     first, *rest = command or ("",)
     python = rest and re.fullmatch(r"python[\d.]*", first.rpartition("/")[2])
     return shlex.join(rest if python else command)
@@ -133,7 +131,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a length of time as a person says it."""
+    """Return a length of time in its largest unit."""
     for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""How stopping goes, and what it came to."""
+"""Prints the result of stopping a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 10
 
 
 def show_stop(console: Console, result: StopResult) -> None:
-    """Print what stopping came to."""
+    """Print which nodes are verified as stopped, and what is left on the others."""
     gone = [node.node for node in result.nodes if node.gone]
     if gone:
         console.print(safe_text(f"{result.run}: stopped and verified on {', '.join(gone)}"))
@@ -21,10 +21,10 @@ def show_stop(console: Console, result: StopResult) -> None:
 
 
 def _trouble(node: StoppedNode) -> list[str]:
-    """Say what is not as wished on a node."""
+    """Return a line for each problem on a node."""
     lines = [f"not verified: {node.failure}; run stop again"] if node.failure else []
     lines += [
-        f"still there: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
+        f"still running: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
         for process in node.left[:_SHOWN]
     ]
     lines += [
@@ -34,5 +34,5 @@ def _trouble(node: StoppedNode) -> list[str]:
     if node.port_free is False:
         holder = node.port_holder or {}
         who = f"pid {holder['pid']} {holder.get('cmd', '')}" if "pid" in holder else "a process"
-        lines.append(f"the master port is not free: {who} has it")
+        lines.append(f"the master port is not free: {who} holds it")
     return lines

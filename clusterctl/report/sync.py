@@ -1,4 +1,4 @@
-"""What a sync did: a line for all nodes with the same outcome, then what they have by it."""
+"""Prints the result of a sync: one line for all nodes with the same outcome, then the summary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}
 
 
 def show_sync(console: Console, result: SyncResult) -> None:
-    """Print what each node has."""
+    """Print the outcome of each node."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for node in result.nodes:
         alike.setdefault((_told(node), node.hint, node.state), []).append(node.node)
     for (told, hint, state), names in alike.items():
         console.print(safe_text(f"{fold_hosts(names)}: {told}", _STYLES.get(state, "")))
         if hint:
-            # Whole, however long: it is there to be copied.
+            # Never wrapped: you may copy it.
             console.print(safe_text(f"hint: {hint}"), soft_wrap=True)
     console.print(safe_text(_summary(result)))
 
@@ -36,7 +36,7 @@ def deletions(result: SyncResult) -> list[str]:
 
 
 def _deleted(node: NodeSync) -> str:
-    """Return what was deleted there: a count, and the first names."""
+    """Return the count of deleted files and their first names."""
     first = node.deleted_paths[:_SHOWN_NAMES]
     more = node.deleted - len(first)
     names = ", ".join(first) + (f" and {more} more" if more > 0 else "")
@@ -52,7 +52,7 @@ def _told(node: NodeSync) -> str:
         case "shared":
             return f"{node.workdir} is shared with another node, and up to date"
         case "source":
-            return f"{node.workdir} is this folder itself"
+            return f"{node.workdir} is the source folder"
         case "failed" | "unreachable":
             return f"{node.state}: {node.words}"
 

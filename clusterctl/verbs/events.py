@@ -1,4 +1,4 @@
-"""What a use-case says while it runs: frozen events, rendered by report, returned by the API.
+"""The events of a use case: frozen values that `report` prints and the API returns.
 
 A use-case is a generator of these that returns its result:
 `def check(...) -> Generator[Event, None, CheckResult]`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 Level = Literal["info", "warning", "error"]
 
@@ -19,12 +19,17 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something worth saying happened; subclasses say what."""
+    """Something happened that a person or a program may want to know."""
+
+    kind: ClassVar[str] = ""
+    """Its `kind` in `launch --json`; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(Event):
     """A sentence for the person, about one node or about all."""
+
+    kind = "message"
 
     text: str
     level: Level = "info"
@@ -44,6 +49,8 @@ class Progress(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvent(Event):
     """A line of a node's events.jsonl: a rank started, joined or ended, a stop was ordered, ..."""
+
+    kind = "event"
 
     node: str
     event: Mapping[str, Any]

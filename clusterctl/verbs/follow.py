@@ -50,6 +50,8 @@ class Tick(Event):
 class NodeLost(Event):
     """The connection to a node broke, or cannot be made; it is tried again."""
 
+    kind = "node-lost"
+
     node: str
     message: str
 
@@ -57,6 +59,8 @@ class NodeLost(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBack(Event):
     """A lost node answers again; its log goes on where it broke."""
+
+    kind = "node-back"
 
     node: str
 

@@ -30,6 +30,8 @@ KEPT = tuple(name for name in SETTINGS if name != "command")
 class CheckpointChosen(Event):
     """The run goes on from here."""
 
+    kind = "checkpoint"
+
     chosen: ChosenCheckpoint
 
 

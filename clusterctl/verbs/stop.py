@@ -27,6 +27,8 @@ GONE, LEFT, UNVERIFIED = 0, 1, 3
 class Stopping(Event):
     """A node's part of the run is so far."""
 
+    kind = "stopping"
+
     node: str
     stage: str
 
@@ -67,6 +69,8 @@ class StopResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Event):
     """What ending a run on the way came to."""
+
+    kind = "stopped"
 
     result: StopResult
 

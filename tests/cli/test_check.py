@@ -29,7 +29,10 @@ def test_an_explanation_needs_no_inventory(
         (["--facts", "none.json"], "none.json: No such file or directory"),
         (["--facts", "bad.json"], "bad.json: not saved facts: wanted an object with a list"),
         (["--facts", "hosts.yaml"], "hosts.yaml: not saved facts"),
-        (["--facts", "facts.json", "--report", "x.pdf"], "wanted a name that ends in .html or .md"),
+        (
+            ["--facts", "facts.json", "--report", "x.pdf"],
+            "expected a name that ends in .html or .md",
+        ),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],
 )
@@ -58,7 +61,7 @@ def test_a_report_in_no_form_is_refused_before_any_node_is_asked(
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     monkeypatch.setattr(Session, "check", None)
     assert main(["check", "--report", "x.pdf"]) == 2
-    assert "wanted a name that ends in .html or .md" in capsys.readouterr().err
+    assert "expected a name that ends in .html or .md" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--save-facts", "--report"])

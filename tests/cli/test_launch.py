@@ -216,7 +216,7 @@ def test_ranks_that_a_run_does_not_have_are_refused(project: Project) -> None:
 def test_a_rank_ended_by_a_signal_gives_128_and_its_number(project: Project) -> None:
     answer = project.launch("--env", "BAD=2", "--", "job.py")
     assert answer.returncode == 128 + signal.SIGKILL
-    assert "first cause: node3, rank 2: was ended by SIGKILL" in answer.stderr
+    assert "first cause: node3, rank 2: was killed by SIGKILL" in answer.stderr
 
 
 def until_step(controller: subprocess.Popen[str], step: int) -> None:
@@ -326,7 +326,7 @@ def test_a_lost_connection_costs_no_line_and_doubles_none(project: Project) -> N
     while "node2: connection lost" not in follower.stderr.readline():
         assert follower.poll() is None
     project.sandbox.heal()
-    while "node2: connected again" not in follower.stderr.readline():
+    while "node2: reconnected" not in follower.stderr.readline():
         assert follower.poll() is None
     assert project.run("stop", run).returncode == 0
     stdout, _ = follower.communicate(timeout=DONE)

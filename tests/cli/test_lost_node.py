@@ -22,7 +22,7 @@ def test_a_run_that_lost_a_node_stays_lost_when_it_is_cleared_up(
     project.sandbox.fault("node2", "killed")
     project.wait_for(run, "lost")
     project.sandbox.heal()
-    assert "the machine was started anew" in project.run("status", run).stdout
+    assert "the machine was rebooted" in project.run("status", run).stdout
     assert project.run("stop", run).returncode == 0
     (listed,) = json.loads(project.run("runs", "--json").stdout)["runs"]
     document = project.status(run)

@@ -36,9 +36,9 @@ def test_frames_of_libraries_are_one_line() -> None:
         "step 7",
         "Traceback (most recent call last):",
         *frame("/data/train.py", 3, "main()"),
-        "  … 2 frames of libraries",
+        "  … 2 library frames",
         *frame("/data/model.py", 9, "x @ y"),
-        "  … 1 frame of libraries",
+        "  … 1 library frame",
         "ValueError: no",
     ]
 
@@ -47,7 +47,7 @@ def test_a_traceback_of_libraries_alone_keeps_its_last_frame() -> None:
     only = [TRACEBACK[1], *frame(LIBRARY, 1, "a()"), *frame(LIBRARY, 2, "b()"), "ImportError: x"]
     assert excerpt(only) == [
         TRACEBACK[1],
-        "  … 1 frame of libraries",
+        "  … 1 library frame",
         *frame(LIBRARY, 2, "b()"),
         "ImportError: x",
     ]
@@ -56,7 +56,7 @@ def test_a_traceback_of_libraries_alone_keeps_its_last_frame() -> None:
 def test_frames_with_a_ranks_prefix_are_read_too() -> None:
     prefixed = [f"[rank1]: {line}" for line in TRACEBACK[1:]]
     found = excerpt(prefixed)
-    assert "  … 2 frames of libraries" in found
+    assert "  … 2 library frames" in found
     assert found[-1] == "[rank1]: ValueError: no"
     assert not any("site-packages" in line for line in found)
 

@@ -164,7 +164,7 @@ def test_a_node_that_a_silent_node_lost_is_named() -> None:
     event = told(20.0, by="lost", lost="c") | {"message": message}
     cause = found(NodeReport(node="a", events=[event]))
     assert (cause.node, cause.kind) == ("c", "node-lost")
-    assert cause.message == f"lost, as b saw it: {message}"
+    assert cause.message == f"b lost the connection to it: {message}"
     own = {"kind": "peer-lost", "time": 20.0, "since": 5.0, "peer": "c"}
     cause = found(NodeReport(node="a", events=[event]), NodeReport(node="b", events=[own]))
     assert (cause.node, cause.time, cause.also) == ("c", 5.0, ())
@@ -187,7 +187,7 @@ def test_what_an_event_does_not_know_is_no_trouble() -> None:
     ("line", "word"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),
-        ("OSError: [Errno 28] No space left on device", "make room"),
+        ("OSError: [Errno 28] No space left on device", "free space"),
         ("[rank3]: ModuleNotFoundError: No module named 'peft'", "install it"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'x'", "needs:"),
         ("python3: can't open file '/root/t.py': [Errno 2] No such file or directory", "workdir:"),
@@ -227,7 +227,7 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("ERROR: Unexpected bus error encountered in worker", "/dev/shm"),
         ("train.loop.NonFinite: the loss of step 7 is not finite", "learning rate"),
         ("OSError: [Errno 24] Too many open files: 'x'", "limit"),
-        ("PermissionError: [Errno 13] Permission denied: '/data'", "ssh user"),
+        ("PermissionError: [Errno 13] Permission denied: '/data'", "SSH user"),
         ("OSError: [Errno 122] Disk quota exceeded", "quota"),
     ],
 )
@@ -271,7 +271,11 @@ def test_what_only_looks_like_an_echo_may_be_the_cause(line: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "word"),
-    [(1, "use less host memory"), (0, "someone on the node sent SIGKILL"), (None, "dmesg")],
+    [
+        (1, "use less host memory"),
+        (0, "a user or program on the node sent SIGKILL"),
+        (None, "dmesg"),
+    ],
 )
 def test_a_kill_is_laid_to_the_kernel_if_its_counter_says_so(count: int | None, word: str) -> None:
     killed = ended(1.0, 0, exit_code=137, signal=9, oom_kills=count)

@@ -82,7 +82,7 @@ def test_the_exit_barrier_of_a_run_that_goes_on_is_shown_after_a_while() -> None
 def test_the_traceback_of_an_agent_that_was_sent_term_is_one_line() -> None:
     assert shown(folder([*TERMED, "next"]).flush()) == [
         TERMED[0],
-        "torchrun was sent SIGTERM (its traceback: logs --raw)",
+        "torchrun received SIGTERM (its traceback: logs --raw)",
         "next",
     ]
 

@@ -82,10 +82,10 @@ def test_containers_overlays_and_dead_links_are_left_out_with_the_reason() -> No
     reasons = {c.interface: c.excluded for c in network.nodes["b"].candidates}
     assert reasons == {
         "e0": "",
-        "docker0": "made by a container engine, tunnel or overlay",
+        "docker0": "interface of a container engine, tunnel or overlay",
         "e1": "it is down or has no carrier",
-        "lo": "loopback: reaches this machine only",
-        "e2": "link-local address: reaches one cable only",
+        "lo": "loopback: only reachable on this machine",
+        "e2": "link-local address: only reachable on one link",
     }
 
 
@@ -296,7 +296,7 @@ def test_the_port_is_the_inventorys_else_the_first_free_one() -> None:
 
     assert choose_network(cluster("a", master_port=29500), known).master_port == 29500
     found = choose_network(cluster("a"), known)
-    assert (found.master_port, found.master_port_why) == (29502, "the first free one from 29500")
+    assert (found.master_port, found.master_port_why) == (29502, "the first free port from 29500")
 
 
 def test_where_the_kernel_gives_clients_any_port_a_free_one_is_found_all_the_same() -> None:
@@ -307,7 +307,7 @@ def test_where_the_kernel_gives_clients_any_port_a_free_one_is_found_all_the_sam
 
     found = choose_network(cluster("a"), learned(known))
 
-    assert (found.master_port, found.master_port_why) == (29501, "the first free one from 29500")
+    assert (found.master_port, found.master_port_why) == (29501, "the first free port from 29500")
 
 
 def test_where_all_ports_are_taken_that_is_said() -> None:
@@ -315,7 +315,7 @@ def test_where_all_ports_are_taken_that_is_said() -> None:
 
     assert choose_port(None, NodeFacts(node="a", listeners=busy)) == (
         29500,
-        "PyTorch's default; 29500 to 29999 are all taken",
+        "PyTorch's default; 29500 to 29999 are all in use",
     )
     assert choose_port(None, NodeFacts(node="a", listeners=busy[:1]), but=29501)[0] == 29502
 

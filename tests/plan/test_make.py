@@ -152,7 +152,7 @@ def test_what_the_person_sets_wins_and_the_flag_over_the_file(plan: Planner) -> 
         "--env", "job.env",
     )  # fmt: skip
     secret = variable(planned, "HF_TOKEN")
-    assert (secret.value, secret.origin) == (None, "env_from: read when it is launched")
+    assert (secret.value, secret.origin) == (None, "env_from: read at launch")
     assert len({each.name for each in planned.env}) == len(planned.env)
 
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_planned_is_refused(plan: Planner) -> None:
     with pytest.raises(UsageError, match="direct does not restart"):
         plan(options=Options(launcher="direct", max_restarts=1))
     unknown = {f"n{n}": replace(facts(n, 1), gpus=None) for n in range(3)}
-    with pytest.raises(LaunchRefused, match="n0: how many GPUs"):
+    with pytest.raises(LaunchRefused, match="n0: the number of its GPUs"):
         plan(known=unknown)
 
 

@@ -55,7 +55,7 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
 )  # fmt: skip
 def test_a_launcher_is_refused_with_the_command_to_type(command: str, wanted: str) -> None:
     error = refused(command)
-    assert str(error).startswith("command: expected the training's own program, found the launcher")
+    assert str(error).startswith("command: expected the training program, found the launcher")
     assert error.hint == f"clusterctl launch {wanted}"
 
 
@@ -68,7 +68,7 @@ def test_processes_on_cpus_are_no_gpus() -> None:
 
 def test_what_has_no_counterpart_is_named() -> None:
     error = refused("torchrun --tee 3 --nproc_per_node=2 --monitor-interval=5 x.py --tee")
-    assert "no option of clusterctl for --tee 3 --monitor-interval=5" in str(error)
+    assert "clusterctl has no option for --tee 3 --monitor-interval=5" in str(error)
     assert error.hint == "clusterctl launch --gpus 2 -- x.py --tee"
 
 

@@ -28,7 +28,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, part
     [
         ("finished", "job", "finished (ended by job)"),
         ("failed", "start-timeout", "failed (ended by start-timeout)"),
-        ("failed", "unknown", "failed (no node could say how)"),
+        ("failed", "unknown", "failed (how it ended is unknown)"),
         ("lost", "lost", "lost"),
         ("stopped", "stop", "stopped"),
     ],

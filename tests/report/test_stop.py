@@ -24,7 +24,7 @@ def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
     )
     assert shown(node) == [
         "lab-1: a: not verified: could not see whether its port is free; run stop again",
-        "lab-1: a: still there: pid 7 train.py: stuck in the kernel",
+        "lab-1: a: still running: pid 7 train.py: stuck in the kernel",
     ]
 
 
@@ -36,7 +36,7 @@ def test_who_has_the_port_is_named() -> None:
     )
     assert shown(*nodes) == [
         "lab-1: stopped and verified on b",
-        "lab-1: a: the master port is not free: pid 8 nc -l has it",
+        "lab-1: a: the master port is not free: pid 8 nc -l holds it",
     ]
 
 

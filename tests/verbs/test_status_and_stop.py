@@ -83,7 +83,7 @@ def test_a_node_that_does_not_answer_is_no_verdict(
     view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", "finished"), b=None)))
     assert (view.state, view.ended_by, view.live) == ("unreachable", "", False)
     show_status(Screen(), view)
-    assert "1 of 2 nodes did not answer: what runs there is not known" in capsys.readouterr().out
+    assert "1 of 2 nodes did not answer: what runs there is unknown" in capsys.readouterr().out
     seen = replace(view, remembered={"state": "finished", "ended_by": "job"})
     assert (seen.state, seen.ended_by) == ("finished", "job")
     unsure = replace(view, remembered={"state": "unreachable", "ended_by": "unknown"})

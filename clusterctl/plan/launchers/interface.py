@@ -41,6 +41,6 @@ class Launcher:
     """Its own argument for `--max-restarts`; None: it has none."""
 
 
-def about_nodes(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
+def node_variables(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return the variables by which scripts know their node, the same under every launcher."""
-    return (("NODE_RANK", str(place.node_rank)), ("NNODES", str(place.nnodes)))
+    return (("NODE_RANK", str(context.node_rank)), ("NNODES", str(context.nnodes)))

@@ -6,31 +6,31 @@ is always said, because torchrun would give its peers a name that only this node
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import LaunchContext, Launcher, about_nodes
+from clusterctl.plan.launchers.interface import LaunchContext, Launcher, node_variables
 
 
-def argv(place: LaunchContext) -> tuple[str, ...]:
+def argv(context: LaunchContext) -> tuple[str, ...]:
     """Return torchrun's call, up to the rank's command."""
     return (
-        place.python,
+        context.python,
         "-m",
         "torch.distributed.run",
-        f"--nnodes={place.nnodes}",
-        f"--node-rank={place.node_rank}",
-        f"--nproc-per-node={place.procs}",
-        f"--master-addr={place.master_address}",
-        f"--master-port={place.master_port}",
-        f"--local-addr={place.address}",
+        f"--nnodes={context.nnodes}",
+        f"--node-rank={context.node_rank}",
+        f"--nproc-per-node={context.procs}",
+        f"--master-addr={context.master_address}",
+        f"--master-port={context.master_port}",
+        f"--local-addr={context.address}",
         # Else it leaves a folder in /tmp.
-        *((f"--log-dir={place.log_dir}",) if place.log_dir else ()),
-        *place.args,
+        *((f"--log-dir={context.log_dir}",) if context.log_dir else ()),
+        *context.args,
         "--no-python",
     )
 
 
-def environment(place: LaunchContext) -> tuple[tuple[str, str | None], ...]:
+def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     """Return what scripts read beyond the ranks' variables, which torchrun sets itself."""
-    return about_nodes(place)
+    return node_variables(context)
 
 
 def restarts(args: tuple[str, ...]) -> bool:

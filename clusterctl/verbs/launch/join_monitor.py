@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 class JoinProgress(Event):
     """So many ranks have joined."""
 
+    kind = "gathering"
+
     joined: int
     total: int
     missing: tuple[str, ...]
@@ -33,6 +35,8 @@ class JoinProgress(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTimeout(Event):
     """Ranks wait for others that did not come in time."""
+
+    kind = "start-timeout"
 
     seconds: float
     missing: tuple[str, ...]

@@ -77,12 +77,16 @@ class LaunchOptions:
 class Checked(Event):
     """The nodes were judged."""
 
+    kind = "check"
+
     verdict: CheckResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChecked(Event):
     """The job's own check was run on what was synced."""
+
+    kind = "check"
 
     verdict: CheckResult
     """All of it, the first look's too."""
@@ -92,12 +96,16 @@ class CodeChecked(Event):
 class Synced(Event):
     """The code is on every node."""
 
+    kind = "sync"
+
     synced: SyncResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
     """What is about to be started."""
+
+    kind = "plan"
 
     plan: Plan
 

@@ -22,6 +22,8 @@ EXIT_FAILED = 1
 class RunResult(Event):
     """The run is over, as far as its nodes could say."""
 
+    kind = "ended"
+
     view: RunStatus
     exit_code: int
     ended_by: str

@@ -30,6 +30,8 @@ NO_GRACE = 0.0
 class Started(Event):
     """A node's part of the run is up."""
 
+    kind = "started"
+
     node: str
     pid: int
 

@@ -298,7 +298,7 @@ def test_where_nobody_answers_no_network_is_judged(make_sandbox: MakeSandbox) ->
     box.fault("node1", "sshd-killed")
     done = box.run([sys.executable, "-m", "clusterctl", "check"])
     assert done.returncode == 1
-    assert "network: no node has said which it is in" in done.stdout
+    assert "network: the addresses of all nodes are unknown" in done.stdout
 
 
 @pytest.mark.netns
