@@ -45,8 +45,6 @@ def from_json(
         return _object(wanted, value, where, finite=finite)
     if origin is tuple:
         return _tuple(inner, value, where, finite=finite)
-    if wanted is float and not finite and isinstance(value, float) and not math.isfinite(value):
-        return value
     if wanted is float and type(value) is int and abs(value) < _LARGEST:
         return float(value)
     if origin is Literal:
@@ -55,8 +53,10 @@ def from_json(
         fits = isinstance(value, origin)
     else:
         fits = type(value) is wanted
-    is_number = isinstance(value, (int, float))
-    if not fits or (is_number and not -_LARGEST < value < _LARGEST):  # type: ignore[operator]
+    bounded = not isinstance(value, (int, float)) or -_LARGEST < value < _LARGEST
+    if wanted is float and isinstance(value, float) and not math.isfinite(value):
+        bounded = not finite
+    if not fits or not bounded:
         name = getattr(wanted, "__name__", str(wanted))
         raise DocumentError(f"{where}: wanted {name}, found {value!r}")
     return value
