@@ -60,7 +60,7 @@ class Prefixed(LinePrinter):
 
     def _make_prefix(self, name: str) -> str:
         label = f"[{strip_controls(name)}]"
-        if not self._coloured:
+        if not self._colored:
             return label
         host = name.partition(":")[0]
         color = self._colors.setdefault(host, _HOST_COLORS[len(self._colors) % _MANY])
