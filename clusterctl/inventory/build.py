@@ -54,7 +54,8 @@ def build(document: Document, problems: Problems) -> Cluster:
     job = _optional(JobSection, value, "job", problems)
     entries = tuple(_entries(value, problems))
     placed = tuple(_placed(entries, top, ssh, defaults, problems))
-    rules.judge_nodes(placed, network, problems, same_machine=top.same_machine)
+    same_machine = top.same_machine is not None
+    rules.judge_nodes(placed, network, problems, same_machine=same_machine)
     rules.judge_job(job, problems)
     problems.raise_if_any()
     return Cluster(
@@ -63,7 +64,7 @@ def build(document: Document, problems: Problems) -> Cluster:
         shared=top.shared,
         subnet=network.subnet,
         master_port=network.master_port,
-        same_machine=top.same_machine is not None,
+        same_machine=same_machine,
         job=_job(job),
         file=problems.file,
     )

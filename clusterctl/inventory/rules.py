@@ -39,47 +39,42 @@ class Placed:
 
 
 def judge_nodes(
-    placed: Sequence[Placed],
-    network: NetworkSection,
-    problems: Problems,
-    *,
-    same_machine: str | None,
+    placed: Sequence[Placed], network: NetworkSection, problems: Problems, *, same_machine: bool
 ) -> None:
-    """Report duplicate hosts, several masters, and addresses that conflict."""
+    """Report duplicate hosts, several masters, and addresses that conflict.
+
+    Args:
+        placed: the nodes.
+        network: the section `network`.
+        problems: to report to.
+        same_machine: two nodes may be one machine.
+    """
     _judge_hosts(placed, problems, same_machine=same_machine)
     _judge_masters(placed, problems)
     _judge_addresses(placed, network, problems, same_machine=same_machine)
     for path, section in {one.path: one.section for one in placed}.items():
         if section.gpus and section.procs:
-            problems.add(
-                (*path, "procs"),
-                wanted="procs beside gpus: 0 only",
-                found=f"it beside gpus: {section.gpus}",
-            )
+            found = f"it beside gpus: {section.gpus}"
+            problems.add((*path, "procs"), wanted="procs beside gpus: 0 only", found=found)
 
 
-def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: str | None) -> None:
+def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: bool) -> None:
     first: dict[tuple[str, int], Placed] = {}
     machines: dict[str, Placed] = {}
     for one in placed:
         host = normal_address(one.node.host) or one.node.host.lower()
-        end = (host, one.node.ssh.port or SSH_PORT)
-        where = (*one.path, "host")
-        if end in first:
-            place = problems.place(problems.line(first[end].path))
-            found = f'"{one.node.host}" again (first at {place})'
-            problems.add(where, wanted="each host once", found=found)
+        end = first.setdefault((host, one.node.ssh.port or SSH_PORT), one)
+        machine = machines.setdefault("this machine" if one.node.local else host, one)
+        if end is not one:
+            place = problems.place(problems.line(end.path))
+            wanted, found = "each host once", f'"{one.node.host}" again (first at {place})'
+        elif machine is not one and not same_machine:
+            place = problems.place(problems.line(machine.path))
+            wanted = "another machine (or same_machine: allow at the top)"
+            found = f'"{one.node.host}", the machine of {place}'
+        else:
             continue
-        first[end] = one
-        machine = "this machine" if one.node.local else host
-        other = machines.setdefault(machine, one)
-        if other is not one and same_machine is None:
-            place = problems.place(problems.line(other.path))
-            problems.add(
-                where,
-                wanted="another machine (or same_machine: allow at the top)",
-                found=f'"{one.node.host}", the machine of {place}',
-            )
+        problems.add((*one.path, "host"), wanted=wanted, found=found)
 
 
 def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:
@@ -91,11 +86,7 @@ def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:
 
 
 def _judge_addresses(
-    placed: Sequence[Placed],
-    network: NetworkSection,
-    problems: Problems,
-    *,
-    same_machine: str | None,
+    placed: Sequence[Placed], network: NetworkSection, problems: Problems, *, same_machine: bool
 ) -> None:
     subnet = ipaddress.ip_network(network.subnet) if network.subnet else None
     first: dict[str, Placed] = {}
@@ -107,12 +98,9 @@ def _judge_addresses(
         if subnet is not None and ipaddress.ip_address(address) not in subnet:
             problems.add(where, wanted=f"an address in network.subnet {subnet}", found=address)
         other = first.setdefault(address, one)
-        if other is not one and same_machine is None:
-            problems.add(
-                where,
-                wanted="an address of its own for each node",
-                found=f"{address}, which {other.node.host} has",
-            )
+        if other is not one and not same_machine:
+            found = f"{address}, which {other.node.host} has"
+            problems.add(where, wanted="an address of its own for each node", found=found)
 
 
 def judge_job(job: JobSection, problems: Problems) -> None:
@@ -121,20 +109,17 @@ def judge_job(job: JobSection, problems: Problems) -> None:
         problems.add(("job", "stop"), wanted="signal or file", found="both")
     for at, name in enumerate(job.env_from):
         if name in job.env:
-            problems.add(
-                ("job", "env_from", at), wanted="a variable once", found=f"{name} in env, too"
-            )
+            found = f"{name} in env, too"
+            problems.add(("job", "env_from", at), wanted="a variable once", found=found)
     for at, word in enumerate(job.resume_args):
         for name in _PLACEHOLDER.findall(word):
             if name != "checkpoint" and nearest(name, ["checkpoint"]):
                 problems.add(("job", "resume_args", at), wanted="{checkpoint}", found=f"{{{name}}}")
     for name, text in job.env.items():
         if text and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(text)):
-            logger.warning(
-                "%s:%d: job.env.%s: looks like a secret, and env is recorded in clear"
-                " (hint: env_from: [%s])",
-                problems.file,
-                problems.line(("job", "env", name)),
-                name,
-                name,
+            place = problems.place(problems.line(("job", "env", name)))
+            warning = (
+                "%s: job.env.%s: looks like a secret, and env is recorded in clear"
+                " (hint: env_from: [%s])"
             )
+            logger.warning(warning, place, name, name)

@@ -1,4 +1,4 @@
-"""The history that a run is part of: the run, those that it resumes, and what it took from them."""
+"""The history of a run: the run, those that it resumes, and the checkpoints between them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Ancestor:
 
     run: str
     began: float | None = None
-    """By the controller's clock; None: this machine has no record of it."""
+    """By the controller's clock; None if this machine has no record of it."""
     world_size: int | None = None
     taken: str = ""
-    """The checkpoint of an earlier run that this run was resumed from; empty: it began anew."""
+    """The checkpoint that this run was resumed from; empty if it was not resumed."""
     taken_step: int | None = None
 
 
@@ -34,18 +34,18 @@ class History:
 
     @property
     def run(self) -> str:
-        """The run that is asked about."""
+        """The newest run."""
         return self.runs[0].run
 
     def args(self, cluster: Cluster, node: Node) -> dict[str, Any]:
-        """Return what a node needs to know to tell which run wrote a checkpoint."""
+        """Return the arguments by which a node tells which run wrote a checkpoint."""
         runs = [
             {"run": run.run, "began": run.began, "world_size": run.world_size} for run in self.runs
         ]
         return {**run_args(self.run, cluster, node), "ancestors": runs, "now": time.time()}
 
     def objection(self, one: Mapping[str, Any]) -> str:
-        """Say why a checkpoint is of another history; empty: it is of this one."""
+        """Return why a checkpoint is of another history; empty if it is of this one."""
         if any(_same(run.taken, str(one["path"])) for run in self.runs):
             return ""
         names = [run.run for run in self.runs]
@@ -92,12 +92,12 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
 
 
 def unrecorded(run: str) -> History:
-    """Return the history of a run of which nothing more is known."""
+    """Return the history of a run without a record."""
     return History(runs=(Ancestor(run=run),))
 
 
 def _same(taken: str, path: str) -> bool:
-    """Tell whether a path as the job was given it is this absolute one."""
+    """Tell whether a path that was given to the job is this absolute one."""
     if not taken:
         return False
     return path == taken or (

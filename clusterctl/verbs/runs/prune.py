@@ -1,4 +1,4 @@
-"""Delete what nodes and this machine keep of old runs: never of one that lives, or may."""
+"""Deletes old runs on the nodes and on this machine, but never one that may be live."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import SCHEMA, plain
 
 KEPT = 10
-"""Ended runs that are kept where nobody says how many."""
+"""Ended runs that are kept by default."""
 PRUNE_SECONDS = 600.0
-"""Longest a node may take to delete."""
+"""The time limit of a node, in seconds."""
 SETTLED = 24 * 3600.0
-"""Seconds after which a run that no node knows is not one that is just about to start."""
+"""Seconds after which a run that no node knows cannot be starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What pruning came to."""
+    """The result of pruning."""
 
     removed: tuple[str, ...]
     kept: tuple[Kept, ...]
-    """Besides the newest: runs that are not known to have ended everywhere."""
+    """Besides the newest: runs that may not have ended on every node."""
     troubles: tuple[NodeError, ...]
-    """Nodes that could not be asked; then nothing is deleted."""
+    """Nodes that did not answer; then nothing is deleted."""
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `runs --prune --json` prints."""
@@ -85,7 +85,7 @@ def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
 def _why_kept(
     nodes: Nodes, records: Records, view: RunStatus | None, record: RunRecord | None
 ) -> str:
-    """Say why a run is not known to have ended; empty: it has."""
+    """Return why a run may not have ended; empty if it has."""
     going = [answer.node.name for answer in view.nodes if not answer.end] if view else []
     if going:
         return f"it has not ended on {', '.join(going)}; `stop` settles that"

@@ -20,20 +20,20 @@ _FLAGS = {
     "command": "-- COMMAND",
     "env": "--env NAME=VALUE",
 }
-"""How the command line of `resume` sets a key of `job:`; the other keys have no flag."""
+"""The flag of `resume` for a key of `job:`; the other keys have none."""
 _COMPARED = (
     "launcher", "launcher_args", "procs_per_node", "command", "env_from", "env_init", "needs",
     "check", "stop", "checkpoints", "resume_args",
 )  # fmt: skip
-"""Keys of `job:` beside `env`."""
+"""The compared keys of `job:`, besides `env`."""
 
 Find = Callable[[str], RunRecord | None]
 
 
 def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Find) -> None:
-    """Warn of keys of `job:` that the inventory has changed since a run was launched.
+    """Warn about keys of `job:` that the inventory has changed since a run was launched.
 
-    What a flag set, then or now, is no change.
+    A value that a flag set, then or now, is not a change.
 
     Args:
         path: of the inventory.
@@ -43,7 +43,7 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
         find: returns the record of a run by its id.
     """
     if record.discovered:
-        return  # rebuilt from the nodes: most of its job is not known
+        return  # rebuilt from the nodes: most of its job is unknown
     keys = changed(record, now, given, find)
     ways = dict.fromkeys(_way(key) for key in keys)
     if keys:
@@ -57,7 +57,7 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
 
 
 def _way(key: str) -> str:
-    """Return how to use a key's new value: a flag of `resume`, else a new launch."""
+    """Return how to use a key's new value: by a flag of `resume`, else a new launch."""
     return _FLAGS.get(key.partition(".")[0], f"clusterctl launch for job.{key}")
 
 
@@ -74,13 +74,13 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
 
 
 def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
-    """Return the job of a run as its inventory had it; of what a flag set, the value of now."""
+    """Return the job in a run's inventory; for keys that a flag set, the current value."""
     old, then = record.options, record.cluster.job
     flagged = set(dict(old.get("env") or ()))
     env = {name: value for name, value in then.env if name not in flagged}
     env |= {name: value for name, value in now.env if name in flagged}
     same_names = set(then.env_from) == set(now.env_from) - flagged
-    restarts = _set(old, "max_restarts")  # its words are among the launcher's arguments
+    restarts = _set(old, "max_restarts")  # it is among the launcher's arguments
     return replace(
         then,
         launcher=now.launcher if restarts else then.args_for or then.launcher,
@@ -99,9 +99,9 @@ def _set(options: Mapping[str, Any], name: str) -> bool:
 
 
 def _written_command(record: RunRecord, find: Find) -> tuple[str, ...]:
-    """Return the command as the inventory had it; empty: it was typed, or is not known.
+    """Return the command in the run's inventory; empty if it was typed, or is unknown.
 
-    The command of a resumed run is the one of the run before, with the checkpoint in it.
+    A resumed run has the command of the run before it, plus the checkpoint.
     """
     known: RunRecord | None = record
     while known is not None and known.resumed:

@@ -1,4 +1,4 @@
-"""The nodes of a recorded run as an inventory has them now, and what differs."""
+"""Compares the nodes of a recorded run with those of an inventory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from clusterctl.verbs.runs.records import RunRecord
 logger = logging.getLogger("clusterctl")
 
 _REACH = ("host", "ssh", "local")
-"""What of a node says how it is reached; the rest is as its run was launched."""
+"""The fields that say how to reach a node; the others stay as the run was launched."""
 _COMPARED = (*_REACH, "gpus", "procs", "python", "address", "state")
 
 
 def reached(record: RunRecord, now: Cluster) -> Cluster:
-    """Return the run's cluster, its nodes reached as the inventory has it.
+    """Return the run's cluster, with the addresses and logins of the inventory.
 
-    The record counts if the inventory is of another cluster, or lacks a node of the run.
+    The record wins if the inventory is of another cluster, or lacks a node of the run.
     """
     if now.name != record.cluster.name or lacks(record, now):
         return record.cluster
@@ -28,7 +28,7 @@ def reached(record: RunRecord, now: Cluster) -> Cluster:
 
 
 def lacks(record: RunRecord, now: Cluster) -> bool:
-    """Tell whether the inventory lacks nodes of the run, and warn of it."""
+    """Tell whether the inventory lacks nodes of the run, and warn about it."""
     names = {node.name for node in now.nodes}
     missing = [node.name for node in record.cluster.nodes if node.name not in names]
     if missing:
@@ -37,12 +37,12 @@ def lacks(record: RunRecord, now: Cluster) -> bool:
 
 
 def report_ignored(record: RunRecord, now: Cluster, why: str) -> None:
-    """Warn that the inventory does not count for a run."""
+    """Warn that the inventory is not used for a run."""
     logger.warning("%s: %s; using the nodes as %s was launched", now.file, why, record.run)
 
 
 def report_changes(record: RunRecord, now: Cluster) -> None:
-    """Warn of what the inventory has changed since the launch, and a resume takes over."""
+    """Warn about changes of the inventory since the launch that a resume will use."""
     _report(record, now, _COMPARED)
 
 

@@ -1,12 +1,12 @@
-"""What this machine remembers of runs: a cache; the truth is in the folders on the nodes.
+"""The records of runs on this machine: a cache; the folders on the nodes are the truth.
 
     <state>/<cluster>/<run>/
-        record.json   what was launched, on what, from which code, after which findings
-        dirty.diff    what the code had beyond its commit
-        end.json      how it ended, once somebody has seen that
+        record.json   what was launched, on which nodes, the code, the findings before
+        dirty.diff    uncommitted changes of the code
+        end.json      how it ended, once this machine knows
 
 `<state>` is `$CLUSTERCTL_STATE`, else the user's state folder. Folders are 0700 and files 0600;
-values of `env_from` are never here.
+values of `env_from` are never stored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunRecord:
 
     run: str
     began: float
-    """Seconds since 1970, UTC, of the controller."""
+    """Seconds since 1970, UTC, by the controller's clock."""
     cluster: Cluster
     """The nodes that ran, the master first, and the job as it ran."""
     source: str = ""
@@ -53,11 +53,11 @@ class RunRecord:
     plan: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Mapping[str, Any], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The launch's own options, which a resume takes over."""
+    """The options of the launch; a resume uses them again."""
     resumed: Mapping[str, Any] | None = None
-    """`run` and `checkpoint` that it went on from."""
+    """The `run` and `checkpoint` that it was resumed from."""
     discovered: bool = False
-    """Rebuilt from the nodes: what they do not know is missing."""
+    """It was rebuilt from what the nodes know; the rest is missing."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -87,7 +87,7 @@ class Records:
     """The records under one folder."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """Take the folder; it is made when something is written."""
+        """Use this folder; the first write creates it."""
         self.root = root or state_folder()
 
     def folder(self, cluster: str, run: str) -> Path:
@@ -95,7 +95,7 @@ class Records:
         return self.root / cluster / run
 
     def write(self, record: RunRecord, *, diff: str = "") -> Path:
-        """Keep a record; return its folder.
+        """Write a record; return its folder.
 
         Raises:
             ClusterError: it cannot be written.
@@ -115,19 +115,19 @@ class Records:
         return folder
 
     def read(self, cluster: str, run: str) -> RunRecord | None:
-        """Return a run's record; None: there is none that can be read."""
+        """Return a run's record; None if there is none, or it is damaged."""
         document = _read(self.folder(cluster, run) / "record.json")
         try:
             record = RunRecord.from_document(document) if document else None
         except ValueError:
             return None
-        # Its name is part of commands to type: nothing but its folder's, and one without quotes.
+        # Hints put the name into commands: it must be the folder's, and need no quotes.
         if record is None or (record.cluster.name, record.run) != (cluster, run):
             return None
         return record if run_id.is_word(run) else None
 
     def find(self, run: str) -> RunRecord | None:
-        """Return the record of a run, by its id or by the name it was given (the newest)."""
+        """Return the record of a run, by its id or its user's name for it (the newest)."""
         records = self.all()
         by_id = (record for record in records if record.run == run)
         by_name = (record for record in records if record.options.get("name") == run)
@@ -157,7 +157,7 @@ class Records:
         return sorted(filter(None, read), key=lambda record: record.began, reverse=True)
 
     def write_end(self, record: RunRecord, end: Mapping[str, Any]) -> None:
-        """Remember how a run ended; a folder that has gone meanwhile is no trouble."""
+        """Record how a run ended; do nothing if its folder was deleted."""
         try:
             text = json.dumps({"schema": SCHEMA, **end}, indent=1) + "\n"
             _write(self.folder(record.cluster.name, record.run) / "end.json", text)
@@ -165,19 +165,19 @@ class Records:
             return
 
     def end(self, record: RunRecord) -> Mapping[str, Any] | None:
-        """Return how a run ended, where somebody has seen that."""
+        """Return how a run ended; None if this machine does not know."""
         end = _read(self.folder(record.cluster.name, record.run) / "end.json")
         return None if end is None or schema_error(end, RECORDED_END) else end
 
     def remove(self, cluster: str, run: str) -> None:
-        """Forget a run; one that is not remembered is no trouble.
+        """Delete the record of a run, if there is one.
 
         Raises:
             ClusterError: its folder cannot be deleted.
         """
         folder = self.folder(cluster, run)
         if folder not in self._folders():
-            return  # nor does a name lead elsewhere
+            return  # a name with `..` must not lead elsewhere
         try:
             shutil.rmtree(folder)
         except OSError as error:
@@ -188,7 +188,7 @@ class Records:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, for this user only."""
+    """Write a file atomically, readable by this user only."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
