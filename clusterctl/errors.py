@@ -5,7 +5,7 @@ ClusterError                 1   something was not as wished
 │   └── InventoryError       2   the inventory file has problems, all of them listed
 ├── SyncRefused              1   it would delete on the nodes what the person may still want
 ├── CouldNotTell             3   a node did not answer, so the verb cannot say
-├── NotEnded                 1   a run was not over in time; it goes on
+├── NotEnded                 1   a run was not over in time; it keeps running
 ├── LaunchRefused          125   clusterctl ended it before the job could run
 └── Interrupted            130   the person ended it, and this became of what was begun
 
@@ -59,7 +59,7 @@ class CouldNotTell(ClusterError):  # noqa: N818  (a state of knowledge, not a fa
 
 
 class NotEnded(ClusterError, TimeoutError):  # noqa: N818  (the run is well)
-    """A run was not over within the time that was given; it goes on."""
+    """A run was not over within the time that was given; it keeps running."""
 
 
 class SyncRefused(ClusterError):  # noqa: N818  (refused on purpose)

@@ -227,7 +227,7 @@ class Run:
 
         def show(event: Event) -> None:
             if until is not None and time.monotonic() > until:
-                raise NotEnded(f"{self.id}: not over within {timeout:g} s; it goes on")
+                raise NotEnded(f"{self.id}: not over within {timeout:g} s; it keeps running")
             if not isinstance(event, Tick):
                 (on_event or log_warning)(event)
 

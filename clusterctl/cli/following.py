@@ -121,7 +121,7 @@ def _ask() -> str:
 
 def _lose_sight(run: str) -> None:
     """Report that no node answers any more: the run needs nobody here, and may be well."""
-    text = f"no node has answered for {LONGEST_WAIT:g} s: the way to them is lost from here"
+    text = f"no node has answered for {LONGEST_WAIT:g} s: the connection to them is lost"
     Screen().say(Notice(text=text, level="warning"))
     _leave(run)
 
@@ -129,7 +129,7 @@ def _lose_sight(run: str) -> None:
 def _leave(run: str) -> None:
     screen = Screen()
     for text in (
-        f"{run} goes on",
+        f"{run} keeps running",
         f"  follow it: clusterctl logs -f {run}",
         f"  end it:    clusterctl stop {run}",
     ):

@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_option.add_inventory(parser)
     parser.add_argument("--name", help="the cluster's name (default: the folder's)")
     action = parser.add_argument(
-        "--identity", type=Path, metavar="KEY", help="private key that opens the hosts"
+        "--identity", type=Path, metavar="KEY", help="private key for logging in to the hosts"
     )
     inventory_option.complete_files(action)
     action = parser.add_argument(
         "--convert", type=Path, metavar="HOSTFILE", help="take the hosts of an MPI hostfile"
     )
     inventory_option.complete_files(action)
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(args: argparse.Namespace) -> int:

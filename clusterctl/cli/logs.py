@@ -78,7 +78,7 @@ def _left_in_words(run: str, *, follows: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if not follows:
             raise
-        raise Interrupted(f"\nstopped following; {run} goes on") from None
+        raise Interrupted(f"\nstopped following; {run} keeps running") from None
 
 
 def _require_whole(args: argparse.Namespace) -> None:

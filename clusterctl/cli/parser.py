@@ -95,7 +95,7 @@ def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
         description="From a handful of GPU machines and SSH to a running multi-node training.",
     )
     parser.add_argument("--version", action="version", version=f"clusterctl {__version__}")
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="print more on stderr")
     parser.add_argument(
         "--print-completion",
         action=_PrintCompletion,

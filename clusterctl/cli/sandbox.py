@@ -14,7 +14,7 @@ ACTIONS = {
     "exec": "run a command on the controller's side, or on a host",
     "fault": "put a real fault on a host",
     "heal": "undo all faults",
-    "down": "end it and remove all of it",
+    "down": "stop the hosts and remove everything",
     "demo": "the whole story: check, launch, stop, resume, generate",
 }
 
@@ -41,8 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         child.add_argument(
             "--backend", choices=tuple(sandbox.BACKENDS), help="default: netns for root"
         )
-    up.add_argument("--gpus", metavar="MODELxCOUNT", help="let a stand-in nvidia-smi show these")
-    up.add_argument("--shells", default="bash", help="login shells, dealt out: dash,bash+noise,…")
+    up.add_argument("--gpus", metavar="MODELxCOUNT", help="GPUs that a simulated nvidia-smi shows")
+    up.add_argument(
+        "--shells", default="bash", help="login shells of the hosts in turn: dash,bash+noise,…"
+    )
     up.add_argument(
         "--users", metavar="LIST", help="accounts on every host; hosts.yaml uses the first"
     )
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--jumps", type=int, default=0, metavar="N", help="jump hosts in front (default: 0)"
     )
-    parsers["status"].add_argument("--json", action="store_true", help="for programs")
+    parsers["status"].add_argument("--json", action="store_true", help="print one JSON document")
     parsers["exec"].add_argument("--on", metavar="NODE", help="on this host, as root, without SSH")
     parsers["exec"].add_argument("command", nargs="+", metavar="CMD")
     fault = parsers["fault"]

@@ -85,7 +85,7 @@ class Digests:
                 file.write(_check(data) + b"\n" + data)
             Path(file.name).replace(self._path)
         except OSError as error:
-            logger.info("%s: no digests can be kept: %s", self._path, error)
+            logger.info("%s: cannot cache file digests: %s", self._path, error)
 
     def _is_settled(self, status: os.stat_result) -> bool:
         """Say whether a change from now on would show in the file's times."""

@@ -133,7 +133,7 @@ def token_in(folder: Path, token: str) -> Iterator[None]:
         path.touch()
     except OSError as error:
         # Then no node has written there either, so none can be recognised by it.
-        logger.info("%s: no token can be left: %s", folder, error)
+        logger.info("%s: cannot write a token: %s", folder, error)
     try:
         yield
     finally:

@@ -103,7 +103,7 @@ class AgentCall(Call):
         if self._failure is not None:
             return Reply.failed(self.node.name, self._failure, seconds=seconds)
         if not self._done:
-            failure = NodeError("lost", "answer", "the call was given up before its answer")
+            failure = NodeError("lost", "answer", "the call was closed before its answer")
             return Reply.failed(self.node.name, failure, seconds=seconds)
         return Reply(node=self.node.name, seconds=seconds)
 

@@ -59,7 +59,7 @@ _WORDS: tuple[tuple[str, State], ...] = (
 
 _HINTS: dict[State, str] = {
     "hostkey": "compare the key's fingerprint with the host's own, then: clusterctl check"
-    " --accept-new; if the host was installed anew: clusterctl forget HOST",
+    " --accept-new; if the host was reinstalled: clusterctl forget HOST",
     "auth": "OpenSSH itself cannot log in without asking; try: ssh -o BatchMode=yes {target}",
 }
 

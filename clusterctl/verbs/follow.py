@@ -257,4 +257,6 @@ def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
 
 
 def _no_answer(node: str) -> NodeError:
-    return NodeError("lost", FOLLOW, "did not answer any more; its part may run on", node=node)
+    return NodeError(
+        "lost", FOLLOW, "stopped answering; its part of the run may still be running", node=node
+    )

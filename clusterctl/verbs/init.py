@@ -158,7 +158,7 @@ def write_new(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError:
         raise UsageError(
-            f"{path}: expected no file yet, found one", hint="--force writes over it"
+            f"{path}: expected no file yet, found one", hint="--force overwrites it"
         ) from None
     except OSError as error:
         raise _unwritable(path, error) from error

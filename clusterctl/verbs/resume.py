@@ -73,7 +73,9 @@ def resume(
     require_word(options.checkpoint)
     job, added = _completed(before.cluster.job, cluster.job)
     if added:
-        text = f"{' and '.join(added)}: the inventory's, as the run was launched without"
+        text = (
+            f"{' and '.join(added)}: taken from the inventory, because the run was launched without"
+        )
         yield Notice(text=text)
     command = tuple((before.resumed or {}).get("command") or job.command)
     job = replace(job, command=command, debug=False)
@@ -174,6 +176,6 @@ def _template(job: Job) -> tuple[str, ...]:
     raise UsageError(
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"say it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}';"
+        hint=f"type it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}';"
         f' or in the inventory: job: {{resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}',
     )

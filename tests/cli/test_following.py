@@ -71,7 +71,7 @@ def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(
     code = following.follow_run(run, JsonDisplay())
     assert code == 130
     assert records.end(record) is None
-    assert f"{RUN} goes on" in capsys.readouterr().err
+    assert f"{RUN} keeps running" in capsys.readouterr().err
 
 
 IGNORES_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + JOB

@@ -118,7 +118,7 @@ def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "gpu01"]) == 2
     assert Path("hosts.yaml").read_text() == "mine"
     assert capsys.readouterr().err == (
-        "usage: hosts.yaml: expected no file yet, found one\nhint: --force writes over it\n"
+        "usage: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
     )
     assert main(["init", "--force", "gpu01"]) == 0
     assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"

@@ -89,7 +89,7 @@ def test_leaving_a_followed_run_says_that_it_goes_on(
     monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, {})))
     monkeypatch.setattr(module, "drive", interrupted)
     assert main(["logs", "-f", RUN]) == 130
-    assert capsys.readouterr().err == f"\nstopped following; {RUN} goes on\n"
+    assert capsys.readouterr().err == f"\nstopped following; {RUN} keeps running\n"
     assert main(["logs", RUN]) == 130
     assert capsys.readouterr().err == "\ninterrupted\n"
 

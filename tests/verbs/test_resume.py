@@ -175,7 +175,7 @@ def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
     said: list[str] = []
     steps = resume.resume(before, now, pool, resume.ResumeOptions(checkpoint="/out/step-7"))  # type: ignore[arg-type]
     drive(steps, lambda event: said.append(event.text) if isinstance(event, Notice) else None)
-    whose = "the inventory's, as the run was launched without"
+    whose = "taken from the inventory, because the run was launched without"
     assert said == [f"{name}: {whose}" for name in asked]
 
 

@@ -93,7 +93,7 @@ def require_fit(seen: NodeCheckpoint, cluster: Cluster) -> list[str]:
     """
     absent = [node.name for node in cluster.nodes if node.name not in seen]
     if absent:
-        raise Unfit(f"it is not there on {', '.join(absent)}")
+        raise Unfit(f"it is missing on {', '.join(absent)}")
     if any(one.get("part") and not one["part"].get("whole") for one in seen.values()):
         return _require_all_ranks(seen)
     require_complete(seen)
@@ -126,7 +126,7 @@ def _difference(seen: NodeCheckpoint) -> str:
         if len(set(told.values())) > 1:
             lacking = [node for node, digest in told.items() if digest is None]
             if lacking:
-                return f"{name} is not there on {', '.join(lacking)}"
+                return f"{name} is missing on {', '.join(lacking)}"
             return f"{name} differs: " + ", ".join(f"{n}: {str(d)[:16]}" for n, d in told.items())
     return ", ".join(f"{node}: step {one.get('step')}" for node, one in seen.items())
 
@@ -219,7 +219,7 @@ def path_for_job(seen: NodeCheckpoint, cluster: Cluster) -> str:
     if len(inside) == 1 and (path := inside.pop()):
         return path
     where = ", ".join(f"{node}: {path}" for node, path in paths.items())
-    raise Unfit(f"no one path leads to it on all nodes ({where})")
+    raise Unfit(f"it has no path that is the same on all nodes ({where})")
 
 
 def one_of_each(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:

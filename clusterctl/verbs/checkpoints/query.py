@@ -102,7 +102,7 @@ class CheckpointQuery:
             elif told.answered and told.state == "missing":
                 found[reply.node] = ({"complete": False, "why": str(told), "part": None},)
             else:
-                message = f"{told.node}: {told}: cannot prove the checkpoint there"
+                message = f"{told.node}: {told}: cannot verify the checkpoint there"
                 raise LaunchRefused(message, hint=told.hint or None, by="checkpoint")
         # Replies come in any order; the first node, where the run began, is to be the judge.
         return {node: found[node] for node in requests}

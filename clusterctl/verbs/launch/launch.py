@@ -228,7 +228,7 @@ def _judge(
             text = f"left out: {', '.join(finding.nodes)}: {finding.message}"
             yield Notice(text=text, level="warning")
         if not left:
-            hint = "clusterctl check says more"
+            hint = "clusterctl check shows details"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
         cluster = cluster.with_nodes(left)
         verdict = yield from check(judged(cluster), pool, looks)
@@ -259,7 +259,7 @@ def _refuse(blocking: tuple[Finding, ...]) -> None:
     if not blocking:
         return
     remedy = next((one.remedy for one in blocking if one.remedy), "")
-    hint = remedy or "clusterctl check says more; --force goes on in spite of it"
+    hint = remedy or "clusterctl check shows details; --force launches anyway"
     message = "checks that the run depends on did not pass:\n" + "\n".join(map(_sentence, blocking))
     raise LaunchRefused(message, hint=hint, by="check")
 
@@ -294,7 +294,7 @@ def _sync(
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
         known = commits if then or synced.commit else "some file differs, hosts.yaml counts too"
-        text = f"the code is not the one that the run was launched with: {known}"
+        text = f"the code differs from the one that the run was launched with: {known}"
         yield Notice(text=text, level="warning")
     return synced
 

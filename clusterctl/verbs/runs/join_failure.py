@@ -9,7 +9,7 @@ from typing import Any
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
-LOST_REMEDY = "clusterctl check says which node does not answer; --exclude HOST goes on without it"
+LOST_REMEDY = "clusterctl check says which node does not answer; to run without it: --exclude HOST"
 MORE_TIME = "more time: --start-timeout S"
 LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
 

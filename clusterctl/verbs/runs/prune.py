@@ -88,13 +88,13 @@ def _why_kept(
     """Return why a run may not have ended; empty if it has."""
     going = [answer.node.name for answer in view.nodes if not answer.end] if view else []
     if going:
-        return f"it has not ended on {', '.join(going)}; `stop` settles that"
+        return f"it has not ended on {', '.join(going)}; run `clusterctl stop` first"
     if record is None or records.end(record) is not None:
         return ""
     asked = {node.name for node in nodes.cluster.nodes}
     others = [node.name for node in record.cluster.nodes if node.name not in asked]
     if others:
-        return f"{', '.join(others)} is not in the inventory, and may know it"
+        return f"{', '.join(others)} is not in the inventory, and may have it"
     young = time.time() - record.began < SETTLED
     return "no node knows how it ended" if view is None and young else ""
 

@@ -67,20 +67,22 @@ def sync(
     began = time.monotonic()
     homeless = [node.name for node in cluster.nodes if not node.workdir]
     if homeless:
-        message = f"{', '.join(homeless)}: no workdir in the inventory: where shall the code go?"
+        message = (
+            f"{', '.join(homeless)}: workdir: expected the folder that gets the code, found none"
+        )
         raise UsageError(message, hint=f"add `workdir: /a/path` to {cluster.file or 'hosts.yaml'}")
     pool.begin()  # while the folder is read here
     found = read_source(source, leave_out=_checkpoints(cluster, source))
     if found.size > LARGE:
-        text = f"{len(found.listing)} files with {found.size >> 20} MiB are to be mirrored"
-        yield Notice(text=f"{text}; name what is not code in .clusterctlignore", level="warning")
+        text = f"mirroring {len(found.listing)} files, {found.size >> 20} MiB"
+        yield Notice(text=f"{text}; list what is not code in .clusterctlignore", level="warning")
     work = _Sync(cluster, pool, found, options or SyncOptions())
     yield from work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)
     for node in nodes:
         if node.set_aside:
             names = ", ".join(node.set_aside[:5]) + (", …" if len(node.set_aside) > 5 else "")  # noqa: PLR2004
-            text = f"changed there, kept in {node.workdir}/.clusterctl/replaced: {names}"
+            text = f"changed on the node, moved to {node.workdir}/.clusterctl/replaced: {names}"
             yield Notice(text=text, level="warning", node=node.node)
     return SyncResult(
         cluster=cluster.name,
@@ -188,7 +190,7 @@ class _Sync:
             ours = reply.node in self.tokens
             told = validated_answer(reply, SEEN)
             if isinstance(told, NodeError) and not ours:
-                text = "not known whether a run there works in a folder that is to be changed"
+                text = "cannot tell whether a run there uses a folder that this sync changes"
                 yield Notice(text=f"{text}: {told}", level="warning", node=reply.node)
                 continue
             head = self._head(reply, SEEN)
@@ -257,7 +259,7 @@ class _Sync:
 
     def _judge(self, name: str, head: Mapping[str, Any]) -> None:
         if "aborted" in head:
-            self._fail(name, "left as it is, as not all nodes could be changed", "")
+            self._fail(name, "not changed, because not all nodes could be", "")
             return
         changed = head["need"] or head["deleted"] or head["set_aside"]
         if changed or not self._is_ok(name):

@@ -96,7 +96,7 @@ def test_latest_falls_back_and_says_so() -> None:
     assert chosen.skipped == (
         "step-30: it is not complete: COMPLETE is missing (on a, b)",
         "step-20: it is not complete: x is changed (on a)",
-        "step-15: it is not there on b",
+        "step-15: it is missing on b",
     )
 
 
@@ -183,7 +183,7 @@ def test_what_speaks_against_it_is_passed_on() -> None:
 
 def test_a_node_that_does_not_answer_proves_nothing() -> None:
     nodes = pool(LOCAL, a=node(seen(20)), b=Reply.failed("b", NodeError("timeout", "connect")))
-    with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot prove"):
+    with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot verify"):
         choose(nodes, LOCAL, "latest")
 
 
@@ -310,7 +310,7 @@ def test_the_job_is_given_a_path_that_leads_there() -> None:
     inside = {n: node(seen(20, path=f"/home/{n}/out/step-20")) for n in "ab"}
     assert choose(pool(apart, **inside), apart, "latest").path == "out/step-20"
     outside = {n: node(seen(20, path=f"/root/{n}/step-20")) for n in "ab"}
-    with pytest.raises(LaunchRefused, match="no one path leads to it on all nodes"):
+    with pytest.raises(LaunchRefused, match="it has no path that is the same on all nodes"):
         choose(pool(apart, **outside), apart, "~/step-20")
 
 
@@ -366,5 +366,5 @@ def test_while_a_node_reads_it_is_told_how_far_it_is() -> None:
 
 def test_a_folder_that_does_not_answer_is_no_folder_without_checkpoints() -> None:
     stuck = [Message({"error": {"kind": "stuck", "message": "/w/out does not answer"}})]
-    with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot prove"):
+    with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot verify"):
         choose(pool(LOCAL, a=stuck, b=stuck), LOCAL, "latest")

@@ -347,7 +347,7 @@ def test_an_ignore_file_leaves_out(source: Path, tmp_path: Path) -> None:
 
 def test_a_node_without_workdir_is_a_usage_error(source: Path, tmp_path: Path) -> None:
     cluster = Cluster(name="t", nodes=(replace(node("n", tmp_path), workdir=None),))
-    with pytest.raises(UsageError, match="no workdir"):
+    with pytest.raises(UsageError, match="n: workdir: expected"):
         run_sync(cluster, source)
 
 
@@ -505,7 +505,7 @@ def test_a_node_that_was_left_out_is_asked_only_before_a_change(
     assert result.ok
     (said,) = [event for event in events if isinstance(event, Notice)]
     assert (said.level, said.node) == ("warning", "dead")
-    assert "not known whether a run there" in said.text
+    assert "cannot tell whether a run there" in said.text
     assert not [e for e in run_sync(cluster, source)[1] if isinstance(e, Notice)]
 
 
@@ -543,7 +543,7 @@ def test_a_node_that_was_left_out_and_cannot_look_says_why(source: Path, tmp_pat
     (said,) = [event for event in events if isinstance(event, Notice)]
     assert said.node == "odd"
     assert said.text.endswith(
-        "to be changed: workdir must be an absolute path and not /: not/absolute"
+        "sync changes: workdir must be an absolute path and not /: not/absolute"
     )
 
 
@@ -675,7 +675,7 @@ def test_a_node_that_another_sync_holds_keeps_all_from_changing(
         "another sync writes here now: ada from laptop:/home/ada/proj,"
         " since 2027-01-15 08:00:00 UTC"
     )
-    assert states["a"] == states["c"] == "left as it is, as not all nodes could be changed"
+    assert states["a"] == states["c"] == "not changed, because not all nodes could be"
     for name in "abc":
         assert (tmp_path / name / "train.py").read_text() == "print(1)\n"
     assert run_sync(cluster, source)[0].ok
