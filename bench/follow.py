@@ -9,6 +9,7 @@ lines that fold come as fast as they are taken. The CPU seconds are the follower
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import random
 import resource
@@ -54,10 +55,10 @@ class Sockets:
         self._sockets = sockets
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
         """Merge what the nodes send, as `pool.Pool` does."""
-        return MultiStream(streamed(self._read), requests, tick=tick, patience=patience)
+        return MultiStream(streamed(self._read), requests, tick=tick, answer_timeout=answer_timeout)
 
     def _read(self, node: str, request: Request) -> Generator[Message | Reply, None, None]:
         del request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -142,7 +143,7 @@ class FakePool:
                 yield _absent(node.name)
 
     def call(
-        self, requests: Mapping[str, Request], *, timeout: float | None = None
+        self, requests: Mapping[str, Request], *, timeout: float = math.inf
     ) -> Iterator[Reply]:
         """Yield the given reply of each node."""
         del timeout
@@ -176,7 +177,7 @@ class FakePool:
             yield name, call.reply()
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
         """Merge the given answers as `pool.Pool` does."""
 
@@ -185,7 +186,7 @@ class FakePool:
                 return StreamedCall(self.cluster.node(name), iter([_absent(name)]))
             return self._start(name, request)
 
-        return MultiStream(start, requests, tick=tick, patience=patience)
+        return MultiStream(start, requests, tick=tick, answer_timeout=answer_timeout)
 
     def close(self) -> None:
         """Nothing is open."""

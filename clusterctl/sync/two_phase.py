@@ -69,10 +69,10 @@ class TwoPhaseCommit:
             self._busy.discard(name)
             self._changed.notify_all()
 
-    def complete(self, patience: float) -> bool | None:
+    def complete(self, seconds: float) -> bool | None:
         """Wait until all nodes have their files; False: it was given up; None: not yet."""
         with self._changed:
-            self._changed.wait_for(lambda: self._aborted or not self._busy, patience)
+            self._changed.wait_for(lambda: self._aborted or not self._busy, seconds)
             return False if self._aborted else not self._busy or None
 
     def abort(self) -> None:
@@ -84,10 +84,10 @@ class TwoPhaseCommit:
             self._expected.clear()
             self._changed.notify_all()
 
-    def verdict(self, patience: float) -> bool | None:
+    def verdict(self, seconds: float) -> bool | None:
         """Wait for the verdict; None: there is none yet."""
         with self._changed:
-            self._changed.wait_for(lambda: self._verdict is not None, patience)
+            self._changed.wait_for(lambda: self._verdict is not None, seconds)
             return self._verdict
 
     def _settle(self, name: str) -> None:

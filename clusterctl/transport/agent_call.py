@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ class AgentCall(Call):
         request: Request,
         *,
         timeouts: Timeouts,
-        timeout: float | None = None,
+        timeout: float = math.inf,
     ) -> None:
         """Send the agent and the request; `reply()` reports what went wrong."""
         self.node = node
@@ -41,8 +42,9 @@ class AgentCall(Call):
         self._request = request
         self._timeouts = timeouts
         self._began = time.monotonic()
-        self._deadline = None if timeout is None else self._began + timeout
-        self._due: float | None = None
+        self._done_by = self._began + timeout
+        """When the last answer must have come."""
+        self._answer_by = math.inf
         """When the next answer must have come."""
         self._marker = agent.fresh_marker()
         self._buffer = b""
@@ -70,7 +72,7 @@ class AgentCall(Call):
                 self._find_marker()
             while True:
                 message = self._next()
-                self._due = None
+                self._answer_by = math.inf
                 self._done = "end" in message.head
                 yield message
                 if self._done:
@@ -95,7 +97,7 @@ class AgentCall(Call):
 
     def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds: heartbeats are none."""
-        self._due = time.monotonic() + seconds
+        self._answer_by = time.monotonic() + seconds
 
     def reply(self) -> Reply:
         """Say how the call ended."""
@@ -155,21 +157,20 @@ class AgentCall(Call):
         self._place = found + len(self._marker)
         self._answering = True
 
-    def _receive(self, patience: float) -> bytes:
-        ends = [end for end in (self._deadline, self._due) if end is not None]
-        limit = min([patience, *(end - time.monotonic() for end in ends)])
+    def _receive(self, silence: float) -> bytes:
+        timeout = min(silence, min(self._done_by, self._answer_by) - time.monotonic())
         try:
-            if limit <= 0:
+            if timeout <= 0:
                 raise TimeoutError  # noqa: TRY301  (also where bytes come without end)
-            return self._stream.receive(limit)
+            return self._stream.receive(timeout)
         except TimeoutError as error:
             phase = "answer" if self._answering else "exec"
-            if limit < patience:
+            if timeout < silence:
                 words = f"not done in {time.monotonic() - self._began:.0f} s"
             elif not self._answering:
                 words = f"no sign of life for {self._timeouts.answer:.0f} s"
             else:
-                words = f"no sign of life for {patience:.0f} s"
+                words = f"no sign of life for {silence:.0f} s"
             if not self._answering and self._buffer:
                 words += f"; its login shell said: {self._buffer[-200:]!r}"
             raise NodeError("timeout", phase, words, _frozen(self.node)) from error
@@ -245,7 +246,7 @@ class PendingCall(Call):
         """What waited was sent, so that messages go straight to the call."""
         self._failure: NodeError | None = None
         self._waiting: list[Message] = []
-        self._due: float | None = None
+        self._answer_seconds = math.inf
         """What was said of the next answer before the call was open."""
         self._closed = False
         self._lock = threading.Lock()
@@ -271,7 +272,7 @@ class PendingCall(Call):
     def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds, from when the call is open."""
         with self._lock:
-            self._due = seconds
+            self._answer_seconds = seconds
             call = self._call
         if call is not None:
             call.set_deadline(seconds)
@@ -300,9 +301,8 @@ class PendingCall(Call):
             call = start()
             with self._lock:
                 self._call = call
-                seconds = self._due
-            if seconds is not None:
-                call.set_deadline(seconds)
+                seconds = self._answer_seconds
+            call.set_deadline(seconds)
         except NodeError as failure:
             self._failure = failure
         except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -107,7 +108,7 @@ class MultiStream:
         requests: Mapping[str, Request],
         *,
         tick: float,
-        patience: float | None = None,
+        answer_timeout: float = math.inf,
     ) -> None:
         """Start every node's request in a thread of its own.
 
@@ -115,11 +116,11 @@ class MultiStream:
             start: begins one.
             requests: by node.
             tick: seconds of silence after which None is yielded.
-            patience: seconds that a node may take for each message; None: as long as it lives.
+            answer_timeout: seconds that a node may take for each answer.
         """
         self._start = start
         self._tick = tick
-        self._patience = patience
+        self._answer_timeout = answer_timeout
         self._items: ByteQueue[Message | Reply] = ByteQueue()
         self._running = 0
         self._calls: dict[Call, str] = {}
@@ -207,18 +208,14 @@ class MultiStream:
                     return
                 self._calls[call] = node
             try:
-                self._expect(call)
+                call.set_deadline(self._answer_timeout)
                 last: tuple[Message, ...] = ()
                 for message in call.messages():
                     if not self._items.offer((node, message)):
                         return
                     last = (message,)
-                    self._expect(call)
+                    call.set_deadline(self._answer_timeout)
                 self._items.offer((node, replace(call.reply(), messages=last)))
             finally:
                 with self._lock:
                     del self._calls[call]
-
-    def _expect(self, call: Call) -> None:
-        if self._patience is not None:
-            call.set_deadline(self._patience)

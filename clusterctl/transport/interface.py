@@ -6,6 +6,7 @@ Implementations: `ssh` (paramiko), `openssh` (the system's ssh), `local` (this m
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ class Connection(ABC):
         """False: the way is known to be broken, and another one is needed."""
 
     @abstractmethod
-    def call(self, request: Request, *, timeout: float | None = None) -> Call:
+    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
         """Start an operation of the agent on the node; `timeout` is for the whole of it.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 
 from clusterctl.inventory.cluster import Node
@@ -27,7 +28,7 @@ class LocalConnection(Connection):
         """This machine is always here."""
         return True
 
-    def call(self, request: Request, *, timeout: float | None = None) -> Call:
+    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
         """Start an operation in a child process."""
         with translated("exec", self.node.name):
             stream = ProcessStream(["/bin/sh", "-c", agent.COMMAND])

@@ -5,6 +5,8 @@ One ControlMaster a node; every call is a session through it.
 
 from __future__ import annotations
 
+import math
+
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
@@ -47,7 +49,7 @@ class OpensshConnection(Connection):
         """The master runs."""
         return self._master.running
 
-    def call(self, request: Request, *, timeout: float | None = None) -> Call:
+    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
         """Start an operation in a session of its own."""
         with translated("open", self.node.host):
             stream = OpensshStream(self._master.argv(command=agent.COMMAND))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import socket
 import threading
@@ -81,7 +82,7 @@ class ParamikoConnection(Connection):
         """The connection stands, as far as is known: a cut link is noticed after 8 s."""
         return self.transport.is_active()
 
-    def call(self, request: Request, *, timeout: float | None = None) -> Call:
+    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
         """Start an operation on a channel of its own."""
         stream = self.run(agent.COMMAND)
         return AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import paramiko
 
 from clusterctl.safe_text import printable_words
-from clusterctl.transport.stream import EXIT_PATIENCE, ExitInfo, Stream
+from clusterctl.transport.stream import EXIT_SECONDS, ExitInfo, Stream
 
 RECEIVE_SIZE = 1 << 21
 """Bytes taken from paramiko at once, all that its window holds; it moves what it keeps."""
@@ -56,11 +56,11 @@ class ChannelStream(Stream):
 
     def ending(self) -> ExitInfo:
         """Say how it ended."""
-        self._channel.status_event.wait(EXIT_PATIENCE)
+        self._channel.status_event.wait(EXIT_SECONDS)
         self._drain()
         if not self._channel.eof_received:
             # No end from over there: paramiko closes the channels of a broken way first.
-            self._transport.join(EXIT_PATIENCE)
+            self._transport.join(EXIT_SECONDS)
         if not self._transport.is_active():
             cause = printable_words(
                 str(self._transport.get_exception() or "the connection was closed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -131,13 +132,13 @@ class Pool:
             yield reply
 
     def call(
-        self, requests: Mapping[str, Request], *, timeout: float | None = None
+        self, requests: Mapping[str, Request], *, timeout: float = math.inf
     ) -> Iterator[Reply]:
         """Run one operation on each of the nodes; yield each one's reply, with its last answer.
 
         Args:
             requests: what to do, by node name.
-            timeout: seconds that a node may take for the whole of it; None: as long as it lives.
+            timeout: seconds that a node may take for the whole of it.
         """
 
         def run(connection: Connection, request: Request) -> Reply:
@@ -182,7 +183,7 @@ class Pool:
         yield from interleave({name: read(call) for name, call in calls.items()})
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
         """Run one operation on each of the nodes and merge their messages as they come.
 
@@ -191,9 +192,9 @@ class Pool:
         Args:
             requests: what to do, by node name.
             tick: seconds of silence after which None is yielded.
-            patience: seconds that a node may take for each message; None: as long as it lives.
+            answer_timeout: seconds that a node may take for each answer.
         """
-        return MultiStream(self._start_anew, requests, tick=tick, patience=patience)
+        return MultiStream(self._start_anew, requests, tick=tick, answer_timeout=answer_timeout)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over ours.

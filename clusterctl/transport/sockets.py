@@ -61,9 +61,9 @@ def connect(host: str, port: int, *, timeout: float) -> NoDelaySocket:
         for left, (family, kind, protocol, _, address) in zip(
             range(len(addresses), 0, -1), addresses, strict=True
         ):
-            patience = max(deadline - time.monotonic(), 0.05) / left
+            share = max(deadline - time.monotonic(), 0.05) / left
             try:
-                sock = _connected(NoDelaySocket(family, kind, protocol), address, patience)
+                sock = _connected(NoDelaySocket(family, kind, protocol), address, share)
             except OSError as error:
                 # Not even a socket, where this machine has no IPv6.
                 first_error = first_error or error
@@ -74,9 +74,9 @@ def connect(host: str, port: int, *, timeout: float) -> NoDelaySocket:
         raise first_error
 
 
-def _connected(sock: NoDelaySocket, address: Any, patience: float) -> NoDelaySocket:  # noqa: ANN401  (a family's own)
+def _connected(sock: NoDelaySocket, address: Any, timeout: float) -> NoDelaySocket:  # noqa: ANN401  (a family's own)
     try:
-        sock.settimeout(patience)
+        sock.settimeout(timeout)
         sock.connect(address)
     except OSError:
         sock.close()

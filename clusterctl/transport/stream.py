@@ -16,7 +16,7 @@ from typing import IO
 from clusterctl.errors import CouldNotTell
 from clusterctl.transport.local_limits import start_thread
 
-EXIT_PATIENCE = 2.0
+EXIT_SECONDS = 2.0
 """Seconds to wait for the exit status once the output has ended."""
 ERRORS_LIMIT = 1 << 16
 """Bytes of stderr that are kept: half of them its first ones, half its last."""
@@ -130,7 +130,7 @@ class ProcessStream(Stream):
     def ending(self) -> ExitInfo:
         """Say how it ended."""
         try:
-            code: int | None = self._process.wait(EXIT_PATIENCE)
+            code: int | None = self._process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
         if code is not None and code < 0:

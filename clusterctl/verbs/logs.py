@@ -59,7 +59,7 @@ def read_logs(
     lines.open(names)
     troubles: dict[str, NodeError] = {}
     requests = {name: log.read_request(name, lines=tail) for name in names}
-    with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
+    with nodes.following(requests, tick=TICK, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:
             if item is not None:
                 node, message = item
@@ -226,7 +226,7 @@ def collect(
     troubles: dict[str, NodeError] = {}
     copies = {name: _Copy(folder / name) for name in names}
     requests = {name: log.copy_request(name) for name in names}
-    with nodes.following(requests, tick=TICK, patience=ANSWER_SECONDS) as stream:
+    with nodes.following(requests, tick=TICK, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:
             if item is None or item[0] in troubles:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Protocol
@@ -30,12 +31,12 @@ class Nodes(Protocol):
         """Merge the messages of calls as they come."""
 
     def call(
-        self, requests: Mapping[str, Request], *, timeout: float | None = None
+        self, requests: Mapping[str, Request], *, timeout: float = math.inf
     ) -> Iterator[Reply]:
         """Run one operation on each of the nodes; yield each one's reply as it ends."""
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
         """Run one operation on each of the nodes and merge their messages as they come."""
 

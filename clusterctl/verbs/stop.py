@@ -17,7 +17,7 @@ from clusterctl.verbs.response_schema import STOPPED
 from clusterctl.verbs.rpc import Nodes, run_args, validated_answer
 
 TICK = 0.5
-PATIENCE = 60.0
+VERIFY_SECONDS = 60.0
 """Seconds beyond the grace that a node may take for all of it, once it was reached."""
 
 GONE, LEFT, UNVERIFIED = 0, 1, 3
@@ -117,9 +117,9 @@ def stop(
         for node in cluster.nodes
     }
     outcomes: dict[str, StoppedNode] = {}
-    limit = seconds + PATIENCE
+    limit = seconds + VERIFY_SECONDS
     reached: dict[str, float] = {}
-    with nodes.following(requests, tick=TICK, patience=limit) as stream:
+    with nodes.following(requests, tick=TICK, answer_timeout=limit) as stream:
         for item in stream:
             now = time.monotonic()
             # A node that does not speak at all ends by itself: by its connection's limits.

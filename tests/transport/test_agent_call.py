@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
@@ -81,7 +82,7 @@ def called(
     pieces: Callable[[bytes], Iterable[bytes]],
     clock: Clock,
     *,
-    timeout: float | None = None,
+    timeout: float = math.inf,
     due: float | None = None,
 ) -> tuple[Reply, int]:
     """Return how a call of such answers ends, and how many messages came before."""

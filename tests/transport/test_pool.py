@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -131,9 +132,7 @@ def test_a_surprise_on_one_node_is_its_reply_only(
 ) -> None:
     real = ParamikoConnection.call
 
-    def surprise(
-        self: ParamikoConnection, request: Request, *, timeout: float | None = None
-    ) -> Call:
+    def surprise(self: ParamikoConnection, request: Request, *, timeout: float = math.inf) -> Call:
         if self.node.name == "a":
             raise KeyError("surprise")
         return real(self, request, timeout=timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -38,9 +39,11 @@ class Streaming(FakePool):
         self._messages = start
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
-        return MultiStream(streamed(self._stream), requests, tick=tick, patience=patience)
+        return MultiStream(
+            streamed(self._stream), requests, tick=tick, answer_timeout=answer_timeout
+        )
 
     def _stream(self, node: str, _request: Request) -> Generator[Message | Reply, None, None]:
         yield from self._messages(node)
@@ -230,9 +233,9 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
         """A pool of nodes that are silent for a while."""
 
         def following(
-            self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+            self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
         ) -> MultiStream:
-            return MultiStream(streamed(answer), requests, tick=tick, patience=patience)
+            return MultiStream(streamed(answer), requests, tick=tick, answer_timeout=answer_timeout)
 
     seen, followed = finish(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
     assert followed.troubles == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pwd
 import socket
@@ -247,18 +248,18 @@ class Streams(FakePool):
 
     def __init__(self, **streams: Iterator[Message | Reply]) -> None:
         super().__init__(CLUSTER, {})
-        self.patience: float | None = None
+        self.answer_timeout = math.inf
         self._streams = streams
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
-        self.patience = patience
+        self.answer_timeout = answer_timeout
 
         def start(name: str, _request: Request) -> Call:
             return StreamedCall(CLUSTER.node(name), self._streams[name])
 
-        return MultiStream(start, requests, tick=min(tick, 0.05), patience=patience)
+        return MultiStream(start, requests, tick=min(tick, 0.05), answer_timeout=answer_timeout)
 
 
 def stopped_after(seconds: float, node: str) -> Iterator[Message | Reply]:
@@ -275,16 +276,16 @@ def stages() -> Iterator[Message | Reply]:
 
 
 def test_a_node_that_takes_long_to_reach_has_its_full_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(stop_module, "VERIFY_SECONDS", 0.3)
     pool = Streams(a=stopped_after(0.0, "a"), b=stopped_after(1.0, "b"))
     _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
     assert [node.failure for node in result.nodes] == ["", ""]
-    assert pool.patience == 0.3
+    assert pool.answer_timeout == 0.3
 
 
 @pytest.mark.timeout(60)
 def test_a_node_that_stops_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(stop_module, "VERIFY_SECONDS", 0.3)
     pool = Streams(a=stopped_after(0.0, "a"), b=stages())
     _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
     assert "not done in" in result.nodes[1].failure
@@ -494,14 +495,14 @@ class _Endless(FakePool):
         self._said = said
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
         def start(name: str, request: Request) -> Call:
             if name == "b":
                 return StreamedCall(CLUSTER.node(name), itertools.repeat(self._said))
             return self._start(name, request)
 
-        return MultiStream(start, requests, tick=tick, patience=patience)
+        return MultiStream(start, requests, tick=tick, answer_timeout=answer_timeout)
 
 
 @pytest.mark.parametrize(

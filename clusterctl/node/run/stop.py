@@ -15,7 +15,7 @@ from clusterctl.node.run.processes import Process
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import Message
 
-PATIENCE = 8.0
+VERIFY_SECONDS = 8.0
 """Seconds beyond the grace that a living supervisor gets to end everything itself."""
 
 
@@ -46,7 +46,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     to_runs_own("stop", args, channel, part.paths)
     say(channel, {"stage": "asking"})
     if part.request_stop(args):
-        part.wait(time.monotonic() + float(args.get("grace", 0)) + PATIENCE)
+        part.wait(time.monotonic() + float(args.get("grace", 0)) + VERIFY_SECONDS)
     there = part.find_all()
     say(channel, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
     living = part.kill()

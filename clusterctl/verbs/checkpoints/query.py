@@ -114,7 +114,7 @@ class CheckpointQuery:
         read = dict.fromkeys(requests, 0)
         replies: list[Reply] = []
         strange: dict[str, Reply] = {}
-        with self.nodes.following(requests, tick=_TICK, patience=ANSWER_SECONDS) as items:
+        with self.nodes.following(requests, tick=_TICK, answer_timeout=ANSWER_SECONDS) as items:
             for item in items:
                 if item is None:
                     continue

@@ -57,7 +57,7 @@ def read_ends(nodes: Nodes, log: RunLog, parts: Mapping[str, Mapping[str, Any]])
     """Read the events, and the end of each rank's log, of the nodes' parts."""
     requests = {name: log.end_request(name, part) for name, part in parts.items()}
     until = time.monotonic() + ANSWER_SECONDS
-    with nodes.following(requests, tick=ANSWER_SECONDS, patience=ANSWER_SECONDS) as stream:
+    with nodes.following(requests, tick=ANSWER_SECONDS, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:
             if time.monotonic() > until:
                 break  # a node that never ends must not keep what the others said

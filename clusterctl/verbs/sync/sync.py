@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Generator, Iterable, Mapping
@@ -47,7 +48,7 @@ class SyncPool(Protocol):
         """Begin to connect to all nodes."""
 
     def call(
-        self, requests: Mapping[str, Request], *, timeout: float | None = None
+        self, requests: Mapping[str, Request], *, timeout: float = math.inf
     ) -> Iterable[Reply]:
         """Run one operation on each node."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -238,10 +239,10 @@ class Backwards(FakePool):
     """The last node is the first that answers."""
 
     def following(
-        self, requests: Mapping[str, Request], *, tick: float, patience: float | None = None
+        self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf
     ) -> MultiStream:
         backwards = dict(reversed(list(requests.items())))
-        return super().following(backwards, tick=tick, patience=patience)
+        return super().following(backwards, tick=tick, answer_timeout=answer_timeout)
 
 
 def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import socket
@@ -94,7 +95,7 @@ def test_with_nothing_to_do_each_node_is_asked_one_question(
     asked: list[tuple[str, str]] = []
     real = LocalConnection.call
 
-    def call(self: LocalConnection, request: Request, *, timeout: float | None = None) -> Call:
+    def call(self: LocalConnection, request: Request, *, timeout: float = math.inf) -> Call:
         asked.append((self.node.name, request.op))
         return real(self, request, timeout=timeout)
 
