@@ -57,7 +57,7 @@ class LogLine(NamedTuple):
 
 
 class Run:
-    """A run, live or over; a session returns it. The run does not need it to go on."""
+    """A run, live or over; a session returns it. It does not depend on the session."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Run:
         """Yield the lines of all ranks, merged by time.
 
         Args:
-            follow: go on until the run is over.
+            follow: keep reading until the run is over.
             node: only of these nodes: names and ranges.
             rank: only of these ranks, such as `0-3,7`.
             tail: only the last so many lines; with `follow` it continues from there.

@@ -1,11 +1,31 @@
-"""Numbers of the command line and of variables: each within its bounds, or said what was wanted."""
+"""Values of the command line and of variables, each checked against its bounds."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 
+from clusterctl.errors import UsageError
+
 LAST_PORT = 65535
+
+
+def flag_or_variable(
+    args: argparse.Namespace, name: str, read: Callable[[str], object]
+) -> tuple[object, str]:
+    """Return the value of a flag, else of its `CLUSTERCTL_*`, with the name of that variable.
+
+    Raises:
+        UsageError: the variable cannot be read.
+    """
+    value, variable = getattr(args, name), f"CLUSTERCTL_{name.upper()}"
+    if value is not None or not os.environ.get(variable):
+        return value, ""
+    try:
+        return read(os.environ[variable]), variable
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{variable}: {error}") from error
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print_explanation(screen.out, find_check(args.explain))
         return 0
     if args.report is not None:
-        form_of(args.report)  # a name that will not do is said before anything is looked at
+        form_of(args.report)  # refuse a bad name before any node is asked
     session = Session(load_all(args), accept_new=args.accept_new)
     with session, screen.progress() as progress:
         result = session.check(

@@ -98,7 +98,7 @@ def _stop(run: Run, display: LaunchDisplay) -> None:
 def _ask() -> str:
     """Ask what is to become of the run; without a terminal it is left running.
 
-    Without an answer following goes on: nobody may be there, and the run may end meanwhile.
+    Without an answer it keeps following: nobody may be there, and the run may end meanwhile.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return LEAVE

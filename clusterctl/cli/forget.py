@@ -1,4 +1,4 @@
-"""`clusterctl forget`: drop the recorded host key of a host that was installed anew."""
+"""`clusterctl forget`: remove the recorded host key of a reinstalled host."""
 
 from __future__ import annotations
 

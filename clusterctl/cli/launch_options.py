@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
-from clusterctl.cli.arg_types import LAST_PORT, positive_seconds, whole
+from clusterctl.cli.arg_types import LAST_PORT, flag_or_variable, positive_seconds, whole
 from clusterctl.cli.inventory_option import add_selection
 from clusterctl.cli.sync import DELETE_HELP
 from clusterctl.cli.workdir_option import add_workdir, workdir_argument
@@ -93,19 +92,13 @@ def launch_flags(args: argparse.Namespace) -> LaunchFlags:
 
 
 def _chosen(args: argparse.Namespace) -> tuple[dict[str, object], dict[str, str]]:
-    """Return what flags or the environment say, and where each of it was said."""
+    """Return the values of flags and variables, and the variable that each one is from."""
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for name, read in _READERS.items():
-        given = getattr(args, name)
-        variable = f"CLUSTERCTL_{name.upper()}"
-        if given is None and os.environ.get(variable):
-            try:
-                given = read(os.environ[variable])
-            except argparse.ArgumentTypeError as error:
-                raise UsageError(f"{variable}: {error}") from error
+        values[name], variable = flag_or_variable(args, name, read)
+        if variable:
             origins[name] = variable
-        values[name] = given
     return values, origins
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
+from typing import cast
 
-from clusterctl.errors import UsageError
+from clusterctl.cli.arg_types import flag_or_variable
 from clusterctl.plan import options
-
-VARIABLE = "CLUSTERCTL_WORKDIR"
 
 
 def add_workdir(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +25,7 @@ def given_workdir(args: argparse.Namespace) -> str | None:
     Raises:
         UsageError: the variable is no such folder.
     """
-    given: str | None = args.workdir
-    if given is None and os.environ.get(VARIABLE):
-        try:
-            return workdir_argument(os.environ[VARIABLE])
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"{VARIABLE}: {error}") from error
-    return given
+    return cast("str | None", flag_or_variable(args, "workdir", workdir_argument)[0])
 
 
 def workdir_argument(text: str) -> str:

@@ -38,7 +38,7 @@ MANIFEST = OWN_FOLDER + b"/manifest.json"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTree:
-    """A folder as it shall be on the nodes."""
+    """A folder as the nodes must have it."""
 
     folder: Path
     listing: Listing

@@ -66,7 +66,7 @@ _HINTS: dict[State, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostKeyPolicy:
-    """Which host keys OpenSSH shall trust on our behalf."""
+    """Which host keys OpenSSH trusts for us."""
 
     own_file: Path
     """The cluster's own known_hosts: read first, and where a new key is recorded."""
@@ -247,7 +247,7 @@ class ControlMaster:
     def argv(self, *options: str, command: str | None = None) -> list[str]:
         """Return an ssh command that goes through this connection, and in no other way."""
         through = ["ssh", "-T", "-S", str(self.control), "-o", "BatchMode=yes"]
-        # Where the master is gone ssh would log in anew; this makes it fail instead.
+        # Without a master ssh would log in again; this makes it fail instead.
         through += ["-o", "ProxyJump=none", "-o", "ProxyCommand=false", "-o", "RemoteCommand=none"]
         through += ["-o", "LogLevel=ERROR", *options, *self._destination]
         return through if command is None else [*through, command]

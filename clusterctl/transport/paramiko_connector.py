@@ -49,7 +49,7 @@ class ParamikoConnector:
         )
 
     def refresh(self) -> None:
-        """Let the keys be read anew that could not be used, and ask the agents again."""
+        """Read again the keys that could not be used, and ask the agents again."""
         self._keyring.refresh()
 
     def close(self) -> None:

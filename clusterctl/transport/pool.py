@@ -187,7 +187,7 @@ class Pool:
     ) -> MultiStream:
         """Run one operation on each of the nodes and merge their messages as they come.
 
-        A node whose connection broke is connected anew when it is added again.
+        A node whose connection broke is reconnected when it is added again.
 
         Args:
             requests: what to do, by node name.

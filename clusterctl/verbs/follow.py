@@ -1,6 +1,6 @@
 """Follow a run: its lines live and merged, what happens to it, through lost connections.
 
-The run does not need us: when we stop, or our connection breaks, it goes on.
+The run does not need us: it keeps running when we stop or our connection breaks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NodeLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBack(Event):
-    """A lost node answers again; its log goes on where it broke."""
+    """A lost node answers again; its log resumes where it broke."""
 
     kind = "node-back"
 
@@ -94,7 +94,7 @@ def follow(
 
     Args:
         nodes: where to follow.
-        log: what was read already; reading goes on from there.
+        log: what was read already; reading resumes there.
         lines: what is shown of the lines, and those that wait to be shown already.
         only: names of nodes to follow; all where None.
 

@@ -1,4 +1,4 @@
-"""Drop the recorded host key of a host that was installed anew."""
+"""Remove the recorded host key of a reinstalled host."""
 
 from __future__ import annotations
 

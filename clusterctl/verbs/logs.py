@@ -89,13 +89,13 @@ def show_logs(
     sink: Callable[[], LineSink] = LineDeduplicator,
     uncut: bool = False,
 ) -> Generator[Event, None, dict[str, NodeError]]:
-    """Read what there is, or the last `tail` lines of it, and go on if it is followed.
+    """Read what there is, or the last `tail` lines of it, then follow if asked to.
 
     Args:
         nodes: where.
         log: of the run; nothing of it was read.
         wanted: which lines to show.
-        follows: go on until the run is over.
+        follows: keep reading until the run is over.
         tail: only the last so many lines of what there is; None: all.
         only: names of nodes; all where None.
         sink: makes what decides how lines are shown.

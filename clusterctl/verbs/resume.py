@@ -1,4 +1,4 @@
-"""Go on from a run: with its job, from a checkpoint that is proven complete on every node."""
+"""Resume a run: launch its job from a checkpoint that is verified on every node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEPT = tuple(name for name in SETTINGS if name != "command")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointChosen(Event):
-    """The run goes on from here."""
+    """The run resumes from here."""
 
     kind = "checkpoint"
 
@@ -37,7 +37,7 @@ class CheckpointChosen(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeOptions:
-    """What to go on from, and how."""
+    """What to resume from, and how."""
 
     checkpoint: str
     """`latest`, or a path."""
@@ -52,10 +52,10 @@ class ResumeOptions:
 def resume(
     before: RunRecord, cluster: Cluster, pool: Pool, options: ResumeOptions
 ) -> Generator[Event, None, tuple[Cluster, LaunchOptions]]:
-    """Prove the checkpoint, and say what is to be launched.
+    """Verify the checkpoint, and return what to launch.
 
     Args:
-        before: the run to go on from.
+        before: the run to resume.
         cluster: the nodes to launch on; its job counts for what the run's says nothing about.
         pool: the ways to them.
         options: what to resume from, and how.
@@ -68,7 +68,7 @@ def resume(
 
     Raises:
         LaunchRefused: the checkpoint is not complete, or not the same on every node.
-        UsageError: nothing says how the job is told of the checkpoint.
+        UsageError: the job has no place for the checkpoint.
     """
     require_word(options.checkpoint)
     job, added = _completed(before.cluster.job, cluster.job)

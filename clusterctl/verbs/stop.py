@@ -85,7 +85,7 @@ def stop(
     prevent_start: bool = False,
     plan: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, StopResult]:
-    """Ask the ranks as the job says, then TERM, then KILL the whole tree, and look that it is gone.
+    """Ask the ranks as the job says, then TERM, then KILL the whole tree; verify that all exited.
 
     Args:
         nodes: where to stop it.

@@ -33,7 +33,7 @@ def newest_first(
                 seen.setdefault(one["name"], {})[node] = one
     every = [one for nodes in seen.values() for one in nodes.values()]
     stepped = [one for one in every if one.get("step") is not None]
-    # Scripts that count the steps of each epoch anew say both.
+    # Scripts that count steps from 0 in each epoch store both.
     epochs = all(one.get("epoch") is not None for one in stepped)
 
     def age(one: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -37,7 +37,7 @@ _TICK = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenCheckpoint:
-    """A checkpoint that is proven complete and the same on every node."""
+    """A checkpoint that is complete and the same on every node: every byte was read."""
 
     path: str
     """As the job is given it."""

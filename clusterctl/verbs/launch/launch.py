@@ -60,7 +60,7 @@ class LaunchOptions:
     exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
     resumed: Mapping[str, Any] | None = None
-    """`run` and `checkpoint` that it goes on from, and that run's `tree` and `commit`."""
+    """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
 
     def __post_init__(self) -> None:
         """Refuse a name that no file could have.

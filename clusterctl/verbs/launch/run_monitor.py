@@ -19,7 +19,7 @@ from clusterctl.verbs.stop import Stopped, stop
 
 @dataclass(slots=True, kw_only=True)
 class RunMonitor:
-    """What is known of a run while it is followed; following can be interrupted and go on."""
+    """What is known of a run while it is followed; following can be interrupted and resumed."""
 
     nodes: Nodes
     run: str

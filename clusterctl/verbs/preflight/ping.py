@@ -1,4 +1,4 @@
-"""Pings to all nodes, a few at once, while something else goes on."""
+"""Pings to all nodes, a few at once, while the facts are read."""
 
 from __future__ import annotations
 

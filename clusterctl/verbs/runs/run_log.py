@@ -1,6 +1,6 @@
 """What the nodes' `tail` operations send, put together: lines, events, how each part ended.
 
-Every file is read by byte offset: after a broken connection reading goes on where the last whole
+Every file is read by byte offset: after a broken connection reading resumes where the last whole
 line ended, so no line is lost and none comes twice.
 """
 

@@ -58,7 +58,7 @@ class SyncResult:
     cluster: str
     source: str
     tree: str
-    """The hash that was proven on every node that is ok."""
+    """The hash that was verified on every node that is ok."""
     files: int
     bytes: int
     commit: str | None

@@ -38,7 +38,7 @@ SEEN_SECONDS = 20.0
 CLEAR_SECONDS = 5.0
 """Longest that taking tokens away may hold up the end; a later sync removes what stays."""
 LARGE = 1 << 30
-"""From so many bytes on it is said that this is more than code."""
+"""Bytes above which a warning says that this is more than code."""
 
 
 class SyncPool(Protocol):
