@@ -16,13 +16,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pwd
 import socket
 import struct
 import time
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.users import user_name
 
 NAME = "clusterctl-run"
 """The lock of a machine; the loopback sandbox adds its port, for several nodes on one machine."""
@@ -61,15 +61,6 @@ class Peer(NamedTuple):
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         return cls(pid, uid)
-
-
-def user_name(uid: Optional[int] = None) -> str:
-    """Return a user's name, this user's by default; the number if there is none."""
-    number = os.getuid() if uid is None else uid
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def machine_of(name: str) -> str:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Set, Tuple
-
-    Row = Tuple[str, int, int, str]
-    """State, local port, remote port, inode."""
+from typing import List, NamedTuple, Set
 
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 
 
-def tcp_table(text: str) -> List[Row]:
+class TcpSocket(NamedTuple):
+    """One socket; the inode tells it from others."""
+
+    state: str
+    local_port: int
+    remote_port: int
+    inode: str
+    uid: int
+
+
+def tcp_table(text: str) -> List[TcpSocket]:
     """Parse /proc/net/tcp or tcp6."""
     rows = []
     for line in text.splitlines()[1:]:
         fields = line.split()
         local, remote = (int(fields[n].rpartition(":")[2], 16) for n in (1, 2))
-        rows.append((fields[3], local, remote, fields[9]))
+        rows.append(TcpSocket(fields[3], local, remote, fields[9], int(fields[7])))
     return rows
 
 
-def read_tcp() -> List[Row]:
+def read_tcp() -> List[TcpSocket]:
     """Return this network namespace's TCP sockets."""
-    rows: List[Row] = []
+    rows: List[TcpSocket] = []
     for name in ("tcp", "tcp6"):
         try:
             with open("/proc/net/" + name) as file:
@@ -36,9 +40,9 @@ def read_tcp() -> List[Row]:
     return rows
 
 
-def listening(port: int) -> Set[str]:
-    """Return the inodes of the sockets that listen on a port."""
-    return {row[3] for row in read_tcp() if row[0] == LISTEN and row[1] == port}
+def listening(port: int) -> List[TcpSocket]:
+    """Return the sockets that listen on a port."""
+    return [one for one in read_tcp() if one.state == LISTEN and one.local_port == port]
 
 
 def holders(inodes: Set[str]) -> Set[int]:

@@ -13,7 +13,7 @@ import time
 import zlib
 from pathlib import Path
 
-from clusterctl.node.mirror.manifest import stamp
+from clusterctl.node.mirror.manifest import stat_key
 from clusterctl.node.mirror.tree_hash import digest_of, path_text
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Digests:
         """
         if not stat.S_ISREG(status.st_mode):
             return digest_of(self._root + path, kind)
-        seen: list[object] = [*stamp(status)]
+        seen: list[object] = [*stat_key(status)]
         name = path_text(path)
         known = self._known.get(name)
         if known is not None and known[:-1] == seen and status.st_dev == self._device:

@@ -21,6 +21,7 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.control_socket import ControlSocket
+from clusterctl.node.users import user_name
 from clusterctl.wire import Message
 from tests.damage import ANY_JSON, as_json, damaged, damaged_json
 
@@ -42,7 +43,7 @@ def held(name: str) -> Iterator[list[Peer]]:
         return {"did": request["ask"]}
 
     def live() -> None:
-        door.answer(reactor, {"run": "lab-1", "user": "ada"}, on_request)
+        door.serve(reactor, {"run": "lab-1", "user": "ada"}, on_request)
         # The door alone is left: every connection has been closed.
         while not stop.is_set() or len(reactor._selector.get_map()) > 1:
             reactor.call_later(0.02, lambda: None)
@@ -67,7 +68,7 @@ def test_it_is_held_once_and_says_by_whom(name: str) -> None:
     answer = run_lock.query(name, {"ask": "who"})
     assert answer == {"run": "lab-1", "user": "ada", "pid": os.getpid(), "uid": os.getuid()}
     with pytest.raises(OperationError, match="run lab-1 of user ada") as caught:
-        ControlSocket.take(name)
+        ControlSocket.acquire(name)
     assert caught.value.kind == "busy"
     assert str(caught.value.details["hint"]).startswith("clusterctl status lab-1 shows it; ")
 
@@ -108,7 +109,7 @@ def test_a_holder_that_tells_nothing_or_nonsense_is_named_all_the_same(name: str
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind("\0" + name)  # and does not listen
         with pytest.raises(OperationError, match="cannot be asked") as caught:
-            ControlSocket.take(name)
+            ControlSocket.acquire(name)
     assert "ss -xlp" in str(caught.value.details["hint"])
     assert "since an unknown time" in str(
         run_lock.in_use_error({"run": "r", "since": "yesterday", "uid": os.getuid()})
@@ -122,7 +123,7 @@ def test_a_holder_that_does_not_answer_is_known_by_its_pid(
     door = ControlSocket(name)
     assert run_lock.query(name, {"ask": "who"}) == {"pid": os.getpid(), "uid": os.getuid()}
     with pytest.raises(OperationError, match=f"pid {os.getpid()} of user"):
-        ControlSocket.take(name)
+        ControlSocket.acquire(name)
     door._sockets[0].close()
     assert run_lock.query(name, {"ask": "who"}) is None
 
@@ -200,9 +201,9 @@ def test_the_text_of_a_stranger_is_neither_shown_nor_typed(
 ) -> None:
     pid = squat(answer[:100000], 65534)
     with pytest.raises(OperationError) as caught:
-        ControlSocket.take(name)
+        ControlSocket.acquire(name)
     assert str(caught.value) == (
-        f"the machine is busy: pid {pid} of user {run_lock.user_name(65534)}, which does not answer"
+        f"the machine is busy: pid {pid} of user {user_name(65534)}, which does not answer"
     )
     assert caught.value.details["hint"] == f"ps -fp {pid} (on the node) shows that process"
     assert caught.value.details["holder"] == {"pid": pid, "uid": 65534}
@@ -211,8 +212,8 @@ def test_the_text_of_a_stranger_is_neither_shown_nor_typed(
 def test_another_users_run_is_not_ours_to_stop(name: str, squat: Callable[..., int]) -> None:
     squat('{"run": "lab-1", "user": "root", "since": 0, "odd": "x"}', 65534)
     with pytest.raises(OperationError) as caught:
-        ControlSocket.take(name)
-    other = run_lock.user_name(65534)
+        ControlSocket.acquire(name)
+    other = user_name(65534)
     assert f"run lab-1 of user {other}, since 1970-01-01 00:00 UTC" in str(caught.value)
     assert "clusterctl stop" not in str(caught.value.details["hint"])
     assert f"ask user {other}" in str(caught.value.details["hint"])

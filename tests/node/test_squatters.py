@@ -14,7 +14,7 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.checkpoints import origin
 from clusterctl.node.mirror import sync_lock
 from clusterctl.node.mirror.manifest import Manifest
-from clusterctl.node.mirror.sync_diff import folder, replace_plain, tree
+from clusterctl.node.mirror.sync_diff import compare_tree, target_folder, write_new_file
 from clusterctl.node.probe import tokens as tokens_module
 from clusterctl.node.probe.tokens import Tokens
 from clusterctl.node.run import stop_file
@@ -134,7 +134,7 @@ def test_what_is_no_file_where_ours_belong_is_named(
     (tmp_path / ".clusterctl").mkdir()
     squat(tmp_path / ".clusterctl" / name, victim)
     with pytest.raises(OperationError, match=rf"{name}: expected a file, found a \w+ of user"):
-        folder({"workdir": str(tmp_path)})
+        target_folder({"workdir": str(tmp_path)})
 
 
 @pytest.mark.parametrize("name", ["", "replaced", "seen", "tmp"])
@@ -147,7 +147,7 @@ def test_what_is_no_folder_where_ours_belong_is_named(
     squat(tmp_path / ".clusterctl" / name, victim)
     args = {"workdir": str(tmp_path), "tree": "0", "token": "t"}
     with pytest.raises(OperationError, match="expected a folder, found a") as caught:
-        tree(args, b"", LINK)
+        compare_tree(args, b"", LINK)
     assert caught.value.kind == "squatted"
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_written_through_what_has_the_name_of_a_new_file(
     for name in ("manifest.json.new", "token"):
         squat(own / name, victim)
     Manifest(os.fsencode(tmp_path)).write("tree", {})
-    replace_plain(os.fsencode(own / "token"), "text")
+    write_new_file(os.fsencode(own / "token"), "text")
     assert (own / "token").read_text() == "text"
     assert '"tree":"tree"' in (own / "manifest.json").read_text()
 
@@ -171,9 +171,9 @@ def test_a_lock_that_is_linked_to_a_file_elsewhere_locks_and_is_not_written(
     (tmp_path / ".clusterctl").mkdir()
     make_hard_link(tmp_path / ".clusterctl" / "lock", victim)
     root = os.fsencode(tmp_path)
-    with sync_lock.held(root, {"sync": "1"}) as alone:
+    with sync_lock.hold_lock(root, {"sync": "1"}) as alone:
         assert alone
-        with pytest.raises(OperationError, match="another sync"), sync_lock.held(root, {}):
+        with pytest.raises(OperationError, match="another sync"), sync_lock.hold_lock(root, {}):
             pass
 
 
@@ -188,7 +188,7 @@ def test_a_squatted_token_is_not_seen_and_not_written_through(
     assert (written["folder"], written["words"]) == (None, "File exists")
     squat(tmp_path / ".clusterctl-token-1", victim)
     token = {"path": "/x", "folder": str(tmp_path), "name": "1", "writer": "w"}
-    (seen,) = Tokens("0123456789abcdef").look_for([token], 0.0)
+    (seen,) = Tokens("0123456789abcdef").wait_for([token], 0.0)
     assert seen["seen"] is False
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
+
+from clusterctl.node.users import user_name
 
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -17,9 +18,5 @@ _KINDS = {
 
 def describe_file(seen: os.stat_result) -> str:
     """Return the kind, owner and mode of what was seen."""
-    try:
-        owner = pwd.getpwuid(seen.st_uid).pw_name
-    except KeyError:
-        owner = str(seen.st_uid)
     kind = _KINDS.get(stat.S_IFMT(seen.st_mode), "device")
-    return "a %s of user %s, mode %o" % (kind, owner, stat.S_IMODE(seen.st_mode))
+    return "a %s of user %s, mode %o" % (kind, user_name(seen.st_uid), stat.S_IMODE(seen.st_mode))

@@ -1,7 +1,4 @@
-"""The operation `checkpoints`: which checkpoints a folder on this node holds, and are they whole.
-
-Runs on nodes: standard library only, Python 3.9.
-"""
+"""The operation `checkpoints`: the checkpoints of a folder, and which of them are whole."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from typing import Any, Dict, List, Optional
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.agent.watched_child import ChildCrashed, ChildStalled, Report, watch_child
 from clusterctl.node.checkpoints import formats, names
-from clusterctl.node.checkpoints.files import TENSOR_SUFFIXES, Inspection, elsewhere, files_of
+from clusterctl.node.checkpoints.files import TENSOR_SUFFIXES, Inspection, files_of, link_targets
 from clusterctl.node.checkpoints.origin import Origin
-from clusterctl.node.checkpoints.torch_zip import Beat, Broken
+from clusterctl.node.checkpoints.torch_zip import Invalid, Progress
 from clusterctl.wire import Message
 
-SILENCE = 15.0
+STALL_SECONDS = 15.0
 """Seconds in which a folder that works shows something of itself."""
-TELL_SECONDS = 0.5
-_MOST_CRASHES = 20
+PROGRESS_SECONDS = 0.5
+_MAX_CRASHES = 20
 
 
 def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:
@@ -41,27 +38,27 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
     seen: Dict[str, Dict[str, Any]] = {}
     head: Dict[str, Any] = {}
     begun: Dict[str, Dict[str, Any]] = {}
-    silence = float(args.get("silence") or SILENCE)
-    for _ in range(_MOST_CRASHES):
+    silence = float(args.get("silence") or STALL_SECONDS)
+    for _ in range(_MAX_CRASHES):
         now = ""
         done = list(seen)
         try:
-            work = watch_child(lambda tell: _work(args, done, tell), channel, silence=silence)  # noqa: B023
-            with contextlib.closing(work) as telling:
-                for told in telling:
-                    if "error" in told:
-                        raise OperationError(*told["error"])
-                    if "candidate" in told:
-                        seen[told["candidate"]["path"]] = told["candidate"]
-                    head.update(told.get("head", {}))
-                    now = told.get("looking", now)
-                    begun.update({now: told["begun"]} if "begun" in told else {})
-                    if "read" in told:
-                        channel.send(Message({"read": told["read"]}))
+            work = watch_child(lambda report: _work(args, done, report), channel, silence=silence)  # noqa: B023
+            with contextlib.closing(work) as reports:
+                for message in reports:
+                    if "error" in message:
+                        raise OperationError(*message["error"])
+                    if "candidate" in message:
+                        seen[message["candidate"]["path"]] = message["candidate"]
+                    head.update(message.get("head", {}))
+                    now = message.get("looking", now)
+                    begun.update({now: message["begun"]} if "begun" in message else {})
+                    if "read" in message:
+                        channel.send(Message({"read": message["read"]}))
         except ChildStalled:
             place = now or _folder(args)
-            message = "%s does not answer: nothing came from it for %.0f s" % (place, silence)
-            raise OperationError("stuck", message, path=place) from None
+            words = "%s does not answer: nothing came from it for %.0f s" % (place, silence)
+            raise OperationError("stuck", words, path=place) from None
         except ChildCrashed as crash:
             if not now:
                 raise OperationError("crashed", "cannot look: %s" % crash) from crash
@@ -78,27 +75,27 @@ def _folder(args: Dict[str, Any]) -> str:
     return os.path.join(workdir, os.path.expanduser(args.get("path") or "."))
 
 
-def _work(args: Dict[str, Any], done: List[str], tell: Report) -> None:
+def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
     """Judge what is asked for, in a child: each look may hang or crash."""
-    pulse = _Pulse(tell)
+    progress = _ProgressReporter(report)
     folder = _folder(args)
     which = args.get("which") or "latest"
     try:
         if which == "latest":
-            paths = _found_in(folder, pulse)
+            paths = _found_in(folder, progress)
         else:
             paths = [_resolve(which, os.path.expanduser(args.get("workdir") or "."), folder)]
             folder = os.path.dirname(paths[0])
     except OperationError as error:
-        tell({"error": [error.kind, str(error)]})
+        report({"error": [error.kind, str(error)]})
         return
     origin = Origin(args, folder)
-    tell({"head": {"folder": folder, "knows": origin.knows}})
-    judge = _Judge(args, origin, tell, pulse)
+    report({"head": {"folder": folder, "knows": origin.has_run}})
+    judge = _Inspector(args, origin, report, progress)
     for path in paths:
         if path not in done:
-            tell({"looking": path})
-            tell({"candidate": judge.answer(path)})
+            report({"looking": path})
+            report({"candidate": judge.answer(path)})
 
 
 def _resolve(which: str, workdir: str, folder: str) -> str:
@@ -110,19 +107,19 @@ def _resolve(which: str, workdir: str, folder: str) -> str:
     raise OperationError("missing", "there is no %s" % " nor ".join(dict.fromkeys(places)))
 
 
-def _found_in(folder: str, pulse: Beat) -> List[str]:
+def _found_in(folder: str, progress: Progress) -> List[str]:
     """List what in a folder is a checkpoint or is named as one; the folder itself if it is one.
 
     What is named so and cannot be used is listed too: nobody is to take an older one unawares.
     """
     try:
-        inside = sorted(name for name in os.listdir(folder) if not names.is_set_aside(name))
+        inside = sorted(name for name in os.listdir(folder) if not names.is_retired(name))
     except OSError as error:
         raise OperationError("missing", "cannot list %s: %s" % (folder, error.strerror)) from error
     kinds: Dict[str, Optional[str]] = {}
     for name in inside:
         kinds[name] = formats.checkpoint_kind(os.path.join(folder, name))
-        pulse(0)
+        progress(0)
     folders = [name for name in inside if kinds[name] not in (None, "file")]
     if formats.checkpoint_kind(folder) and not folders:
         return [os.path.normpath(folder)]
@@ -149,15 +146,15 @@ def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders
 def _blank(path: str) -> Dict[str, Any]:
     """Return the answer about a path of which nothing is known yet."""
     name = os.path.basename(path)
-    told = names.read_name(name)
+    message = names.read_name(name)
     return {
         "path": path,
         "name": name,
         "real": [],
         "format": "unknown",
-        "step": told.step,
-        "epoch": told.epoch,
-        "date": told.date,
+        "step": message.step,
+        "epoch": message.epoch,
+        "date": message.date,
         "time": 0.0,
         "run": "",
         "older": False,
@@ -173,41 +170,43 @@ def _blank(path: str) -> Dict[str, Any]:
     }
 
 
-class _Pulse:
+class _ProgressReporter:
     """Tells the parent how much was read, not too often; that it lives, by the same."""
 
-    def __init__(self, tell: Report) -> None:
-        self._tell = tell
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._read = 0
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
 
     def __call__(self, count: int) -> None:
         self._read += count
         now = time.monotonic()
-        if now - self._told >= TELL_SECONDS:
-            self._told = now
-            self._tell({"read": self._read})
+        if now - self._reported >= PROGRESS_SECONDS:
+            self._reported = now
+            self._report({"read": self._read})
 
 
-class _Judge:
+class _Inspector:
     """Says what paths are worth; whatever is wrong with one is part of the answer."""
 
-    def __init__(self, args: Dict[str, Any], origin: Origin, tell: Report, pulse: Beat) -> None:
+    def __init__(
+        self, args: Dict[str, Any], origin: Origin, report: Report, progress: Progress
+    ) -> None:
         self._args = args
         self._origin = origin
-        self._tell = tell
-        self._pulse = pulse
+        self._report = report
+        self._progress = progress
 
     def answer(self, path: str) -> Dict[str, Any]:
         answer = _blank(path)
         try:
             answer["time"] = os.stat(path).st_mtime
-            answer["real"] = elsewhere(path, self._pulse)
+            answer["real"] = link_targets(path, self._progress)
         except OSError:
             answer["why"] = "it was renamed or removed while we looked"
             return answer
         answer["run"], answer["older"] = self._origin.writer(answer["time"])
-        self._tell({"begun": answer})
+        self._report({"begun": answer})
         kind = formats.checkpoint_kind(path)
         answer["format"] = kind or "unknown"
         if names.is_unfinished(answer["name"]) and os.path.isdir(path):
@@ -217,7 +216,7 @@ class _Judge:
         else:
             try:
                 self._look_into(path, kind, answer)
-            except Broken as broken:
+            except Invalid as broken:
                 answer["why"] = str(broken)
             except OSError as error:
                 answer["why"] = "it cannot be read: %s" % error
@@ -229,7 +228,7 @@ class _Judge:
     def _look_into(self, path: str, kind: str, answer: Dict[str, Any]) -> None:
         step = formats.step_in(path)
         answer["step"] = answer["step"] if step is None else step
-        files = dict(files_of(path, self._pulse))
+        files = dict(files_of(path, self._progress))
         if files:
             answer["time"] = max(status.st_mtime for status in files.values())
         answer["bytes"] = sum(status.st_size for status in files.values())
@@ -239,13 +238,13 @@ class _Judge:
             content=bool(self._args.get("verify")),
             compare=bool(self._args.get("compare")),
             world_size=self._origin.world_size(writer.run),
-            supposed=self._args.get("world_size"),
-            beat=self._pulse,
+            expected_world_size=self._args.get("world_size"),
+            progress=self._progress,
         )
         answer["verified"] = look.content
         try:
             found = formats.verify(path, kind, look)
-        except formats.PartOnly as part:
+        except formats.PartialCheckpoint as part:
             found = part.found
             answer["why"] = str(part)
         answer.update(hash=found.identity, files=found.files, part=found.part)

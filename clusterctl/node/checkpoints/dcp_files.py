@@ -1,6 +1,6 @@
 """Check a torch distributed checkpoint: what `.metadata` says against the shards beside it.
 
-Runs on nodes: standard library only, Python 3.9. `.metadata` is a pickle that nothing sums up; but
+`.metadata` is a pickle that nothing sums up; but
 it says of every tensor its shape, its dtype and where its bytes are, which must all fit together
 and fit the shards, where each item is a zip of its own with checksums.
 """
@@ -22,9 +22,9 @@ from clusterctl.node.checkpoints.torch_pickles import (
 from clusterctl.node.checkpoints.torch_zip import (
     CHUNK,
     ZIP_MAGIC,
-    Beat,
-    Broken,
-    Unproven,
+    Invalid,
+    NoChecksum,
+    Progress,
     Window,
     check_zip,
 )
@@ -66,7 +66,7 @@ class SavePlan(NamedTuple):
     doubts: List[str]
 
 
-def check_dcp(folder: str, *, content: bool, beat: Beat) -> Tuple[List[str], str]:
+def check_dcp(folder: str, *, content: bool, progress: Progress) -> Tuple[List[str], str]:
     """Check a torch distributed checkpoint.
 
     Returns:
@@ -77,32 +77,32 @@ def check_dcp(folder: str, *, content: bool, beat: Beat) -> Tuple[List[str], str
     """
     metadata = os.path.join(folder, METADATA)
     if not os.path.isfile(metadata):
-        raise Broken("%s is missing: it was not written to its end" % METADATA)
-    plan = read_metadata(metadata, beat)
+        raise Invalid("%s is missing: it was not written to its end" % METADATA)
+    plan = read_metadata(metadata, progress)
     doubts, mixed = list(plan.doubts), ""
     saved = os.path.getmtime(metadata)
     unproven: Set[str] = set()
     for item in plan.items:
-        beat(0)
+        progress(0)
         shard = os.path.join(folder, item.file)
         if not os.path.isfile(shard):
-            raise Broken("%s is missing" % item.file)
+            raise Invalid("%s is missing" % item.file)
         size = os.path.getsize(shard)
         if size < item.offset + item.length:
             message = "%s has %d bytes, wanted %d"
-            raise Broken(message % (item.file, size, item.offset + item.length))
+            raise Invalid(message % (item.file, size, item.offset + item.length))
         if os.path.getmtime(shard) > saved + 1 and not mixed:
             # A copy that keeps no times looks the same.
             mixed = "%s is newer than %s: a copy, or two saves that are mixed"
             mixed %= (item.file, METADATA)
-        if content and not _check_item(shard, item, beat):
+        if content and not _check_item(shard, item, progress):
             unproven.add(item.file)
     if unproven:
         doubts.append("structure read, content not checksummed: %s" % ", ".join(sorted(unproven)))
     return doubts, mixed
 
 
-def _check_item(shard: str, item: SavedItem, beat: Beat) -> bool:
+def _check_item(shard: str, item: SavedItem, progress: Progress) -> bool:
     """Check one item within its shard; return whether its content is proven.
 
     Raises:
@@ -114,20 +114,22 @@ def _check_item(shard: str, item: SavedItem, beat: Beat) -> bool:
         if stream.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
             if not item.plain or item.size is None or shard.endswith(_SAFETENSORS):
                 return False
-            raise Broken(
+            raise Invalid(
                 "%s is changed: %s does not begin at byte %d" % (name, item.name, item.offset)
             )
         try:
-            records = check_zip(Window(stream, item.offset, item.length, beat), name, content=True)
-        except Unproven:
+            records = check_zip(
+                Window(stream, item.offset, item.length, progress), name, content=True
+            )
+        except NoChecksum:
             return False
     if item.plain and item.size is not None and item.size != records.get("data/0", item.size):
         message = "%s is changed, or %s is: %s has %d bytes, wanted %d"
-        raise Broken(message % (name, METADATA, item.name, records["data/0"], item.size))
+        raise Invalid(message % (name, METADATA, item.name, records["data/0"], item.size))
     return True
 
 
-def read_metadata(path: str, beat: Beat) -> SavePlan:
+def read_metadata(path: str, progress: Progress) -> SavePlan:
     """Read from a `.metadata` which bytes of which shard must be there.
 
     Raises:
@@ -135,21 +137,21 @@ def read_metadata(path: str, beat: Beat) -> SavePlan:
     """
     try:
         with open(path, "rb") as file:
-            stream = io.BufferedReader(Window(file, 0, os.path.getsize(path), beat), CHUNK)
+            stream = io.BufferedReader(Window(file, 0, os.path.getsize(path), progress), CHUNK)
             reader = SafeUnpickler(stream)
             root = reader.load()
             _require_end(stream)
         fields = root.fields
-        chunks = _chunks(fields["state_dict_metadata"], beat)
+        chunks = _chunks(fields["state_dict_metadata"], progress)
         items = _items(fields["storage_data"], chunks)
         _check_names(fields.get("planner_data"))
-    except Broken:
+    except Invalid:
         raise
     except (pickle.UnpicklingError, EOFError, OSError, KeyError, ValueError) as error:
-        raise Broken("%s cannot be read: %s" % (METADATA, str(error) or "it is cut")) from error
+        raise Invalid("%s cannot be read: %s" % (METADATA, str(error) or "it is cut")) from error
     except Exception as error:  # a pickle may hold anything, and damage more than that
         message = "%s is not a torch distributed checkpoint's" % METADATA
-        raise Broken(message) from error
+        raise Invalid(message) from error
     names = {"%s.%s" % named for named in reader.named}
     strange = sorted(name for name in names if not _is_known(name))
     for name in strange:
@@ -162,7 +164,7 @@ def read_metadata(path: str, beat: Beat) -> SavePlan:
 
 def _require_end(stream: BinaryIO) -> None:
     if stream.read(1):
-        raise Broken("%s is changed: something follows its pickle" % METADATA)
+        raise Invalid("%s is changed: something follows its pickle" % METADATA)
 
 
 def _is_known(name: str) -> bool:
@@ -180,14 +182,14 @@ def _refuse_flipped(name: str) -> None:
         one, other = name.encode("utf-8", "replace"), known.encode()
         bits = sum(bin(a ^ b).count("1") for a, b in zip(one, other))
         if len(one) == len(other) and bits == 1:
-            raise Broken("%s is changed: it names %r, not %s" % (METADATA, name, known))
+            raise Invalid("%s is changed: it names %r, not %s" % (METADATA, name, known))
 
 
 _Place = Tuple[str, Optional[Tuple[int, ...]]]
 """A name, and where in the tensor a chunk begins; None: an object."""
 
 
-def _chunks(metadata: Dict[str, Any], beat: Beat) -> Dict[_Place, Optional[int]]:
+def _chunks(metadata: Dict[str, Any], progress: Progress) -> Dict[_Place, Optional[int]]:
     """Return every chunk that there must be, with the bytes of its tensor.
 
     Raises:
@@ -195,7 +197,7 @@ def _chunks(metadata: Dict[str, Any], beat: Beat) -> Dict[_Place, Optional[int]]
     """
     found: Dict[_Place, Optional[int]] = {}
     for name, one in metadata.items():
-        beat(0)
+        progress(0)
         fields = one.fields
         if "chunks" not in fields:
             found[name, None] = None
@@ -207,12 +209,12 @@ def _chunks(metadata: Dict[str, Any], beat: Beat) -> Dict[_Place, Optional[int]]
             begin, sizes = _size(chunk.fields["offsets"]), _size(chunk.fields["sizes"])
             inside = all(b >= 0 and s >= 0 and b + s <= n for b, s, n in zip(begin, sizes, size))
             if not inside or not len(begin) == len(sizes) == len(size):
-                raise Broken("%s is changed: a chunk of %s lies outside of it" % (METADATA, name))
+                raise Invalid("%s is changed: a chunk of %s lies outside of it" % (METADATA, name))
             held += prod(sizes)
             found[name, begin] = None if width is None else width * prod(sizes)
         if held != prod(size):
             message = "%s is changed: the chunks of %s have %d elements, not %d"
-            raise Broken(message % (METADATA, name, held, prod(size)))
+            raise Invalid(message % (METADATA, name, held, prod(size)))
     return found
 
 
@@ -230,7 +232,7 @@ def _items(storage: Dict[Any, Any], chunks: Dict[_Place, Optional[int]]) -> List
         packed = fields.get("transform_descriptors")
         file = str(fields["relative_path"])
         if os.path.isabs(file) or ".." in file.split("/"):
-            raise Broken("%s names a file outside of the checkpoint: %s" % (METADATA, file))
+            raise Invalid("%s names a file outside of the checkpoint: %s" % (METADATA, file))
         items.append(
             SavedItem(
                 at[0], file, int(fields["offset"]), int(fields["length"]),
@@ -240,7 +242,7 @@ def _items(storage: Dict[Any, Any], chunks: Dict[_Place, Optional[int]]) -> List
         chunks.pop(at, None)
     lost = next(iter(chunks), None)
     if lost is not None:
-        raise Broken("%s is changed: it does not say where %s is" % (METADATA, lost[0]))
+        raise Invalid("%s is changed: it does not say where %s is" % (METADATA, lost[0]))
     return items
 
 
@@ -252,7 +254,9 @@ def _check_names(paths: object) -> None:
     """
     for name, path in paths.items() if isinstance(paths, dict) else ():
         if isinstance(path, tuple) and name != ".".join(map(str, path)):
-            raise Broken("%s is changed: %s is not %s" % (METADATA, name, ".".join(map(str, path))))
+            raise Invalid(
+                "%s is changed: %s is not %s" % (METADATA, name, ".".join(map(str, path)))
+            )
 
 
 def _size(value: Any) -> Tuple[int, ...]:  # noqa: ANN401  (as a pickle gave it)

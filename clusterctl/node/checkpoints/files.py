@@ -1,7 +1,4 @@
-"""The files of a checkpoint: which there are, what they say, and one by one whether they are whole.
-
-Runs on nodes: standard library only, Python 3.9.
-"""
+"""The files of a checkpoint: which there are, what they say, and whether each is whole."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ import stat
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node.checkpoints import safetensors_files, torch_files
-from clusterctl.node.checkpoints.torch_zip import CHUNK, Beat, Broken, Unproven
+from clusterctl.node.checkpoints.torch_zip import CHUNK, Invalid, NoChecksum, Progress
 
 TENSOR_SUFFIXES = (safetensors_files.SUFFIX, *torch_files.SUFFIXES)
 _JSON_LIMIT = 256 * 1024 * 1024
 
 
-def no_beat(_count: int) -> None:
+def no_progress(_count: int) -> None:
     """Tell nobody."""
 
 
@@ -31,12 +28,12 @@ class Inspection(NamedTuple):
     """Sum up every byte, so that equal sizes do not pass for equal content."""
     world_size: Optional[int] = None
     """Of the run that wrote it, where known."""
-    supposed: Optional[int] = None
+    expected_world_size: Optional[int] = None
     """Of the run that is resumed, which may have been of another size."""
-    beat: Beat = no_beat
+    progress: Progress = no_progress
     """Told of every piece that was read."""
 
-    def at(self, folder: str, names: Iterable[str]) -> Set[str]:
+    def check_files(self, folder: str, names: Iterable[str]) -> Set[str]:
         """Check files of a folder by themselves; return those that nothing proves.
 
         Raises:
@@ -46,7 +43,7 @@ class Inspection(NamedTuple):
         for name in sorted(names):
             try:
                 self._file(os.path.join(folder, name), name)
-            except Unproven:
+            except NoChecksum:
                 unproven.add(name)
         return unproven
 
@@ -54,9 +51,9 @@ class Inspection(NamedTuple):
         require_file(path, name)
         if name.endswith(safetensors_files.SUFFIX):
             safetensors_files.check_safetensors(path)
-            raise Unproven(name)
+            raise NoChecksum(name)
         if name.endswith(torch_files.SUFFIXES):
-            torch_files.check_torch_file(path, content=self.content, beat=self.beat)
+            torch_files.check_torch_file(path, content=self.content, progress=self.progress)
 
 
 class CheckpointContents:
@@ -74,7 +71,7 @@ class CheckpointContents:
         self.mixed = ""
         """Why it may be of two saves."""
 
-    def note(self, unproven: Iterable[str]) -> None:
+    def add_unverified(self, unproven: Iterable[str]) -> None:
         """Doubt the content of files that nothing proves."""
         names = sorted(unproven)
         if names:
@@ -93,20 +90,20 @@ def require_file(path: str, name: str) -> None:
         found = os.stat(path)
     except FileNotFoundError:
         dangling = ": it is a link to nothing" if os.path.islink(path) else ""
-        raise Broken("%s is missing%s" % (name, dangling)) from None
+        raise Invalid("%s is missing%s" % (name, dangling)) from None
     if not stat.S_ISREG(found.st_mode):
-        raise Broken("%s is not a file" % name)
+        raise Invalid("%s is not a file" % name)
     if found.st_size == 0:
-        raise Broken("%s is empty" % name)
+        raise Invalid("%s is empty" % name)
 
 
-def digest(path: str, beat: Beat = no_beat) -> str:
+def digest(path: str, progress: Progress = no_progress) -> str:
     """Return the SHA-256 of a file's bytes."""
     found = hashlib.sha256()
     with open(path, "rb") as stream:
         for chunk in iter(lambda: stream.read(CHUNK), b""):
             found.update(chunk)
-            beat(len(chunk))
+            progress(len(chunk))
     return found.hexdigest()
 
 
@@ -122,14 +119,14 @@ def read_json(path: str) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def files_of(path: str, beat: Beat = no_beat) -> Iterator[Tuple[str, os.stat_result]]:
+def files_of(path: str, progress: Progress = no_progress) -> Iterator[Tuple[str, os.stat_result]]:
     """Yield a checkpoint's regular files, by their paths within it; links are followed.
 
     Links to nothing, pipes and the like are left out: whoever needs one finds it missing.
     """
     paths = [path] if not os.path.isdir(path) else _walk(path)
     for file in paths:
-        beat(0)
+        progress(0)
         try:
             found = os.stat(file)
         except OSError:
@@ -145,12 +142,12 @@ def _walk(path: str) -> List[str]:
     ]
 
 
-def elsewhere(path: str, beat: Beat = no_beat) -> List[str]:
+def link_targets(path: str, progress: Progress = no_progress) -> List[str]:
     """Return where the path and its files really are, if links lead out of it."""
     real = os.path.realpath(path)
     found = {real}
     for file in [] if not os.path.isdir(path) else _walk(path):
-        beat(0)
+        progress(0)
         target = os.path.realpath(file) if os.path.islink(file) else real + os.sep
         if not target.startswith(real + os.sep):
             found.add(target)

@@ -1,6 +1,6 @@
 """What "complete" means for each kind of checkpoint, quickly by structure and slowly by content.
 
-Runs on nodes: standard library only, Python 3.9. The kinds: `clusterctl` (MANIFEST.json with
+The kinds: `clusterctl` (MANIFEST.json with
 sizes and SHA-256, COMPLETE), `dcp` (torch distributed checkpoint), `trainer` (Hugging Face
 Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt beside metadata.json) and `file`.
 """
@@ -21,8 +21,8 @@ from clusterctl.node.checkpoints.files import (
     files_of,
     read_json,
 )
-from clusterctl.node.checkpoints.torch_files import numbers_inside
-from clusterctl.node.checkpoints.torch_zip import Broken
+from clusterctl.node.checkpoints.torch_files import saved_counters
+from clusterctl.node.checkpoints.torch_zip import Invalid
 from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer
 
 MANIFEST = "MANIFEST.json"
@@ -37,7 +37,7 @@ _SMALL = 1024 * 1024
 """Files up to this size are compared between nodes by content at a quick look, too."""
 
 
-class PartOnly(Broken):
+class PartialCheckpoint(Invalid):
     """What is here is whole, but the other ranks' files are not here."""
 
     def __init__(self, message: str, found: CheckpointContents) -> None:
@@ -66,7 +66,7 @@ def checkpoint_kind(path: str) -> Optional[str]:
 def step_in(path: str) -> Optional[int]:
     """Return the step that a checkpoint itself says."""
     if os.path.isfile(path):
-        return numbers_inside(path).get("step")
+        return saved_counters(path).get("step")
     for name in (MANIFEST, "state.json", TRAINER_STATE, _RANK_METADATA):
         step = _step(read_json(os.path.join(path, name)))
         if step is not None:
@@ -94,21 +94,21 @@ def verify(path: str, kind: str, look: Inspection) -> CheckpointContents:
     found = CheckpointContents()
     _KINDS[kind](path, look, found)
     if not found.identity:
-        _sum_up(path, look, found)
+        _fingerprint(path, look, found)
     return found
 
 
-def _ours(path: str, look: Inspection, found: CheckpointContents) -> None:
+def _check_clusterctl(path: str, look: Inspection, found: CheckpointContents) -> None:
     manifest = os.path.join(path, MANIFEST)
     if not os.path.isfile(manifest):
-        raise Broken("%s is missing" % MANIFEST)
+        raise Invalid("%s is missing" % MANIFEST)
     if not os.path.isfile(os.path.join(path, COMPLETE)):
-        raise Broken("%s is missing: it was not written to its end" % COMPLETE)
+        raise Invalid("%s is missing: it was not written to its end" % COMPLETE)
     found.identity = digest(manifest)
     with open(os.path.join(path, COMPLETE), encoding="utf-8", errors="replace") as stream:
         sealed = stream.read(4096).strip()
     if found.identity != sealed:
-        raise Broken("%s is not the one that %s was written for" % (MANIFEST, COMPLETE))
+        raise Invalid("%s is not the one that %s was written for" % (MANIFEST, COMPLETE))
     for name, wanted in _manifest_files(manifest).items():
         _compare(os.path.join(path, name), name, wanted, look)
 
@@ -116,26 +116,26 @@ def _ours(path: str, look: Inspection, found: CheckpointContents) -> None:
 def _manifest_files(manifest: str) -> Dict[str, Dict[str, Any]]:
     files = read_json(manifest).get("files")
     if not isinstance(files, dict) or not files:
-        raise Broken("%s lists no files" % MANIFEST)
+        raise Invalid("%s lists no files" % MANIFEST)
     for name, wanted in files.items():
         inside = not os.path.isabs(name) and ".." not in name.split("/")
         if not (inside and isinstance(wanted, dict) and {"size", "sha256"} <= set(wanted)):
-            raise Broken("%s has a broken entry: %r" % (MANIFEST, name))
+            raise Invalid("%s has a broken entry: %r" % (MANIFEST, name))
     return files
 
 
 def _compare(path: str, name: str, wanted: Dict[str, Any], look: Inspection) -> None:
     if not os.path.isfile(path):
-        raise Broken("%s is missing" % name)
+        raise Invalid("%s is missing" % name)
     size = os.path.getsize(path)
     if size != wanted["size"]:
-        raise Broken("%s has %d bytes, %s says %s" % (name, size, MANIFEST, wanted["size"]))
-    if look.content and digest(path, look.beat) != wanted["sha256"]:
-        raise Broken("%s is changed: its SHA-256 is not the one in %s" % (name, MANIFEST))
+        raise Invalid("%s has %d bytes, %s says %s" % (name, size, MANIFEST, wanted["size"]))
+    if look.content and digest(path, look.progress) != wanted["sha256"]:
+        raise Invalid("%s is changed: its SHA-256 is not the one in %s" % (name, MANIFEST))
 
 
 def _dcp(path: str, look: Inspection, found: CheckpointContents) -> None:
-    doubts, mixed = check_dcp(path, content=look.content, beat=look.beat)
+    doubts, mixed = check_dcp(path, content=look.content, progress=look.progress)
     found.doubts += doubts
     found.mixed = found.mixed or mixed
 
@@ -145,9 +145,11 @@ def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
     matches = [match for match in map(_RANK_FILE.fullmatch, names) if match]
     ranks = sorted({int(match[1]) for match in matches})
     metadata = read_json(os.path.join(path, _RANK_METADATA))
-    found.note(look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
+    found.add_unverified(
+        look.check_files(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)])
+    )
     files = [os.path.join(path, match[0]) for match in matches]
-    inside = {os.path.basename(file): numbers_inside(file) for file in files}
+    inside = {os.path.basename(file): saved_counters(file) for file in files}
     world_size = _world_size([metadata, *inside.values()]) or look.world_size
     steps = _one_save(files, inside, metadata)
     if not steps:
@@ -156,7 +158,7 @@ def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
     found.part = {
         "ranks": ranks,
         "world_size": world_size,
-        "supposed": look.supposed,
+        "supposed": look.expected_world_size,
         "metadata": bool(metadata),
         "steps": steps,
         "saved": [min(map(os.path.getmtime, files)), max(map(os.path.getmtime, files))],
@@ -166,7 +168,7 @@ def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
         return
     found.identity = "rank-files"
     why = "model_state_rank%d.pt is missing" % missing[0] if missing else ""
-    raise PartOnly(why or "%s, which rank 0 writes, is missing" % _RANK_METADATA, found)
+    raise PartialCheckpoint(why or "%s, which rank 0 writes, is missing" % _RANK_METADATA, found)
 
 
 def _world_size(said: Iterable[Dict[str, Any]]) -> Optional[int]:
@@ -190,28 +192,30 @@ def _one_save(
     steps = sorted({step for step in every.values() if step is not None})
     if len(steps) > 1:
         listed = (one for one in sorted(every.items()) if one[1] is not None)
-        raise Broken("two saves are mixed: %s" % ", ".join("%s of step %s" % one for one in listed))
+        raise Invalid(
+            "two saves are mixed: %s" % ", ".join("%s of step %s" % one for one in listed)
+        )
     times = [os.path.getmtime(file) for file in files]
     span = max(times) - min(times)
     if span > SAVE_SECONDS and not by_all:  # copied one by one they still say the same step
-        raise Broken("two saves are mixed: the ranks' files were written %.0f s apart" % span)
+        raise Invalid("two saves are mixed: the ranks' files were written %.0f s apart" % span)
     return [step for step in said.values() if step is not None][:1]
 
 
 def _file(path: str, look: Inspection, found: CheckpointContents) -> None:
-    found.note(look.at(os.path.dirname(path), [os.path.basename(path)]))
+    found.add_unverified(look.check_files(os.path.dirname(path), [os.path.basename(path)]))
 
 
-def _sum_up(path: str, look: Inspection, found: CheckpointContents) -> None:
+def _fingerprint(path: str, look: Inspection, found: CheckpointContents) -> None:
     """Sum up names, sizes and content, so that the same checkpoint elsewhere can be told."""
     summed = hashlib.sha256()
-    for name, status in sorted(files_of(path, look.beat)):
+    for name, status in sorted(files_of(path, look.progress)):
         if _OWN.fullmatch(name):
             continue
         told = "size %d" % status.st_size
         file = path if os.path.isfile(path) else os.path.join(path, name)
         if look.compare or status.st_size <= _SMALL:
-            told = digest(file, look.beat)
+            told = digest(file, look.progress)
         found.files[name] = told
         line = "%s %d %s\n" % (name, status.st_size, told)
         summed.update(line.encode("utf-8", "surrogateescape"))
@@ -220,7 +224,7 @@ def _sum_up(path: str, look: Inspection, found: CheckpointContents) -> None:
 
 _Check = Callable[[str, Inspection, CheckpointContents], None]
 _KINDS: Dict[str, _Check] = {
-    "clusterctl": _ours,
+    "clusterctl": _check_clusterctl,
     "dcp": _dcp,
     "trainer": check_trainer,
     "rank-files": _rank_files,

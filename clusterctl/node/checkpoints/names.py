@@ -1,7 +1,4 @@
-"""What the name of a checkpoint tells: a step, an epoch, a date, or that it is not one to take.
-
-Runs on nodes: standard library only, Python 3.9.
-"""
+"""What the name of a checkpoint tells: a step, an epoch, a date, or that it is not one to take."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ def is_unfinished(name: str) -> bool:
     return bool(_UNFINISHED.fullmatch(name))
 
 
-def is_set_aside(name: str) -> bool:
+def is_retired(name: str) -> bool:
     """Tell whether a name says that it was put out of use: `step-5.aside-a1b2`, `step-5.bak`."""
     return bool(_SET_ASIDE.fullmatch(name))
 

@@ -1,7 +1,5 @@
 """Which run wrote a checkpoint, by the times of its files and of the runs on this node.
 
-Runs on nodes: standard library only, Python 3.9.
-
 What was written belongs to the last run that began before: a node carries one run at a time in a
 folder. Runs that share a machine, each with GPUs and a folder of its own, do not count.
 All times are compared on one clock, the node's: its runs' folders have it; what only the
@@ -14,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
+from clusterctl.node.file_io import list_folder
 from clusterctl.node.run.read_files import end_time, read_json
-from clusterctl.node.run.run_paths import NodePaths, default_state_folder
+from clusterctl.node.run.run_paths import default_state_folder, run_folders
 from clusterctl.node.run_lock import conflict
 
 _LOCAL = frozenset(
@@ -62,7 +61,7 @@ class Origin:
             folder: where the checkpoints are.
         """
         here = _runs_here(args)
-        self.knows = args.get("run") in here
+        self.has_run = args.get("run") in here
         """The run that is asked about was on this node."""
         ahead = time.time() - float(args.get("now") or time.time())
         for one in args.get("ancestors") or ():
@@ -74,7 +73,7 @@ class Origin:
         runs = [run for run in here.values() if asked is None or not _beside(run, asked)]
         self._runs = sorted(runs, key=lambda run: run.began)
         self._sizes = {run.run: run.world_size for run in self._runs}
-        self._ahead = storage_ahead(folder)
+        self._ahead = storage_clock_skew(folder)
 
     def world_size(self, run: str) -> Optional[int]:
         """Return how many ranks a run had; None: that is not known."""
@@ -99,9 +98,7 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
     """Return all runs of this user that this node has a folder of, of any cluster."""
     found: Dict[str, _Run] = {}
     root = args.get("state") or default_state_folder()
-    for paths in _folders(root):
-        if paths.ownership_problem():
-            continue  # nor is anything read: a pipe would keep us for ever
+    for paths in (paths for cluster in list_folder(root) for paths in run_folders(root, cluster)):
         saved = read_json(paths.supervisor) or {}
         began = saved.get("began") or _time_of(paths.job)
         if began is None:
@@ -124,22 +121,6 @@ def _beside(one: _Run, other: _Run) -> bool:
     return bool(known) and not conflict(one.lock, other.lock)
 
 
-def _folders(root: str) -> List[NodePaths]:
-    return [
-        NodePaths(os.path.join(root, cluster, run, node))
-        for cluster in _names(root)
-        for run in _names(os.path.join(root, cluster))
-        for node in _names(os.path.join(root, cluster, run))
-    ]
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _time_of(path: str) -> Optional[float]:
     try:
         return os.stat(path).st_mtime
@@ -147,7 +128,7 @@ def _time_of(path: str) -> Optional[float]:
         return None
 
 
-def storage_ahead(folder: str, clock: Callable[[], float] = time.time) -> float:
+def storage_clock_skew(folder: str, clock: Callable[[], float] = time.time) -> float:
     """Return how many seconds the clock that stamps files in a folder is ahead of `clock`.
 
     On a local filesystem that is this machine's own. On others it takes an empty file, removed

@@ -1,7 +1,4 @@
-"""Tell a whole safetensors file from a cut one by its header; it has no checksums.
-
-Runs on nodes: standard library only, Python 3.9.
-"""
+"""Tell a whole safetensors file from a cut one by its header; it has no checksums."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import struct
 from typing import Any, Dict, List, Tuple
 
-from clusterctl.node.checkpoints.torch_zip import Broken
+from clusterctl.node.checkpoints.torch_zip import Invalid
 
 SUFFIX = ".safetensors"
 _LIMIT = 100 * 1024 * 1024
@@ -40,7 +37,7 @@ def check_safetensors(path: str) -> List[str]:
         start = stream.read(_LENGTH.size)
         length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else _LIMIT + 1
         if length > _LIMIT:
-            raise Broken("%s has no safetensors header" % name)
+            raise Invalid("%s has no safetensors header" % name)
         text = stream.read(length)
     try:
         header = json.loads(text, object_pairs_hook=_no_twins)
@@ -49,16 +46,16 @@ def check_safetensors(path: str) -> List[str]:
             raise ValueError(_ABOUT)  # noqa: TRY301
         tensors = [(key, *_span(tensor)) for key, tensor in header.items()]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise Broken("%s has a broken safetensors header" % name) from error
+        raise Invalid("%s has a broken safetensors header" % name) from error
     at = 0
     for key, begin, end, wanted in sorted(tensors, key=lambda tensor: tensor[1:3]):
         if begin != at or end - begin != wanted:
             message = "%s has a broken safetensors header: tensor %s is not as long as its shape"
-            raise Broken(message % (name, key))
+            raise Invalid(message % (name, key))
         at = end
     wanted = _LENGTH.size + length + at
     if size != wanted:
-        raise Broken("%s has %d bytes, its header says %d" % (name, size, wanted))
+        raise Invalid("%s has %d bytes, its header says %d" % (name, size, wanted))
     return [tensor[0] for tensor in tensors]
 
 

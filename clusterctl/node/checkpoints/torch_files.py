@@ -1,6 +1,6 @@
 """Tell a whole file of torch.save from a cut or changed one, without torch, running nothing.
 
-Runs on nodes: standard library only, Python 3.9. Since 1.6 torch writes a zip with a CRC per
+Since 1.6 torch writes a zip with a CRC per
 record, before it wrote pickles and then the tensors' bytes, which nothing sums up.
 """
 
@@ -15,9 +15,9 @@ from typing import BinaryIO, Dict, Optional
 from clusterctl.node.checkpoints.torch_pickles import SafeUnpickler, element_size
 from clusterctl.node.checkpoints.torch_zip import (
     ZIP_MAGIC,
-    Beat,
-    Broken,
-    Unproven,
+    Invalid,
+    NoChecksum,
+    Progress,
     Window,
     check_zip,
 )
@@ -32,13 +32,13 @@ _NEAR = 8
 """Bits by which a magic number may differ to be a damaged one."""
 
 
-def check_torch_file(path: str, *, content: bool, beat: Beat) -> None:
+def check_torch_file(path: str, *, content: bool, progress: Progress) -> None:
     """Check a file of torch.save.
 
     Args:
         path: a regular file that is not empty.
         content: read every byte, not only its structure.
-        beat: told how far it is.
+        progress: called with the bytes that were read.
 
     Raises:
         Broken: it is cut or changed.
@@ -50,10 +50,10 @@ def check_torch_file(path: str, *, content: bool, beat: Beat) -> None:
         start = stream.read(max(len(_LEGACY_MAGIC), 64))
         if start.startswith(ZIP_MAGIC):
             if not _has_directory(stream):
-                raise Broken("%s is cut: its zip directory is missing" % name)
-            check_zip(Window(stream, 0, size, beat), name, content=content)
+                raise Invalid("%s is cut: its zip directory is missing" % name)
+            check_zip(Window(stream, 0, size, progress), name, content=content)
         elif start.startswith(_LEGACY_MAGIC):
-            _check_legacy(stream, name, size, content=content, beat=beat)
+            _check_legacy(stream, name, size, content=content, progress=progress)
         else:
             _refuse_damage(stream, start, name)
             _check_pickle(stream, name, size)
@@ -66,14 +66,14 @@ def _refuse_damage(stream: BinaryIO, start: bytes, name: str) -> None:
         Broken: it is one of them.
     """
     if not start.strip(b"\0"):
-        raise Broken("%s begins with zeros: its blocks were never written" % name)
+        raise Invalid("%s begins with zeros: its blocks were never written" % name)
     if start.startswith(b"version https://git-lfs"):
-        raise Broken("%s is a pointer of Git LFS, not the file itself (git lfs pull)" % name)
+        raise Invalid("%s is a pointer of Git LFS, not the file itself (git lfs pull)" % name)
     if start.lstrip()[:1] == b"<":
-        raise Broken("%s is a page of HTML or XML, not a file of torch.save" % name)
+        raise Invalid("%s is a page of HTML or XML, not a file of torch.save" % name)
     magics = [magic for magic in (ZIP_MAGIC, _LEGACY_MAGIC) if _distance(start, magic) <= _NEAR]
     if magics or _has_directory(stream):
-        raise Broken("%s is changed: its first bytes are not those of torch.save" % name)
+        raise Invalid("%s is changed: its first bytes are not those of torch.save" % name)
 
 
 def _distance(start: bytes, magic: bytes) -> int:
@@ -86,21 +86,23 @@ def _distance(start: bytes, magic: bytes) -> int:
 def _check_pickle(stream: BinaryIO, name: str, size: int) -> None:
     """Take a plain pickle for what it is; torch.load reads those, too."""
     if size > _PICKLE_LIMIT:
-        raise Unproven("%s is none of the kinds that torch writes" % name)
+        raise NoChecksum("%s is none of the kinds that torch writes" % name)
     stream.seek(0)
     try:
         SafeUnpickler(stream).load()
         whole = stream.tell() == size
     except Exception as error:  # damage leads to any
         if name.endswith((".pt", ".pth")):
-            raise Broken("%s is no file of torch.save" % name) from error
-        raise Unproven("%s is none of the kinds that torch writes" % name) from error
+            raise Invalid("%s is no file of torch.save" % name) from error
+        raise NoChecksum("%s is none of the kinds that torch writes" % name) from error
     if not whole:
-        raise Broken("%s is changed: its pickle ends before the file does" % name)
-    raise Unproven(name)
+        raise Invalid("%s is changed: its pickle ends before the file does" % name)
+    raise NoChecksum(name)
 
 
-def _check_legacy(stream: BinaryIO, name: str, size: int, *, content: bool, beat: Beat) -> None:
+def _check_legacy(
+    stream: BinaryIO, name: str, size: int, *, content: bool, progress: Progress
+) -> None:
     """Follow a file of the old format to its last byte.
 
     Raises:
@@ -120,23 +122,23 @@ def _check_legacy(stream: BinaryIO, name: str, size: int, *, content: bool, beat
             (found,) = _LENGTH.unpack(stream.read(_LENGTH.size))
             width = _element(name, kind, wanted=count, found=found)
             at += _LENGTH.size + width * count
-    except (Broken, Unproven):
+    except (Invalid, NoChecksum):
         raise
     except Exception as error:  # damage leads to any
-        raise Broken("%s cannot be read: %s" % (name, str(error) or repr(error))) from error
+        raise Invalid("%s cannot be read: %s" % (name, str(error) or repr(error))) from error
     if at != size:
-        raise Broken("%s has %d bytes, its tensors say %d" % (name, size, at))
+        raise Invalid("%s has %d bytes, its tensors say %d" % (name, size, at))
     if content:
-        beat(0)
-    raise Unproven(name)
+        progress(0)
+    raise NoChecksum(name)
 
 
 def _element(name: str, kind: str, *, wanted: int, found: int) -> int:
     width = element_size(kind)
     if width is None:
-        raise Unproven("%s holds elements of an unknown kind, %s" % (name, kind))
+        raise NoChecksum("%s holds elements of an unknown kind, %s" % (name, kind))
     if found != wanted:
-        raise Broken("%s is changed: a tensor has %d elements, not %d" % (name, found, wanted))
+        raise Invalid("%s is changed: a tensor has %d elements, not %d" % (name, found, wanted))
     return width
 
 
@@ -147,7 +149,7 @@ def _has_directory(stream: BinaryIO) -> bool:
         return False
 
 
-def numbers_inside(path: str) -> Dict[str, Optional[int]]:
+def saved_counters(path: str) -> Dict[str, Optional[int]]:
     """Return `step`, `epoch` and `world_size` that a file of torch.save says; None: it does not."""
     found: Dict[str, Optional[int]] = {}
     try:

@@ -1,6 +1,6 @@
 """Read pickles of torch's without torch, and without running anything that they name.
 
-Runs on nodes: standard library only, Python 3.9. Every class is replaced by an empty one that
+Every class is replaced by an empty one that
 remembers what it is given.
 """
 

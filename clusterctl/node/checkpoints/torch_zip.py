@@ -1,7 +1,4 @@
-"""Check a zip as torch writes it: `zipfile` reads generously, torch does not.
-
-Runs on nodes: standard library only, Python 3.9.
-"""
+"""Check a zip as torch writes it: `zipfile` reads generously, torch does not."""
 
 from __future__ import annotations
 
@@ -24,24 +21,24 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _IN_ZIP64 = 0xFFFFFFFF
 _DESCRIPTOR = 0x08
 
-Beat = Callable[[int], None]
+Progress = Callable[[int], None]
 """Called with the number of bytes that were read."""
 
 
-class Broken(Exception):  # noqa: N818  (what was found out, not a fault of ours)
+class Invalid(Exception):  # noqa: N818  (what was found out, not a fault of ours)
     """The file is not whole; `str()` says how it shows."""
 
 
-class Unproven(Exception):  # noqa: N818  (what was found out, not a fault of ours)
+class NoChecksum(Exception):  # noqa: N818  (what was found out, not a fault of ours)
     """Nothing speaks against the file, and nothing proves it; `str()` says why."""
 
 
 class Window(io.RawIOBase):
     """A part of a file as a file of its own; tells how far it was read."""
 
-    def __init__(self, stream: BinaryIO, offset: int, length: int, beat: Beat) -> None:
+    def __init__(self, stream: BinaryIO, offset: int, length: int, progress: Progress) -> None:
         super().__init__()
-        self._stream, self._offset, self._length, self._heartbeat = stream, offset, length, beat
+        self._stream, self._offset, self._length, self._heartbeat = stream, offset, length, progress
         self._at = 0
 
     def readable(self) -> bool:
@@ -57,7 +54,7 @@ class Window(io.RawIOBase):
         self._at = max(0, offset + (0, self._at, self._length)[whence])
         return self._at
 
-    def tell(self) -> int:
+    def report(self) -> int:
         """Return where it is within the part."""
         return self._at
 
@@ -95,18 +92,18 @@ def check_zip(stream: io.RawIOBase, name: str, *, content: bool) -> Dict[str, in
                     with archive.open(record) as data:
                         while data.read(CHUNK):
                             pass
-    except Broken as broken:
-        raise Broken("%s is changed: %s" % (name, broken)) from broken
+    except Invalid as broken:
+        raise Invalid("%s is changed: %s" % (name, broken)) from broken
     except zipfile.BadZipFile as error:
         if "CRC" in str(error):
             what = str(error).replace("Bad CRC-32 for file ", "").strip("'")
             message = "%s is changed: the checksum of its record %s is wrong" % (name, what)
-            raise Broken(message) from error
-        raise Broken("%s cannot be read: %s" % (name, error)) from error
+            raise Invalid(message) from error
+        raise Invalid("%s cannot be read: %s" % (name, error)) from error
     except Exception as error:  # damage leads to any: EOFError, RuntimeError …
-        raise Broken("%s cannot be read: %s" % (name, str(error) or repr(error))) from error
+        raise Invalid("%s cannot be read: %s" % (name, str(error) or repr(error))) from error
     if content and not summed:
-        raise Unproven(name)
+        raise NoChecksum(name)
     return {record.filename.partition("/")[2]: record.file_size for record in records}
 
 
@@ -124,7 +121,7 @@ def _check_end(stream: BinaryIO, count: int) -> None:
     end = size - length + at
     _, disk, first_disk, here, total, long, offset, comment = _END.unpack_from(tail, at)
     if at + _END.size + comment != len(tail):
-        raise Broken("something follows its zip directory")
+        raise Invalid("something follows its zip directory")
     locator_at = end - _END64_LOCATOR.size
     stream.seek(max(0, locator_at))
     locator = stream.read(_END64_LOCATOR.size)
@@ -134,13 +131,13 @@ def _check_end(stream: BinaryIO, count: int) -> None:
         found = _END64.unpack(stream.read(_END64.size))
         magic, rest, _, _, disk, first_disk, here, total, long, offset = found
         if magic != b"PK\x06\x06" or end + 12 + rest != locator_at:
-            raise Broken("the large end of its zip directory is not where it should be")
+            raise Invalid("the large end of its zip directory is not where it should be")
     at = offset
     for _ in range(count):
         stream.seek(at + _LENGTHS_AT)
         at += _ENTRY + sum(_LENGTHS.unpack(stream.read(_LENGTHS.size)))
     if disk or first_disk or (here, total) != (count, count) or not offset + long == end == at:
-        raise Broken("its zip directory is not as its end says")
+        raise Invalid("its zip directory is not as its end says")
 
 
 def _check_header(stream: BinaryIO, record: zipfile.ZipInfo) -> None:
@@ -163,4 +160,4 @@ def _check_header(stream: BinaryIO, record: zipfile.ZipInfo) -> None:
     inside = not record.volume and not record.external_attr & 0x10 and not record.flag_bits & 0x2061
     encoded = record.orig_filename.encode("utf-8" if flags & 0x800 else "cp437", "replace")
     if told != wanted or not same or not stored or not inside or name != encoded:
-        raise Broken("the header of its record %s is not as the directory says" % record.filename)
+        raise Invalid("the header of its record %s is not as the directory says" % record.filename)

@@ -1,7 +1,4 @@
-"""Check a checkpoint of Hugging Face's Trainer: weights of all its kinds, and its last file.
-
-Runs on nodes: standard library only, Python 3.9.
-"""
+"""Check a checkpoint of Hugging Face's Trainer: weights of all its kinds, and its last file."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from clusterctl.node.checkpoints.files import (
 )
 from clusterctl.node.checkpoints.safetensors_files import SUFFIX as SAFETENSORS
 from clusterctl.node.checkpoints.safetensors_files import check_safetensors
-from clusterctl.node.checkpoints.torch_zip import Broken
+from clusterctl.node.checkpoints.torch_zip import Invalid
 
 TRAINER_STATE = "trainer_state.json"
 _INDEXES = (
@@ -43,13 +40,15 @@ def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> Non
     """
     names = set(os.listdir(path))
     if "checkpoint-is-incomplete.txt" in names:
-        raise Broken("checkpoint-is-incomplete.txt is there: it was not written to its end")
+        raise Invalid("checkpoint-is-incomplete.txt is there: it was not written to its end")
     if not names:
-        raise Broken("it is empty")
+        raise Invalid("it is empty")
     deepspeed = _check_weights(path, names, look, found)
-    found.note(look.at(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)]))
+    found.add_unverified(
+        look.check_files(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)])
+    )
     if not read_json(os.path.join(path, TRAINER_STATE)):
-        raise Broken("%s, which is written last, is missing or broken" % TRAINER_STATE)
+        raise Invalid("%s, which is written last, is missing or broken" % TRAINER_STATE)
     sharded = any(re.fullmatch(r"optimizer_\d+", name) for name in names)
     if not (sharded or deepspeed or names.intersection(_OPTIMIZERS)):
         found.doubts.append(
@@ -71,25 +70,25 @@ def _check_weights(
         if os.path.isdir(os.path.join(path, name)):
             try:
                 doubts, mixed = check_dcp(
-                    os.path.join(path, name), content=look.content, beat=look.beat
+                    os.path.join(path, name), content=look.content, progress=look.progress
                 )
                 found.doubts += [doubt.replace(": ", ": %s/" % name, 1) for doubt in doubts]
                 found.mixed = found.mixed or mixed
-            except Broken as broken:
-                raise Broken("%s: %s" % (name, broken)) from broken
+            except Invalid as broken:
+                raise Invalid("%s: %s" % (name, broken)) from broken
     for index in sorted(present.intersection(_INDEXES)):
         weights = read_json(os.path.join(path, index)).get("weight_map")
         if not isinstance(weights, dict):
-            raise Broken("%s is broken" % index)
+            raise Invalid("%s is broken" % index)
         # Their content is read once, with all other files.
-        look._replace(content=False).at(path, set(map(str, weights.values())))
+        look._replace(content=False).check_files(path, set(map(str, weights.values())))
         _check_index(path, index, weights)
     deepspeed = False
     for name in sorted(n for n in present if re.fullmatch(r"global_step\d+", n)):
         deepspeed |= _check_deepspeed(os.path.join(path, name), name, look, found)
     fsdp = any(name.startswith("pytorch_model_fsdp") for name in present)
     if not (fsdp or deepspeed or present.intersection((*_INDEXES, *_WHOLE_WEIGHTS))):
-        raise Broken("it holds no weights")
+        raise Invalid("it holds no weights")
     return deepspeed
 
 
@@ -104,14 +103,14 @@ def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:
             wanted = {name for name, place in weights.items() if place == file}
             lost = sorted(wanted - set(check_safetensors(os.path.join(path, file))))
             if lost:
-                raise Broken("%s holds no %s, which %s says" % (file, lost[0], index))
+                raise Invalid("%s holds no %s, which %s says" % (file, lost[0], index))
 
 
 def _check_deepspeed(folder: str, name: str, look: Inspection, found: CheckpointContents) -> bool:
     files = [file for file in os.listdir(folder) if file.endswith(TENSOR_SUFFIXES)]
     try:
-        unproven = look.at(folder, files)
-    except Broken as broken:
-        raise Broken("%s: %s" % (name, broken)) from broken
-    found.note({"%s/%s" % (name, file) for file in unproven})
+        unproven = look.check_files(folder, files)
+    except Invalid as broken:
+        raise Invalid("%s: %s" % (name, broken)) from broken
+    found.add_unverified({"%s/%s" % (name, file) for file in unproven})
     return any(file.endswith("model_states.pt") for file in files)

@@ -7,11 +7,11 @@ its own files.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from clusterctl.node.file_io import replace_file
 from clusterctl.node.mirror.tree_hash import Entry, digest_of, entry_kind, path_bytes, path_text
 
 SCHEMA = 1
@@ -22,11 +22,11 @@ NAME = os.path.join(FOLDER, b"manifest.json")
 
 _NAME_LIMIT, _PATH_LIMIT = 255, 4095
 """Bytes that the system takes in a name, and in a whole path."""
-TICK_NS = 20_000_000
+MTIME_GRANULARITY_NS = 20_000_000
 """Within this time of the manifest a file may have changed without its times showing it."""
 
 
-def is_temporary(root: bytes) -> bool:
+def sync_unfinished(root: bytes) -> bool:
     """Tell whether a sync has begun to change a folder, and has not proven what it brought."""
     try:
         with open(os.path.join(root, NAME), "rb") as file:
@@ -43,7 +43,7 @@ class Record(NamedTuple):
     """Contents that came from us; two while a change is under way."""
     ours: bool
     """We put it there; otherwise it was found there, equal."""
-    stamp: List[int]
+    stat_key: List[int]
     """Size, times and inode when it was last hashed; empty: never."""
 
 
@@ -57,7 +57,7 @@ class Manifest:
         self.records: Dict[bytes, Record] = {}
         self.origin: Dict[str, str] = {}
         """`host` and `folder` that the tree was placed from; empty: not known."""
-        self.seen: Dict[bytes, List[int]] = {}
+        self.stat_keys: Dict[bytes, List[int]] = {}
         """The stamps of what `current` has looked at, each from before its content was read."""
         self._written = 0
         self._prefix = os.path.join(root, b"")
@@ -84,9 +84,9 @@ class Manifest:
             kind = entry_kind(status)
             if kind is None:
                 return None
-            self.seen[path] = stamp(status)
+            self.stat_keys[path] = stat_key(status)
             record = self.records.get(path)
-            if record and record.stamp == self.seen[path] and self._is_settled(status):
+            if record and record.stat_key == self.stat_keys[path] and self._is_settled(status):
                 return Entry(kind, record.digests[-1])
             return Entry(kind, digest_of(full, kind))
         except (FileNotFoundError, NotADirectoryError):
@@ -97,19 +97,12 @@ class Manifest:
         self.tree, self.records = tree, records
         files = {path_text(path): list(record) for path, record in sorted(records.items())}
         document = {"schema": SCHEMA, "tree": tree, "from": self.origin, "files": files}
-        temporary = self.path + b".new"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)  # written into, one that is linked elsewhere would change there
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
-            file.write(
-                json.dumps(document, separators=(",", ":"))
-            )  # `dump` takes ten times as long
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        # `json.dump` takes ten times as long.
+        content = json.dumps(document, separators=(",", ":")).encode()
+        replace_file(self.path, content, mode=0o666, sync=True)
 
     def _is_settled(self, status: os.stat_result) -> bool:
-        return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - TICK_NS
+        return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - MTIME_GRANULARITY_NS
 
 
 def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
@@ -133,6 +126,6 @@ def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
     return name, Record(digests, ours, with_environment)
 
 
-def stamp(status: os.stat_result) -> List[int]:
+def stat_key(status: os.stat_result) -> List[int]:
     """Return what changes when a file does."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

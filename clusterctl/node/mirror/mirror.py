@@ -16,39 +16,39 @@ from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.sync_diff import (
-    SHOWN,
+    MAX_SHOWN,
     differences,
-    folder,
+    gc_paused,
     make_folder,
-    no_collection,
-    replace_plain,
+    report_file_errors,
+    target_folder,
     token_path,
-    told_by_name,
+    write_new_file,
 )
-from clusterctl.node.mirror.sync_lock import CONTROLLER_SECONDS, held
+from clusterctl.node.mirror.sync_lock import CONTROLLER_SECONDS, hold_lock
 from clusterctl.node.mirror.sync_plan import SyncPlan
 from clusterctl.node.mirror.tree_hash import decode_listing, path_text
 from clusterctl.wire import Message
 
 
-def seen(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def find_tokens(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Say which of the tokens lie in this node's folder, and who runs in it here.
 
     Nodes that see the same token share a filesystem. `lock` is the one that a run holds.
     """
     del body, channel
-    root = folder(args)
+    root = target_folder(args)
     visible = [t for t in args["tokens"] if os.path.exists(token_path(root, t))]
     return Message(
         {"seen": visible, "busy": run_lock.live_run(root, args.get("lock", run_lock.NAME))}
     )
 
 
-def place(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Bring the folder to the tree: plan, wait for the word to begin, make way, prove.
 
     The first answer says that the folder is locked. The second is the plan: `need`, `deletions`,
-    `leftovers`, `placed`, `from`; its body has the wanted paths, then those that would be deleted,
+    `moved`, `placed`, `from`; its body has the wanted paths, then those that would be deleted,
     each ended by NUL. Nothing changes before the controller's `go`. The third answer says that
     rsync may write, to `temporary`.
 
@@ -59,22 +59,22 @@ def place(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         body: the wanted listing.
         channel: to the controller.
     """
-    root = folder(args)
+    root = target_folder(args)
     make_folder(root)
     holder = args.get("holder") or {}
-    with no_collection(), told_by_name(root), held(root, holder) as alone:
+    with gc_paused(), report_file_errors(root), hold_lock(root, holder) as alone:
         channel.send(Message({"locked": True}))
         _remove_tokens(root, args.get("tokens", ()))
         listing = decode_listing(body)
         manifest = Manifest(root)
-        change = SyncPlan(root, manifest, listing)
-        if change.changes:
-            _may_change(root, args, change)
+        plan = SyncPlan(root, manifest, listing)
+        if plan.changes:
+            _refuse_conflicts(root, args, plan)
         channel.receive_timeout_s = CONTROLLER_SECONDS
-        channel.send(_plan(manifest, change))
-        if not _proceeds(channel):
+        channel.send(_plan(manifest, plan))
+        if not _wait_to_proceed(channel):
             return Message({"aborted": True})
-        complete = not change.changes and manifest.tree == args["tree"]
+        complete = not plan.changes and manifest.tree == args["tree"]
         temporary = _temporary(root, args)
         if alone:
             shutil.rmtree(os.path.dirname(temporary), ignore_errors=True)
@@ -82,25 +82,25 @@ def place(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             if not complete:
                 _write_gitignore(root)
                 manifest.origin = {k: str(holder[k]) for k in ("host", "folder") if k in holder}
-                change.begin()
+                plan.begin()
                 os.makedirs(temporary, mode=0o700, exist_ok=True)
-            aside = [path_text(path) for path in change.aside]
-            head = {"need": len(change.needed), "deleted": change.deleted, "set_aside": aside}
-            head["deleted_paths"] = [path_text(path) for path in change.deletions[:SHOWN]]
+            aside = [path_text(path) for path in plan.moved_aside]
+            head = {"need": len(plan.needed), "deleted": plan.deleted, "set_aside": aside}
+            head["deleted_paths"] = [path_text(path) for path in plan.deletions[:MAX_SHOWN]]
             channel.send(Message({"begun": True, **head}))
-            proceeds = _proceeds(channel)
+            proceeds = _wait_to_proceed(channel)
             different = differences(manifest, listing)
             if proceeds and not different and not complete:
-                change.finish(args["tree"])
+                plan.finish(args["tree"])
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(temporary))
-    shown = [path_text(path) for path in different[:SHOWN]]
+    shown = [path_text(path) for path in different[:MAX_SHOWN]]
     return Message({**head, "equal": not different, "different": shown})
 
 
-def _may_change(root: bytes, args: Dict[str, Any], change: SyncPlan) -> None:
+def _refuse_conflicts(root: bytes, args: Dict[str, Any], plan: SyncPlan) -> None:
     """Refuse what must not be changed, or cannot.
 
     Raises:
@@ -109,30 +109,30 @@ def _may_change(root: bytes, args: Dict[str, Any], change: SyncPlan) -> None:
     busy = run_lock.live_run(root, args.get("lock", run_lock.NAME))
     if busy is not None:
         raise OperationError("busy", "a run works in this folder", holder=busy)
-    if change.in_the_way:
-        paths = [path_text(path) for path in change.in_the_way]
-        message = "something of the user's is in the way: " + ", ".join(paths[:SHOWN])
+    if plan.conflicts:
+        paths = [path_text(path) for path in plan.conflicts]
+        message = "something of the user's is in the way: " + ", ".join(paths[:MAX_SHOWN])
         raise OperationError("in-the-way", message, paths=paths)
 
 
-def _plan(manifest: Manifest, change: SyncPlan) -> Message:
+def _plan(manifest: Manifest, plan: SyncPlan) -> Message:
     head = {
-        "need": len(change.needed),
-        "deletions": len(change.leftovers),
-        "moved": change.moved,
+        "need": len(plan.needed),
+        "deletions": len(plan.stale),
+        "moved": plan.moved,
         "placed": len(manifest.records),
         "from": manifest.origin,
     }
-    return Message(head, b"".join(path + b"\0" for path in (*change.needed, *change.leftovers)))
+    return Message(head, b"".join(path + b"\0" for path in (*plan.needed, *plan.stale)))
 
 
-def _proceeds(channel: CallChannel) -> bool:
+def _wait_to_proceed(channel: CallChannel) -> bool:
     """Wait for the controller's word; False: it gave up, or is silent for too long."""
     while True:
-        told = channel.receive()
-        if told is None or "abort" in told.head:
+        message = channel.receive()
+        if message is None or "abort" in message.head:
             return False
-        if "alive" not in told.head:
+        if "alive" not in message.head:
             return True
 
 
@@ -143,13 +143,13 @@ def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:
 
 def _write_gitignore(root: bytes) -> None:
     # If the folder is a clone too, its git must not see ours.
-    replace_plain(os.path.join(root, FOLDER, b".gitignore"), "*\n")
+    write_new_file(os.path.join(root, FOLDER, b".gitignore"), "*\n")
 
 
-def clear(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def remove_tokens(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Take this node's token away, and our folder where nothing else is in it."""
     del body, channel
-    root = folder(args)
+    root = target_folder(args)
     _remove_tokens(root, args["tokens"])
     with contextlib.suppress(OSError):
         os.rmdir(os.path.join(root, FOLDER))
@@ -164,18 +164,18 @@ def _remove_tokens(root: bytes, tokens: Iterable[str]) -> None:
         os.rmdir(os.path.join(root, FOLDER, b"seen"))
 
 
-def rsync(args: Dict[str, Any], body: bytes, link: CallChannel) -> Message:
+def exec_rsync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Become `rsync --server` on this channel, in the folder."""
     del body
     argv = [str(word) for word in args["argv"]]
-    root = folder(args)
+    root = target_folder(args)
     if argv[:2] != ["rsync", "--server"]:
         raise OperationError("rsync", "not a command of rsync's: %r" % argv[:2])
     if shutil.which("rsync") is None:
         raise OperationError("no-rsync", "rsync is not installed")
-    with told_by_name(root):
+    with report_file_errors(root):
         os.chdir(root)
-    link.send(Message({"exec": True}))
+    channel.send(Message({"exec": True}))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    link.exec_program(argv)
+    channel.exec_program(argv)
     raise AssertionError("exec returned")

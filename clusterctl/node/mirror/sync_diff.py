@@ -19,12 +19,13 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.agent.file_kinds import describe_file
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.tree_hash import Entry, Listing, decode_listing, path_text, tree_hash
+from clusterctl.node.users import user_name
 from clusterctl.wire import Message
 
 OWN_FILES = (b"lock", b"manifest.json", b"manifest.json.new", b".gitignore")
 """The files in our folder."""
 
-SHOWN = 20
+MAX_SHOWN = 20
 """Paths that an answer names at most."""
 
 TOKEN_SECONDS = 3600.0
@@ -33,7 +34,7 @@ ANSWER_SECONDS = 20.0
 """Longest a folder may take to be looked into: a hung mount would take for ever."""
 
 
-def tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def compare_tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Say whether the folder holds the tree; where it does not, leave a token for `seen`.
 
     Args:
@@ -42,8 +43,8 @@ def tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         channel: not used.
     """
     del channel
-    root = folder(args)
-    with no_collection(), told_by_name(root):
+    root = target_folder(args)
+    with gc_paused(), report_file_errors(root):
         manifest = Manifest(root)
         if args.get("fresh"):
             manifest.records = {}
@@ -55,14 +56,14 @@ def tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             return Message({"equal": True})
         head: Dict[str, Any] = {"equal": False}
         if different is not None:
-            head["different"] = [path_text(path) for path in different[:SHOWN]]
+            head["different"] = [path_text(path) for path in different[:MAX_SHOWN]]
         if args.get("token"):
             _leave_token(root, args["token"])
     return Message(head)
 
 
 @contextlib.contextmanager
-def no_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Search no cycles meanwhile: with many records that is a fifth of the time, and finds none."""
     gc.disable()
     try:
@@ -72,7 +73,7 @@ def no_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_by_name(root: bytes) -> Iterator[None]:
+def report_file_errors(root: bytes) -> Iterator[None]:
     """Turn what the system refuses in the folder into an answer that names the file.
 
     Raises:
@@ -92,8 +93,6 @@ def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
         return ""
     import shlex  # noqa: PLC0415  (most syncs are not refused)
 
-    from clusterctl.node.run_lock import user_name  # noqa: PLC0415
-
     path = os.path.join(root, path)
     while path != b"/" and (not os.path.lexists(path) or os.access(path, os.W_OK)):
         path = os.path.dirname(path)
@@ -105,22 +104,22 @@ def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
     return way % (user_name(owner), shlex.quote(path_text(top)))
 
 
-def folder(args: Dict[str, Any]) -> bytes:
+def target_folder(args: Dict[str, Any]) -> bytes:
     """Return the mirrored folder of a request.
 
     Raises:
         OperationError: it is not a folder to mirror into.
     """
     path = os.path.expanduser(os.fsencode(str(args["workdir"])))
-    must_answer(path)
+    require_answer(path)
     if not os.path.isabs(path) or os.path.realpath(path) == b"/":
         message = "workdir must be an absolute path and not /: %s" % args["workdir"]
         raise OperationError("workdir", message)
-    must_be_plain(path)
+    require_plain_files(path)
     return path
 
 
-def must_be_plain(root: bytes) -> None:
+def require_plain_files(root: bytes) -> None:
     """Refuse a folder in which somebody put links or pipes where our own files belong.
 
     Raises:
@@ -144,7 +143,7 @@ def must_be_plain(root: bytes) -> None:
             raise OperationError("squatted", message)
 
 
-def must_answer(path: bytes) -> None:
+def require_answer(path: bytes) -> None:
     """Look into a folder, whatever is found.
 
     Raises:
@@ -183,10 +182,10 @@ def _leave_token(root: bytes, token: str) -> None:
             old = os.path.join(os.path.dirname(path), name)
             if time.time() - os.lstat(old).st_mtime > TOKEN_SECONDS:
                 os.unlink(old)
-    replace_plain(path, "")
+    write_new_file(path, "")
 
 
-def replace_plain(path: bytes, content: str) -> None:
+def write_new_file(path: bytes, content: str) -> None:
     """Write a new file, whatever has its name: nothing is written through a link.
 
     Raises:

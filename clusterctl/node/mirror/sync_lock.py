@@ -22,7 +22,7 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextlib.contextmanager
-def held(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
+def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
     """Hold the folder against other syncs, for as long as this process lives.
 
     Args:

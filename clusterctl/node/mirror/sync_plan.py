@@ -8,7 +8,7 @@ import stat
 import time
 from typing import Dict, List, Optional, Set
 
-from clusterctl.node.mirror.manifest import FOLDER, Manifest, Record, stamp
+from clusterctl.node.mirror.manifest import FOLDER, Manifest, Record, stat_key
 from clusterctl.node.mirror.safe_open import RootFolder
 from clusterctl.node.mirror.tree_hash import Listing
 
@@ -20,9 +20,9 @@ class SyncPlan:
         """Compare the folder with the wanted tree."""
         self.root = root
         self.needed: List[bytes] = []
-        self.aside: List[bytes] = []
+        self.moved_aside: List[bytes] = []
         """Files that are not ours, or not any more, and have to make way."""
-        self.in_the_way: List[bytes] = []
+        self.conflicts: List[bytes] = []
         """What cannot be moved: folders of the user's, links and files where folders must be."""
         self.deletions: List[bytes] = []
         """Files that the last sync placed, nobody changed, and the tree no longer has."""
@@ -31,21 +31,21 @@ class SyncPlan:
         self._listing = listing
         blocked: Dict[bytes, Optional[bytes]] = {}
         for path in sorted(set(manifest.records) - set(listing)):
-            self._judge_leftover(path, blocked)
-        self.leftovers = sorted([*self.deletions, *self.aside])
+            self._plan_stale_path(path, blocked)
+        self.stale = sorted([*self.deletions, *self.moved_aside])
         """Placed files that the tree no longer has, edited ones included."""
         digests = {entry.digest for entry in listing.values()}
-        self.moved = sum(manifest.records[p].digests[-1] in digests for p in self.leftovers)
+        self.moved = sum(manifest.records[p].digests[-1] in digests for p in self.stale)
         """How many of them the tree has under another name."""
-        vacated = set(self.deletions) | set(self.aside)
+        freed = set(self.deletions) | set(self.moved_aside)
         blocked = {}
         for path in sorted(listing):
-            self._judge(path, vacated, blocked)
+            self._plan_path(path, freed, blocked)
 
     @property
     def changes(self) -> bool:
         """Any file of the folder would be written, moved or deleted."""
-        return bool(self.needed or self.aside or self.deletions)
+        return bool(self.needed or self.moved_aside or self.deletions)
 
     def begin(self) -> None:
         """Make way: write down what is about to be ours, then delete and move."""
@@ -73,15 +73,17 @@ class SyncPlan:
             # A folder on the way that is a link by now leads to files that are not ours.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 parent = inside.parent(path)
-                if stamp(os.lstat(name, dir_fd=parent)) != self._manifest.seen[path]:
-                    self.aside.append(path)
+                if stat_key(os.lstat(name, dir_fd=parent)) != self._manifest.stat_keys[path]:
+                    self.moved_aside.append(path)
                     continue
                 os.unlink(name, dir_fd=parent)
                 self.deleted += 1
 
     def _move_aside(self, inside: RootFolder) -> None:
-        into = _fresh_folder(os.path.join(self.root, FOLDER, b"replaced")) if self.aside else b""
-        for path in self.aside:
+        into = (
+            _fresh_folder(os.path.join(self.root, FOLDER, b"replaced")) if self.moved_aside else b""
+        )
+        for path in self.moved_aside:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 parent = inside.parent(path)
                 target = os.path.join(into, path)
@@ -93,10 +95,10 @@ class SyncPlan:
         records = {}
         for path, entry in self._listing.items():
             ours = self._manifest.records[path].ours
-            records[path] = Record([entry.digest], ours, self._manifest.seen[path])
+            records[path] = Record([entry.digest], ours, self._manifest.stat_keys[path])
         self._manifest.write(tree, records)
 
-    def _judge_leftover(self, path: bytes, blocked: Dict[bytes, Optional[bytes]]) -> None:
+    def _plan_stale_path(self, path: bytes, blocked: Dict[bytes, Optional[bytes]]) -> None:
         """Decide on a path that the last tree had and this one has not."""
         record = self._manifest.records[path]
         if self._obstacle(os.path.dirname(path), set(), blocked) is not None:
@@ -107,53 +109,53 @@ class SyncPlan:
         if current.digest in record.digests:
             self.deletions.append(path)
         else:
-            self.aside.append(path)
+            self.moved_aside.append(path)
 
-    def _judge(
-        self, path: bytes, vacated: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
+    def _plan_path(
+        self, path: bytes, freed: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
     ) -> None:
         """Decide on a path of the wanted tree."""
-        obstacle = self._obstacle(os.path.dirname(path), vacated, blocked)
+        obstacle = self._obstacle(os.path.dirname(path), freed, blocked)
         if obstacle is not None:
-            if obstacle not in self.in_the_way:
-                self.in_the_way.append(obstacle)
+            if obstacle not in self.conflicts:
+                self.conflicts.append(obstacle)
             return
         current = self._manifest.current(path)
         if current == self._listing[path]:
             return
         self.needed.append(path)
         if current is None:
-            if os.path.lexists(os.path.join(self.root, path)) and not self._vanishes(path, vacated):
-                self.in_the_way.append(path)
+            if os.path.lexists(os.path.join(self.root, path)) and not self._vanishes(path, freed):
+                self.conflicts.append(path)
             return
         record = self._manifest.records.get(path)
         known = record.digests if record else []
         if current.digest not in [*known, self._listing[path].digest]:
-            self.aside.append(path)
+            self.moved_aside.append(path)
 
     def _obstacle(
-        self, parent: bytes, vacated: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
+        self, parent: bytes, freed: Set[bytes], blocked: Dict[bytes, Optional[bytes]]
     ) -> Optional[bytes]:
         """Return the part of a path that is there, stays, and is not a folder."""
         if not parent:
             return None
         if parent not in blocked:
-            above = self._obstacle(os.path.dirname(parent), vacated, blocked)
+            above = self._obstacle(os.path.dirname(parent), freed, blocked)
             blocked[parent] = above
-            if above is None and parent not in vacated:
+            if above is None and parent not in freed:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     status = os.lstat(os.path.join(self.root, parent))
                     if not stat.S_ISDIR(status.st_mode):
                         blocked[parent] = parent
         return blocked[parent]
 
-    def _vanishes(self, path: bytes, vacated: Set[bytes]) -> bool:
+    def _vanishes(self, path: bytes, freed: Set[bytes]) -> bool:
         """Say whether a folder will be empty, and so removed, once all has made way."""
         top = os.path.join(self.root, path)
         for parent, folders, names in os.walk(top):
             links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
             for name in [*names, *links]:
-                if os.path.relpath(os.path.join(parent, name), self.root) not in vacated:
+                if os.path.relpath(os.path.join(parent, name), self.root) not in freed:
                     return False
             if parent != top and not folders and not names:
                 return False
@@ -162,7 +164,7 @@ class SyncPlan:
     def _drop_empty_parents(self, inside: RootFolder) -> None:
         """Remove the folders that are empty now, the deepest first."""
         levels: Dict[int, Set[bytes]] = {}
-        for path in (*self.deletions, *self.aside):
+        for path in (*self.deletions, *self.moved_aside):
             levels.setdefault(path.count(b"/"), set()).add(os.path.dirname(path))
         for depth in range(max(levels, default=0), 0, -1):
             for folder in sorted(levels.get(depth, ())):

@@ -8,7 +8,12 @@ import time
 from typing import Dict, Optional, Set
 
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
-from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
+from clusterctl.node.peer_link.messages import (
+    PeerEvents,
+    PeerMessage,
+    heartbeat_seconds,
+    parse_ending,
+)
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, server_context
 from clusterctl.node.reactor import EventLoop
 
@@ -26,7 +31,7 @@ class Master:
     """The master's side: hears every worker, and tells the others."""
 
     def __init__(
-        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: PeerEvents
+        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Listen on the data network.
 
@@ -34,12 +39,12 @@ class Master:
             OSError: the address cannot be listened on.
         """
         link = job["link"]
-        self._reactor, self._said = reactor, said
+        self._reactor, self._events = reactor, events
         self._token, self._lost_after = secrets["token"], link["lost_after"]
         self._context = server_context(link["certificate"], secrets["key"])
         self._channels: Dict[str, TlsChannel] = {}
         self._last: Dict[str, float] = {}
-        self._words: Dict[str, str] = {}
+        self._last_error: Dict[str, str] = {}
         self._ending: Optional[PeerMessage] = None
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
@@ -58,8 +63,8 @@ class Master:
         # A worker is a stranger too until its hello: all of them may come at once.
         most = MAX_UNAUTHENTICATED + len(self._expected)
         self._unauthenticated = UnauthenticatedPeers(reactor, most=most, seconds=HELLO_SECONDS)
-        self._listener = Listener(reactor, listening, self._take)
-        reactor.call_every(beat_seconds(self._lost_after), self._judge)
+        self._listener = Listener(reactor, listening, self._accept)
+        reactor.call_every(heartbeat_seconds(self._lost_after), self._check_silence)
 
     @property
     def acknowledged(self) -> bool:
@@ -94,35 +99,35 @@ class Master:
         for channel in list(self._channels.values()):
             channel.close()
 
-    def _take(self, connection: socket.socket, address: str) -> None:
+    def _accept(self, connection: socket.socket, address: str) -> None:
         channel = TlsChannel(
             self._reactor,
             connection,
             Tls(self._context, server_side=True),
-            on_message=self._heard,
-            on_over=self._over,
+            on_message=self._on_message,
+            on_closed=self._on_closed,
         )
         self._unauthenticated.add(channel.close, address)
 
-    def _heard(self, channel: TlsChannel, message: PeerMessage) -> None:
+    def _on_message(self, channel: TlsChannel, message: PeerMessage) -> None:
         if not channel.name:
-            self._greet(channel, message.get("hello"))
+            self._authenticate(channel, message.get("hello"))
             return
-        self._last[channel.name] = channel.heard
+        self._last[channel.name] = channel.last_received
         if "ping" in message:
             channel.send({"pong": message["ping"], "at": time.time()})
         elif "ending" in message:
-            ending = ending_in(message)
+            ending = parse_ending(message)
             self.send_ending(ending)
-            self._said.ending(ending)
+            self._events.ending(ending)
         elif "bye" in message:
             self._finished.add(channel.name)
             channel.send({"bye": True})
 
-    def _greet(self, channel: TlsChannel, hello: object) -> None:
+    def _authenticate(self, channel: TlsChannel, hello: object) -> None:
         """Take a worker in: one that was told this run's secret and is expected."""
-        told = hello if isinstance(hello, dict) else {}
-        name, token = str(told.get("node")), str(told.get("token"))
+        hello = hello if isinstance(hello, dict) else {}
+        name, token = str(hello.get("node")), str(hello.get("token"))
         known = hmac.compare_digest(
             token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
         )
@@ -134,25 +139,25 @@ class Master:
         if name in self._channels:
             self._channels.pop(name).close()
         self._channels[name] = channel
-        self._last[name] = channel.heard
+        self._last[name] = channel.last_received
         channel.send({"welcome": True})
         if self._ending is not None:
             channel.send({"ending": self._ending})
         if name in self.missing:
             self.missing.remove(name)
-            self._said.joined(name)
+            self._events.joined(name)
 
-    def _over(self, channel: TlsChannel, why: str) -> None:
+    def _on_closed(self, channel: TlsChannel, why: str) -> None:
         self._unauthenticated.remove(channel.close)
         if self._channels.get(channel.name) is channel:
             del self._channels[channel.name]
-            self._words[channel.name] = why
+            self._last_error[channel.name] = why
 
-    def _judge(self) -> None:
+    def _check_silence(self) -> None:
         now = time.monotonic()
         for name, channel in self._channels.items():
-            self._last[name] = max(self._last[name], channel.heard)
+            self._last[name] = max(self._last[name], channel.last_received)
         for name, last in list(self._last.items()):
             if name not in self._finished and now - last > self._lost_after:
                 self._finished.add(name)
-                self._said.lost(name, self._words.get(name, "connected, but silent"))
+                self._events.lost(name, self._last_error.get(name, "connected, but silent"))

@@ -22,7 +22,7 @@ class PeerEvents(NamedTuple):
     """This node's clock minus the master's, and by how much that may be wrong."""
 
 
-def beat_seconds(lost_after: float) -> float:
+def heartbeat_seconds(lost_after: float) -> float:
     """Return how often to be heard, so that a few lost beats are no silence."""
     return min(2.0, lost_after / 5)
 
@@ -44,7 +44,7 @@ _LONGEST = 10**8
 """Seconds of grace."""
 
 
-def ending_in(message: PeerMessage) -> PeerMessage:
+def parse_ending(message: PeerMessage) -> PeerMessage:
     """Return the ending that a message reports, fit to be acted on and relayed.
 
     Raises:

@@ -48,7 +48,7 @@ class NoPeers:
         """There is nothing to leave."""
 
 
-def connect(reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: PeerEvents) -> Peers:
+def connect(reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents) -> Peers:
     """Return this node's side of the link.
 
     Raises:
@@ -65,5 +65,5 @@ def connect(reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: Pee
         hint = "install a python3 with the ssl module on the node, before this one on PATH"
         raise OperationError("python", message, hint=hint) from error
     if job["node_rank"] == 0:
-        return Master(reactor, job, secrets, said)
-    return Worker(reactor, job, secrets, said)
+        return Master(reactor, job, secrets, events)
+    return Worker(reactor, job, secrets, events)

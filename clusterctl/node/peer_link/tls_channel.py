@@ -61,15 +61,15 @@ class TlsChannel:
         tls: Tls,
         *,
         on_message: Callable[[TlsChannel, Dict[str, Any]], None],
-        on_over: Callable[[TlsChannel, str], None],
+        on_closed: Callable[[TlsChannel, str], None],
     ) -> None:
         """Take over a socket that is connected or about to be."""
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         """When anything last came from the other side."""
         self.name = ""
         """Who it is, once that is proven."""
         self._reactor, self._socket, self._tls = reactor, connection, tls
-        self._on_message, self._on_over = on_message, on_over
+        self._on_message, self._on_closed = on_message, on_closed
         self._handshaken = False
         self._in = self._out = self._wire = b""
         self._received = 0
@@ -89,10 +89,10 @@ class TlsChannel:
             self._reactor.remove_descriptor(self._socket.fileno())
             self._socket.close()
 
-    def _over(self, why: str) -> None:
+    def _close_with(self, why: str) -> None:
         if self._socket.fileno() >= 0:
             self.close()
-            self._on_over(self, why)
+            self._on_closed(self, why)
 
     def _ready(self) -> None:
         """Do what can be done. Nothing that comes from the other side goes beyond its channel."""
@@ -100,7 +100,7 @@ class TlsChannel:
             self._receive()
         except Exception as error:  # noqa: BLE001  (no peer may end the run; the log has it)
             traceback.print_exc()
-            self._over("its message could not be handled: %r" % error)
+            self._close_with("its message could not be handled: %r" % error)
 
     def _receive(self) -> None:
         # One piece a turn: a peer that sends faster than we read must wait, and fills no memory.
@@ -110,17 +110,17 @@ class TlsChannel:
             self._advance()
             return
         except OSError as error:
-            self._over(error.strerror or str(error))
+            self._close_with(error.strerror or str(error))
             return
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         self._received += len(data)
         if not self.name and self._received > UNAUTHENTICATED_BYTES:
-            self._over("it does not say who it is")
+            self._close_with("it does not say who it is")
             return
         self._tls.incoming.write(data)
         self._advance()
         if not data:
-            self._over("it closed the connection")
+            self._close_with("it closed the connection")
 
     def _advance(self) -> None:
         """Move bytes as far as they go: handshake, what came, what is to go."""
@@ -136,7 +136,7 @@ class TlsChannel:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._over("TLS: %s" % (error.reason or error))
+            self._close_with("TLS: %s" % (error.reason or error))
             return
         self._flush()
         self._deliver()
@@ -156,7 +156,7 @@ class TlsChannel:
             pass
         except OSError as error:  # ssl.SSLError is one
             why = error.strerror or str(error)
-            self._reactor.call_later(0, lambda: self._over(why))
+            self._reactor.call_later(0, lambda: self._close_with(why))
             return
         self._reactor.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
 
@@ -168,11 +168,11 @@ class TlsChannel:
             except (ValueError, RecursionError):
                 message = None
             if not isinstance(message, dict):
-                self._over("it does not speak our language")
+                self._close_with("it does not speak our language")
                 return
             self._on_message(self, message)
         if len(self._in) > self._line_limit:
-            self._over("it does not speak our language")
+            self._close_with("it does not speak our language")
 
     @property
     def _line_limit(self) -> int:

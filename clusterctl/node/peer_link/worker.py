@@ -8,7 +8,12 @@ import socket
 import time
 from typing import Dict, List, Optional, Set
 
-from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, beat_seconds, ending_in
+from clusterctl.node.peer_link.messages import (
+    PeerEvents,
+    PeerMessage,
+    heartbeat_seconds,
+    parse_ending,
+)
 from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, client_context
 from clusterctl.node.reactor import EventLoop
 
@@ -28,28 +33,28 @@ class Clock:
     """The offset of this clock to the master's, from the shortest of some round trips."""
 
     def __init__(self) -> None:
-        self.trips: List[List[float]] = []
+        self.round_trips: List[List[float]] = []
 
     def add(self, sent: float, there: float, received: float) -> None:
         """Take one round trip: our clock, the master's, our clock; unless a clock was set in it."""
-        if received < sent or len(self.trips) == CLOCK_PINGS:
+        if received < sent or len(self.round_trips) == CLOCK_PINGS:
             return
-        self.trips.append([(received - sent) / 2, (sent + received) / 2 - there])
+        self.round_trips.append([(received - sent) / 2, (sent + received) / 2 - there])
 
     def best(self) -> List[float]:
         """Return the error and the offset of the shortest round trip."""
-        return min(self.trips)
+        return min(self.round_trips)
 
 
 class Worker:
     """A worker's side: keeps the one connection, or notices that it is over."""
 
     def __init__(
-        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], said: PeerEvents
+        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
         link = job["link"]
-        self._reactor, self._said = reactor, said
+        self._reactor, self._events = reactor, events
         self._address = (link["address"], link["port"])
         self._source = job["address"]
         self._lost_after = link["lost_after"]
@@ -58,12 +63,12 @@ class Worker:
         self._context = client_context(link["certificate"])
         self._channel: Optional[TlsChannel] = None
         self._heard_at = time.monotonic()
-        self._words = "no answer"
+        self._last_error = "no answer"
         self._clock = Clock()
-        self._clock_said = False
+        self._clock_reported = False
         self._welcome = False
         self._bye = False
-        self._unsaid: List[PeerMessage] = []
+        self._unacknowledged: List[PeerMessage] = []
         self._given_up = False
         self.missing: Set[str] = {self._master}
         """The master, until it has been there."""
@@ -71,7 +76,7 @@ class Worker:
         self.acknowledged = False
         """The master knows that this part is over (or is itself gone)."""
         self._connect()
-        reactor.call_every(beat_seconds(self._lost_after), self._heartbeat)
+        reactor.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
 
     @property
     def all_done(self) -> bool:
@@ -83,13 +88,13 @@ class Worker:
 
     def send_ending(self, message: PeerMessage) -> None:
         """Tell the master, which tells the others, now or when it can be reached."""
-        self._say({"ending": message})
+        self._send({"ending": message})
 
     def send_bye(self, state: str) -> None:
         """Tell the master that this part is over, and wait until it knows."""
         self._bye = True
         self.acknowledged = self.acknowledged or self._given_up
-        self._say({"bye": state})
+        self._send({"bye": state})
 
     def close(self) -> None:
         """Leave."""
@@ -97,9 +102,9 @@ class Worker:
         if self._channel is not None:
             self._channel.close()
 
-    def _say(self, message: PeerMessage) -> None:
+    def _send(self, message: PeerMessage) -> None:
         # Kept until the master has said bye: a connection may break with it on its way.
-        self._unsaid.append(message)
+        self._unacknowledged.append(message)
         if self._channel is not None and self._welcome:
             self._channel.send(message)
 
@@ -116,55 +121,55 @@ class Worker:
             code = error.errno or errno.EIO
         if code not in (0, errno.EINPROGRESS):
             connection.close()
-            self._over(None, os.strerror(code))
+            self._on_closed(None, os.strerror(code))
             return
         self._channel = TlsChannel(
             self._reactor,
             connection,
             Tls(self._context, server_side=False),
-            on_message=self._heard,
-            on_over=self._over,
+            on_message=self._on_message,
+            on_closed=self._on_closed,
         )
         self._channel.name = self._master  # its certificate will prove it
         self._channel.send(self._hello)
 
-    def _over(self, channel: Optional[TlsChannel], why: str) -> None:
+    def _on_closed(self, channel: Optional[TlsChannel], why: str) -> None:
         if channel is self._channel:
             self._channel = None
             self._welcome = False
-            self._words = why
+            self._last_error = why
             self._reactor.call_later(RETRY_SECONDS, self._connect)
 
-    def _heard(self, channel: TlsChannel, message: PeerMessage) -> None:
+    def _on_message(self, channel: TlsChannel, message: PeerMessage) -> None:
         self._heard_at = time.monotonic()
         if "welcome" in message:
             self._welcome = True
-            for unsaid in self._unsaid:
+            for unsaid in self._unacknowledged:
                 channel.send(unsaid)
             if self.missing:
                 self.missing.clear()
-                self._said.joined(self._master)
+                self._events.joined(self._master)
             self._ping()
         elif "pong" in message:
             self._clock.add(message["pong"], message["at"], time.time())
-            self._say_clock()
+            self._report_clock()
         elif "ending" in message:
-            self._said.ending(ending_in(message))
+            self._events.ending(parse_ending(message))
         elif "bye" in message:
             self.acknowledged = True
 
-    def _say_clock(self) -> None:
-        if len(self._clock.trips) < CLOCK_PINGS:
+    def _report_clock(self) -> None:
+        if len(self._clock.round_trips) < CLOCK_PINGS:
             self._ping()  # the first ones at once: the offset is wanted from the start
-        elif not self._clock_said:
-            self._clock_said = True
+        elif not self._clock_reported:
+            self._clock_reported = True
             error, offset = self._clock.best()
-            self._said.clock(offset, error)
+            self._events.clock(offset, error)
             self._reactor.call_later(CLOCK_SECONDS, self._measure_again)
 
     def _measure_again(self) -> None:
         self._clock = Clock()
-        self._clock_said = False
+        self._clock_reported = False
 
     def _ping(self) -> None:
         if self._channel is not None:
@@ -179,8 +184,10 @@ class Worker:
         if silent > self._lost_after:
             self._given_up = True
             self.acknowledged = self.acknowledged or self._bye
-            self._said.lost(self._master, self._words)
+            self._events.lost(self._master, self._last_error)
         elif silent > self._lost_after / 3 and self._channel is not None:
             # TCP would wait ever longer before it tries again; a new connection does not.
             self._channel.close()
-            self._over(self._channel, "connected, but silent" if self._welcome else "no answer")
+            self._on_closed(
+                self._channel, "connected, but silent" if self._welcome else "no answer"
+            )

@@ -8,13 +8,13 @@ import os
 import select
 import time
 
-from clusterctl.node.probe.listen import halves
+from clusterctl.node.probe.listen import challenge_and_response
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-HEARD_LIMIT = 256
+MAX_RESPONSE = 256
 """Bytes of a listener's answer: its half of the word, and an address."""
 
 _STATES = {
@@ -28,11 +28,11 @@ _STATES = {
 class Attempt:
     """One connection on its way."""
 
-    def __init__(self, target: Dict[str, Any], word: str) -> None:
+    def __init__(self, target: Dict[str, Any], nonce: str) -> None:
         self.target = target
-        self.question, self.wanted = halves(word)
-        self.said = False
-        self.heard = b""
+        self.challenge, self.response = challenge_and_response(nonce)
+        self.challenge_sent = False
+        self.received = b""
         self.began = time.monotonic()
         self.result: Dict[str, Any] = {}
         family = _socket.AF_INET6 if ":" in target["address"] else _socket.AF_INET
@@ -49,38 +49,38 @@ class Attempt:
         if code not in (0, errno.EINPROGRESS):
             self.fail(code)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Do what has become possible: say our half once connected, then hear the other."""
         try:
-            if not self.said:
+            if not self.challenge_sent:
                 code = self.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
                 if code:
                     self.fail(code)
                     return
                 self.result["source"] = self.socket.getsockname()[0]
-                self.socket.sendall(self.question)
-                self.said = True
+                self.socket.sendall(self.challenge)
+                self.challenge_sent = True
                 return
             part = self.socket.recv(256)
         except OSError as error:
             self.fail(error.errno or errno.EIO)
             return
-        self.heard += part
-        if len(self.heard) > HEARD_LIMIT:
+        self.received += part
+        if len(self.received) > MAX_RESPONSE:
             self.end("foreign", "another program answers there")
-        elif self.heard.endswith(b"\n") and self.heard.startswith(self.wanted):
-            seen_as = self.heard[len(self.wanted) :].strip().decode("ascii", "replace")
+        elif self.received.endswith(b"\n") and self.received.startswith(self.response):
+            seen_as = self.received[len(self.response) :].strip().decode("ascii", "replace")
             self.end("ok", "", seen_as=seen_as)
-        elif not part or not self.heard.startswith(self.wanted[: len(self.heard)]):
+        elif not part or not self.received.startswith(self.response[: len(self.received)]):
             self.end("foreign", "another program answers there")
 
     def fail(self, code: int) -> None:
         """End with a system error."""
         self.end(_STATES.get(code, "error"), os.strerror(code))
 
-    def give_up(self) -> None:
+    def time_out(self) -> None:
         """End for lack of time: silence after the connection stood is somebody else's listener."""
-        if self.said:
+        if self.challenge_sent:
             self.end("foreign", "it accepts the connection and then says nothing")
         else:
             self.end("timeout", "no answer: packets are dropped on the way")
@@ -89,23 +89,23 @@ class Attempt:
         """Keep the result and close."""
         seconds = time.monotonic() - self.began
         # What was learned of the connection counts before what was asked for.
-        told = {**self.target, **self.result, **more}
-        self.result = {**told, "state": state, "words": words, "seconds": seconds}
+        known = {**self.target, **self.result, **more}
+        self.result = {**known, "state": state, "words": words, "seconds": seconds}
         self.socket.close()
 
 
-def connect_to(targets: List[Dict[str, Any]], word: str, limit_s: float) -> List[Dict[str, Any]]:
+def connect_to(targets: List[Dict[str, Any]], nonce: str, limit_s: float) -> List[Dict[str, Any]]:
     """Connect to every target.
 
     Args:
         targets: each with `address`, `port`, optionally `source`; other keys come back as given.
-        word: of the meeting.
+        nonce: of this probe.
         limit_s: for all of it.
 
     Returns:
         The targets with `state`, `words`, `seconds`, and where connected `source`, `seen_as`.
     """
-    attempts = [Attempt(target, word) for target in targets]
+    attempts = [Attempt(target, nonce) for target in targets]
     deadline = time.monotonic() + limit_s
     while True:
         open_ones = {a.socket.fileno(): a for a in attempts if "state" not in a.result}
@@ -114,9 +114,9 @@ def connect_to(targets: List[Dict[str, Any]], word: str, limit_s: float) -> List
             break
         poll = select.poll()
         for descriptor, attempt in open_ones.items():
-            poll.register(descriptor, select.POLLIN if attempt.said else select.POLLOUT)
+            poll.register(descriptor, select.POLLIN if attempt.challenge_sent else select.POLLOUT)
         for descriptor, _ in poll.poll(1000 * left):
-            open_ones[descriptor].go_on()
+            open_ones[descriptor].advance()
     for attempt in open_ones.values():
-        attempt.give_up()
+        attempt.time_out()
     return [attempt.result for attempt in attempts]

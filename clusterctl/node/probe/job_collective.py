@@ -57,10 +57,10 @@ def main() -> None:
     """Print the outcome as JSON, the last line of stdout."""
     rank, world, address, port, limit_s = sys.argv[1:]
     try:
-        told = all_reduce(int(rank), int(world), address, int(port), float(limit_s))
+        answer = all_reduce(int(rank), int(world), address, int(port), float(limit_s))
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the answer)
-        told = {"backend": "", "right": False, "gbps": 0.0, "error": str(error)}
-    print(json.dumps(told), flush=True)  # noqa: T201  (this is the program's output)
+        answer = {"backend": "", "right": False, "gbps": 0.0, "error": str(error)}
+    print(json.dumps(answer), flush=True)  # noqa: T201  (this is the program's output)
     # A backend's threads may wait for peers that are gone; nothing is left to do.
     os._exit(0)
 

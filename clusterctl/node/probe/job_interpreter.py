@@ -66,29 +66,29 @@ def torch_build() -> str:
     return ""
 
 
-def ask_torch() -> Dict[str, Any]:
+def query_torch() -> Dict[str, Any]:
     """Import torch and ask it for its devices; only where it was built for any."""
-    told: Dict[str, Any] = {"cuda_available": False, "device_count": 0, "nccl": "", "error": ""}
+    answer: Dict[str, Any] = {"cuda_available": False, "device_count": 0, "nccl": "", "error": ""}
     if torch_build() in {"", "cpu"}:
-        return told
+        return answer
     try:
         import torch  # noqa: PLC0415
 
-        told["cuda_available"] = torch.cuda.is_available()
-        told["device_count"] = torch.cuda.device_count()
-        if told["cuda_available"]:
+        answer["cuda_available"] = torch.cuda.is_available()
+        answer["device_count"] = torch.cuda.device_count()
+        if answer["cuda_available"]:
             torch.zeros(1, device="cuda")
             nccl: Any = torch.cuda.nccl
-            told["nccl"] = ".".join(map(str, nccl.version()))
+            answer["nccl"] = ".".join(map(str, nccl.version()))
     except Exception as error:  # noqa: BLE001  (whatever torch says is the answer)
-        told["error"] = str(error)
-    return told
+        answer["error"] = str(error)
+    return answer
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["torch"]:
         import json
 
-        json.dump(ask_torch(), sys.stdout)
+        json.dump(query_torch(), sys.stdout)
     else:
         sys.stdout.write("\0".join(describe()))

@@ -9,45 +9,43 @@ import os
 import select
 import time
 
-from clusterctl.node.probe.port_owner import port_owner
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-GREETING_SECONDS = 2.0
+HANDSHAKE_SECONDS = 2.0
 """How long a caller has for its half of the word, however it sends it."""
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 SHORTAGE_SECONDS = 0.05
 BACKLOG = 256
-MOST_CALLERS = 256
+MAX_PENDING_CLIENTS = 256
 """How many of them there may be at a time; then the oldest is closed."""
-MOST_FOREIGN = 64
+MAX_FOREIGN_ADDRESSES = 64
 """Addresses to remember."""
 
 
-def halves(word: str) -> List[bytes]:
+def challenge_and_response(nonce: str) -> List[bytes]:
     """Return what the caller says and what the listener answers: an echo knows only one."""
-    middle = len(word) // 2
-    return [word[:middle].encode(), word[middle:].encode()]
+    middle = len(nonce) // 2
+    return [nonce[:middle].encode(), nonce[middle:].encode()]
 
 
-class Caller:
+class PendingClient:
     """One that connected and has not said its half of the word yet."""
 
     def __init__(self, descriptor: int, address: str) -> None:
         self.descriptor, self.address = descriptor, address
         self.socket = _socket.socket(fileno=descriptor)
         self.socket.setblocking(False)
-        self.said = b""
-        self.until = time.monotonic() + GREETING_SECONDS
+        self.received = b""
+        self.until = time.monotonic() + HANDSHAKE_SECONDS
 
 
 class Listeners:
     """The listening sockets of this node, each served by one thread."""
 
-    def __init__(self, word: str) -> None:
-        self._word = word
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce
         self._sockets: List[_socket.socket] = []
         self._foreign: List[str] = []
 
@@ -72,13 +70,12 @@ class Listeners:
             listener.setblocking(False)
         except OSError as error:
             listener.close()
-            holder = port_owner(port) if error.errno == errno.EADDRINUSE else ""
-            return {
-                **wanted,
-                "port": None,
-                "error": os.strerror(error.errno or 0),
-                "holder": holder,
-            }
+            problem = {"port": None, "error": os.strerror(error.errno or 0), "holder": ""}
+            if error.errno == errno.EADDRINUSE:
+                from clusterctl.node.probe.port_owner import port_owner  # noqa: PLC0415  (rare)
+
+                problem["holder"] = port_owner(port)
+            return {**wanted, **problem}
         except BaseException:  # a port or an address that no socket takes
             listener.close()
             raise
@@ -104,52 +101,54 @@ class Listeners:
 
     def _serve(self, listener: _socket.socket, poll: select.poll) -> None:
         """Greet who connects, all in this thread, until the listener is closed."""
-        callers: Dict[int, Caller] = {}
+        clients: Dict[int, PendingClient] = {}
         while listener.fileno() >= 0:
-            ready = {descriptor for descriptor, _ in poll.poll(1000 * LOOK_SECONDS)}
-            over = [d for d, one in callers.items() if self._is_served(one, heard=d in ready)]
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * POLL_SECONDS)}
+            over = [
+                d for d, one in clients.items() if self._handshake_over(one, readable=d in ready)
+            ]
             if listener.fileno() in ready:
-                caller = _accepted(listener)
-                if caller is not None:
-                    callers[caller.descriptor] = caller
-                    poll.register(caller.descriptor, select.POLLIN)
-                    over += list(callers)[: len(callers) - MOST_CALLERS]
+                client = _accept(listener)
+                if client is not None:
+                    clients[client.descriptor] = client
+                    poll.register(client.descriptor, select.POLLIN)
+                    over += list(clients)[: len(clients) - MAX_PENDING_CLIENTS]
             for descriptor in dict.fromkeys(over):
                 poll.unregister(descriptor)
-                callers.pop(descriptor).socket.close()
-        for caller in callers.values():
-            caller.socket.close()
+                clients.pop(descriptor).socket.close()
+        for client in clients.values():
+            client.socket.close()
 
-    def _is_served(self, caller: Caller, *, heard: bool) -> bool:
+    def _handshake_over(self, client: PendingClient, *, readable: bool) -> bool:
         """Read from a caller, and answer if it knows the word; tell whether it is over."""
-        question, answer = halves(self._word)
-        if time.monotonic() > caller.until:
+        challenge, response = challenge_and_response(self._nonce)
+        if time.monotonic() > client.until:
             return True  # a port scanner
-        if not heard:
+        if not readable:
             return False
         try:
-            part = caller.socket.recv(len(question) - len(caller.said))
-            caller.said += part
-            if caller.said == question:
-                caller.socket.sendall(answer + caller.address.encode() + b"\n")
+            part = client.socket.recv(len(challenge) - len(client.received))
+            client.received += part
+            if client.received == challenge:
+                client.socket.sendall(response + client.address.encode() + b"\n")
                 return True
         except OSError:
             return True  # it left: a port scanner, or a caller that has its answer
-        if not question.startswith(caller.said) or (caller.said and not part):
-            self._note_foreign(caller.address)
+        if not challenge.startswith(client.received) or (client.received and not part):
+            self._note_foreign(client.address)
             return True
         return not part
 
     def _note_foreign(self, address: str) -> None:
-        if address not in self._foreign and len(self._foreign) < MOST_FOREIGN:
+        if address not in self._foreign and len(self._foreign) < MAX_FOREIGN_ADDRESSES:
             self._foreign.append(address)
 
 
-def _accepted(listener: _socket.socket) -> Optional[Caller]:
+def _accept(listener: _socket.socket) -> Optional[PendingClient]:
     """Take in the next caller; None: it left, or nobody can be taken in now."""
     try:
         descriptor, address = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except OSError:
         time.sleep(SHORTAGE_SECONDS)  # no descriptor may be left: to try at once would spin
         return None
-    return Caller(descriptor, str(address[0]))
+    return PendingClient(descriptor, str(address[0]))

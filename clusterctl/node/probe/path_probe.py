@@ -28,28 +28,28 @@ def probe_path(question: Dict[str, Any]) -> Dict[str, Any]:
         What was found; `problem` where the system refused.
     """
     path = os.path.expanduser(question["path"])
-    told: Dict[str, Any] = {"exists": False, "real": os.path.realpath(path)}
+    answer: Dict[str, Any] = {"exists": False, "real": os.path.realpath(path)}
     try:
         status = os.stat(path)
-        told.update(exists=True, folder=stat.S_ISDIR(status.st_mode), size=status.st_size)
+        answer.update(exists=True, folder=stat.S_ISDIR(status.st_mode), size=status.st_size)
     except FileNotFoundError:
-        told["exists"] = False
+        answer["exists"] = False
     except OSError as error:
-        told.update(exists=None, problem=error.strerror)
-        return told
+        answer.update(exists=None, problem=error.strerror)
+        return answer
     near = _nearest_folder(path)
-    told["near"] = os.path.realpath(near)
+    answer["near"] = os.path.realpath(near)
     space = os.statvfs(near)
-    told["free"] = space.f_bavail * space.f_frsize
-    told["total"] = space.f_blocks * space.f_frsize
+    answer["free"] = space.f_bavail * space.f_frsize
+    answer["total"] = space.f_blocks * space.f_frsize
     if question.get("write"):
-        told.update(_try_write(near))
-    if question.get("digest") and told["exists"]:
+        answer.update(_try_write(near))
+    if question.get("digest") and answer["exists"]:
         try:
-            told.update(_digest(path))
+            answer.update(_digest(path))
         except OSError as error:
-            told["problem"] = "%s: %s" % (error.filename, error.strerror)
-    return told
+            answer["problem"] = "%s: %s" % (error.filename, error.strerror)
+    return answer
 
 
 def _nearest_folder(path: str) -> str:

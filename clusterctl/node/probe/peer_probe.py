@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
     from clusterctl.node.agent.call_channel import CallChannel
 
-LONGEST_SECONDS = 60.0
+MAX_STEP_SECONDS = 60.0
 """No step may take longer, whatever the controller asks for."""
 
 _TEXTS = {"sockets": ("key",), "targets": ("target", "key"), "tokens": ("path", "name")}
 
 
-def probe_peers(word: str, channel: CallChannel) -> Message:
+def probe_peers(nonce: str, channel: CallChannel) -> Message:
     """Do the controller's steps until it has no more, or is gone.
 
     Args:
-        word: what the nodes of this meeting know each other by.
+        nonce: by which the nodes of this probe know each other.
         channel: brings the steps.
 
     Returns:
         `foreign`: who connected and did not know the word.
     """
-    listeners, tokens = Listeners(word), Tokens(word)
+    listeners, tokens = Listeners(nonce), Tokens(nonce)
     try:
         while True:
             message = channel.receive()
             if message is None or message.head["step"] == "end":
                 return Message({"foreign": listeners.foreign()})
-            answer = _step(message.head, word, listeners, tokens)
+            answer = _step(message.head, nonce, listeners, tokens)
             channel.send(Message({"step": message.head["step"], **answer}))
     finally:
         listeners.close()
         tokens.remove()
 
 
-def _step(head: Dict[str, Any], word: str, listeners: Listeners, tokens: Tokens) -> Dict[str, Any]:
+def _step(head: Dict[str, Any], nonce: str, listeners: Listeners, tokens: Tokens) -> Dict[str, Any]:
     if head["step"] == "prepare":
         # All is checked before anything is begun: an error in between would leave things behind.
         sockets, shares = _all(head, "sockets"), _all(head, "tokens")
@@ -63,8 +63,8 @@ def _step(head: Dict[str, Any], word: str, listeners: Listeners, tokens: Tokens)
     _texts(token[key] for token in wanted for key in ("folder", "writer"))
     limits = [_seconds(head[key]) for key in ("limit_s", "token_limit_s")]
     return {
-        "connected": connect_to(targets, word, limits[0]),
-        "seen": tokens.look_for(wanted, limits[1]),
+        "connected": connect_to(targets, nonce, limits[0]),
+        "seen": tokens.wait_for(wanted, limits[1]),
     }
 
 
@@ -99,6 +99,6 @@ def _texts(values: Iterable[Any]) -> None:
 
 def _seconds(value: Any) -> float:  # noqa: ANN401  (as JSON brought it)
     seconds = float(value)
-    if not 0 <= seconds <= LONGEST_SECONDS:  # nan is neither
+    if not 0 <= seconds <= MAX_STEP_SECONDS:  # nan is neither
         raise ValueError("a limit of %r seconds" % value)
     return seconds

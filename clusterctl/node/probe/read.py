@@ -13,7 +13,6 @@ import _socket
 import _thread
 import io
 import os
-import pwd
 import sys
 import time
 import zlib
@@ -21,8 +20,10 @@ import zlib
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
 from clusterctl.node.agent.loader import Importer, read_sources
+from clusterctl.node.file_io import list_folder
 from clusterctl.node.probe.path_probe import probe_path
 from clusterctl.node.program_path import find_program
+from clusterctl.node.users import user_name
 from clusterctl.wire import BadFrame, Message, from_json, read_message, to_json
 
 TYPE_CHECKING = False
@@ -59,12 +60,12 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """
     secrets = from_json(body or b"{}")
     children = [
-        run_function("self", lambda write: write(to_json(_self(args))), FILES_SECONDS),
+        run_function("self", lambda write: write(to_json(_describe_process(args))), FILES_SECONDS),
         run_function("files", lambda write: _files(args, write), FILES_SECONDS),
     ]
     for path in args.get("paths", []):
         limit = float(path.get("limit_s", FILES_SECONDS))
-        children.append(run_function("path:" + path["path"], _looker(path), limit))
+        children.append(run_function("path:" + path["path"], _path_prober(path), limit))
     for command in args.get("commands", []):
         children.extend(_start(command, secrets))
     # Beside the children, for the controller may be busy with a slower node for long.
@@ -113,7 +114,7 @@ def _composed(job: Dict[str, Any], secrets: Dict[str, str]) -> Dict[bytes, bytes
     return compose_environment(job, secrets)
 
 
-def _holders(machine: str) -> Dict[str, Any]:
+def _lock_holders(machine: str) -> Dict[str, Any]:
     with open("/proc/net/unix", "rb") as file:
         bound = file.read()
     mark = b"@" + machine.encode()
@@ -125,7 +126,7 @@ def _holders(machine: str) -> Dict[str, Any]:
     return {"holder": whole, "sharing": [*run_lock.holders(run_lock.slots(machine))]}
 
 
-def _looker(path: Dict[str, Any]) -> Callable[[Write], None]:
+def _path_prober(path: Dict[str, Any]) -> Callable[[Write], None]:
     return lambda write: write(to_json(probe_path(path)))
 
 
@@ -140,11 +141,11 @@ def _files(args: Dict[str, Any], write: Write) -> None:
     for name in args.get("links", []):
         write(_read_link("link:" + name, name).encode())
     if "lock" in args:
-        write(_told("lock", _holders(args["lock"])).encode())
+        write(_json_answer("lock", _lock_holders(args["lock"])).encode())
     for pattern in args.get("globs", []):
         for name in matching(os.path.expanduser(pattern)):
             write(_read_file("file:" + name, name).encode())
-    write(_told("names", _names()).encode())
+    write(_json_answer("names", _resolve_hostname()).encode())
 
 
 def matching(pattern: str) -> List[str]:
@@ -158,17 +159,10 @@ def matching(pattern: str) -> List[str]:
         found = [
             path + "/" + name
             for path in found
-            for name in _listed(path)
+            for name in list_folder(path or "/")
             if name.startswith(head) and name.endswith(tail) and not name.startswith(".")
         ]
     return [path for path in found if os.path.lexists(path)]
-
-
-def _listed(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder or "/"))
-    except OSError:
-        return []
 
 
 def _read_link(key: str, name: str) -> Message:
@@ -178,7 +172,7 @@ def _read_link(key: str, name: str) -> Message:
         return _failed(key, error)
 
 
-def _told(key: str, value: Dict[str, Any]) -> Message:
+def _json_answer(key: str, value: Dict[str, Any]) -> Message:
     return Message({"key": key, "state": "ok"}, to_json(value))
 
 
@@ -214,7 +208,7 @@ def _failed(key: str, error: OSError) -> Message:
     return Message({"key": key, "state": state, "words": error.strerror or str(error)})
 
 
-def _names() -> Dict[str, Any]:
+def _resolve_hostname() -> Dict[str, Any]:
     """Resolve our own name as the job's libraries will; a broken DNS may take long."""
     name = _socket.gethostname()
     try:
@@ -226,17 +220,14 @@ def _names() -> Dict[str, Any]:
     return {"hostname": name, "addresses": addresses}
 
 
-def _self(args: Dict[str, Any]) -> Dict[str, Any]:
+def _describe_process(args: Dict[str, Any]) -> Dict[str, Any]:
     """Tell of this process: who it is, what it may use, what its session was given.
 
     It may hang: a folder of PATH may lie on a dead mount, and a name with a server of users.
     """
     uid = os.getuid()
     prefixes = tuple(args.get("variables", []))
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
+    user = user_name(uid)
     return {
         "uid": uid,
         "user": user,

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional
 
 WRITE_SECONDS = 5.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 PREFIX = ".clusterctl-token-"
 
 
 class Tokens:
     """The tokens that this node wrote, and its sight of the others'."""
 
-    def __init__(self, word: str) -> None:
-        self._word = word
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce
         self._written: List[str] = []
 
     def write(self, wanted: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -34,7 +34,7 @@ class Tokens:
             For each `path`, `folder` (None where nothing could be written), `words`.
         """
         children = [
-            run_function(share["path"], _writer(share, self._word), WRITE_SECONDS)
+            run_function(share["path"], _writer(share, self._nonce), WRITE_SECONDS)
             for share in wanted
         ]
         gather(children)
@@ -53,7 +53,7 @@ class Tokens:
                 self._written.append(_file(answer["folder"], share["name"]))
         return answers
 
-    def look_for(self, wanted: List[Dict[str, Any]], limit_s: float) -> List[Dict[str, Any]]:
+    def wait_for(self, wanted: List[Dict[str, Any]], limit_s: float) -> List[Dict[str, Any]]:
         """Look until every token is seen, by name and in the folder's listing, or time is over.
 
         Args:
@@ -67,16 +67,18 @@ class Tokens:
         for token in wanted:
             shares.setdefault(token["path"], []).append(token)
         children = [
-            run_function(path, _looker(tokens, self._word, limit_s), limit_s + WRITE_SECONDS)
+            run_function(path, _watcher(tokens, self._nonce, limit_s), limit_s + WRITE_SECONDS)
             for path, tokens in shares.items()
         ]
         gather(children)
         seen: List[Dict[str, Any]] = []
         for child in children:
             answers = child.output.splitlines()
-            told = {a["writer"]: a for a in map(from_json, answers if child.state == "ok" else [])}
+            answer = {
+                a["writer"]: a for a in map(from_json, answers if child.state == "ok" else [])
+            }
             silence = {"seen": None, "words": "no answer in time"}
-            seen.extend({**t, **told.get(t["writer"], silence)} for t in shares[child.key])
+            seen.extend({**t, **answer.get(t["writer"], silence)} for t in shares[child.key])
         return seen
 
     def remove(self) -> None:
@@ -90,12 +92,12 @@ def _file(folder: str, name: str) -> str:
     return os.path.join(folder, PREFIX + name)
 
 
-def _writer(share: Dict[str, Any], word: str) -> Callable[[Callable[[bytes], None]], None]:
+def _writer(share: Dict[str, Any], nonce: str) -> Callable[[Callable[[bytes], None]], None]:
     def write(answer: Callable[[bytes], None]) -> None:
         words = ""
         for folder in share["folders"]:
             try:
-                _write_whole(_file(folder, share["name"]), word)
+                _write_whole(_file(folder, share["name"]), nonce)
             except OSError as error:
                 words = words or os.strerror(error.errno or 0)
                 continue
@@ -106,18 +108,18 @@ def _writer(share: Dict[str, Any], word: str) -> Callable[[Callable[[bytes], Non
     return write
 
 
-def _write_whole(path: str, word: str) -> None:
-    """Write so that no other node can see half of it."""
+def _write_whole(path: str, nonce: str) -> None:
+    """Write so that no other node can see half of it; refuse what is in the way."""
     part = path + ".part"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
-        file.write(word)
+        file.write(nonce)
         file.flush()
         os.fsync(file.fileno())
     os.rename(part, path)
 
 
-def _looker(
-    tokens: List[Dict[str, Any]], word: str, limit_s: float
+def _watcher(
+    tokens: List[Dict[str, Any]], nonce: str, limit_s: float
 ) -> Callable[[Callable[[bytes], None]], None]:
     def look(answer: Callable[[bytes], None]) -> None:
         began = time.monotonic()
@@ -126,24 +128,24 @@ def _looker(
             delay = time.monotonic() - began
             unseen = []
             for token in left:
-                words = _sight(token["folder"], PREFIX + token["name"], word)
-                told: Dict[str, Any] = {"writer": token["writer"], "words": words or ""}
+                words = _problem_with(token["folder"], PREFIX + token["name"], nonce)
+                found: Dict[str, Any] = {"writer": token["writer"], "words": words or ""}
                 if words is None:
-                    told.update(seen=True, delay_s=delay)
+                    found.update(seen=True, delay_s=delay)
                 elif delay >= limit_s:
-                    told["seen"] = False
+                    found["seen"] = False
                 else:
                     unseen.append(token)
                     continue
-                answer(to_json(told) + b"\n")
+                answer(to_json(found) + b"\n")
             left = unseen
             if left:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
 
     return look
 
 
-def _sight(folder: str, name: str, word: str) -> Optional[str]:
+def _problem_with(folder: str, name: str, nonce: str) -> Optional[str]:
     """Return None for a token in full sight, else what is missing."""
     try:
         # The listing first: NFS caches it apart from the file, and programs use both.
@@ -151,7 +153,7 @@ def _sight(folder: str, name: str, word: str) -> Optional[str]:
             return "it is not in the folder's listing"
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(os.path.join(folder, name), flags), "rb") as file:
-            return None if file.read(len(word) + 1) == word.encode() else "its content is another"
+            return None if file.read(len(nonce) + 1) == nonce.encode() else "its content is another"
     except OSError as error:
         return os.strerror(error.errno or 0)
 

@@ -12,16 +12,16 @@ import subprocess
 from typing import List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run_lock import user_name
+from clusterctl.node.users import user_name
 
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
-ASK_SECONDS = 5.0
+QUERY_SECONDS = 5.0
 LINGER = "/var/lib/systemd/linger"
 """A file for each user whose systemd stays without a session."""
 
 
-class Logout(NamedTuple):
+class LogoutPolicy(NamedTuple):
     """What logind does to this user's processes when a session ends."""
 
     kills: bool
@@ -33,7 +33,7 @@ class Logout(NamedTuple):
         return self.kills and user not in self.excluded and (not self.only or user in self.only)
 
 
-def read_logout(text: str) -> Optional[Logout]:
+def parse_logout_policy(text: str) -> Optional[LogoutPolicy]:
     """Parse what `busctl get-property` prints: `b true`, `as 0`, `as 1 "root"`, a line each.
 
     Returns:
@@ -43,7 +43,7 @@ def read_logout(text: str) -> Optional[Logout]:
     if len(lines) != len(PROPERTIES):
         return None
     names = [tuple(word.strip('"') for word in line.split()[2:]) for line in lines[1:]]
-    return Logout(kills=lines[0].split()[-1] == "true", only=names[0], excluded=names[1])
+    return LogoutPolicy(kills=lines[0].split()[-1] == "true", only=names[0], excluded=names[1])
 
 
 def in_session(cgroup: str) -> bool:
@@ -63,7 +63,7 @@ def _parts(cgroup: str) -> List[str]:
     return [part for line in cgroup.splitlines() for part in line.split("/")]
 
 
-def wrapper(unit: str) -> List[str]:
+def detach_command(unit: str) -> List[str]:
     """Return the words to put before a command so that it outlives the session; often none.
 
     Args:
@@ -74,10 +74,10 @@ def wrapper(unit: str) -> List[str]:
     """
     with open("/proc/self/cgroup") as file:
         cgroup = file.read()
-    return words_for(unit, cgroup, user_name(), uid=os.getuid(), linger=LINGER)
+    return command_for(unit, cgroup, user_name(), uid=os.getuid(), linger=LINGER)
 
 
-def words_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> List[str]:
+def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> List[str]:
     """Return the same for a process of that cgroup and user; `linger` is logind's folder.
 
     Raises:
@@ -92,7 +92,7 @@ def words_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> Li
             return []
         why = "systemd ends what user %s left running at the last logout (no linger)"
     elif in_session(cgroup):
-        logout = _ask_logind()
+        logout = _query_logind()
         if logout is not None and not logout.kills_of(user):
             return []
         if uid == 0:
@@ -120,7 +120,7 @@ def own_scope(unit: str) -> str:
     return ""
 
 
-def _ask_logind() -> Optional[Logout]:
+def _query_logind() -> Optional[LogoutPolicy]:
     """Return what logind does at logout; None: it did not tell."""
     try:
         done = subprocess.run(
@@ -128,9 +128,9 @@ def _ask_logind() -> Optional[Logout]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=ASK_SECONDS,
+            timeout=QUERY_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return read_logout(done.stdout.decode("utf-8", "replace"))
+    return parse_logout_policy(done.stdout.decode("utf-8", "replace"))

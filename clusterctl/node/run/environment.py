@@ -24,12 +24,13 @@ ENV_INIT_SECONDS = 120.0
 KILL_SECONDS = 1.0
 LAST_LINES = 20
 
-SESSION = (b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SSH_ORIGINAL_COMMAND", b"SSH_AUTH_SOCK",
-           b"OLDPWD", b"SHLVL", b"_")  # fmt: skip
+SESSION_VARIABLES = (b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SSH_ORIGINAL_COMMAND",
+                     b"SSH_AUTH_SOCK", b"OLDPWD", b"SHLVL", b"_")  # fmt: skip
 """What belongs to the SSH session that starts a run, and is over when the run goes on."""
 
-RENDEZVOUS = (b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE", b"GROUP_RANK",
-              b"GROUP_WORLD_SIZE", b"NODE_RANK", b"MASTER_ADDR", b"MASTER_PORT")  # fmt: skip
+RENDEZVOUS_VARIABLES = (b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE",
+                        b"GROUP_RANK", b"GROUP_WORLD_SIZE", b"NODE_RANK", b"MASTER_ADDR",
+                        b"MASTER_PORT")  # fmt: skip
 """What another launcher may have left behind: a run has its own, or none."""
 
 
@@ -54,7 +55,7 @@ def compose_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Envi
         folder = encode(job["path_first"])
         env[b"PATH"] = folder + b":" + env.get(b"PATH", os.defpath.encode())
     if job.get("env_init"):
-        env = initialized(job["env_init"], env)
+        env = run_env_init(job["env_init"], env)
     asked = {name: value for name, value, layer in job["env"] if layer == "asked"}
     needed = {name: value for name, value, layer in job["env"] if layer == "launcher"}
     for name, value in {**asked, **secrets, **needed, "PWD": job["workdir"]}.items():
@@ -67,11 +68,12 @@ def base_environment() -> Environment:
     return {
         name: value
         for name, value in original_environment().items()
-        if name not in SESSION + RENDEZVOUS and not name.startswith(b"TORCHELASTIC_")
+        if name not in SESSION_VARIABLES + RENDEZVOUS_VARIABLES
+        and not name.startswith(b"TORCHELASTIC_")
     }
 
 
-def initialized(line: str, env: Environment) -> Environment:
+def run_env_init(line: str, env: Environment) -> Environment:
     """Return the environment as a shell line leaves it.
 
     Bash where it is installed, for `source` and `module` are what people write; else `sh`. The
@@ -112,7 +114,7 @@ def initialized(line: str, env: Environment) -> Environment:
     finally:
         os.close(result)
         os.close(output)
-    return {name: value for name, value in after.items() if name not in SESSION}
+    return {name: value for name, value in after.items() if name not in SESSION_VARIABLES}
 
 
 _SCRIPT = b"""%s

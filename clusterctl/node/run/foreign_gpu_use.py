@@ -14,10 +14,10 @@ from clusterctl.node.run import processes
 from clusterctl.node.run.processes import ENV_RUN_ID, Process
 from clusterctl.node.run.read_files import boot_id, end_time, read_json, uptime
 from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.status import keepers
+from clusterctl.node.run.status import supervisor_keys
 
 
-def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
+def foreign_holders(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
     """Return those of these holders that started while the run lived and may be of it.
 
     Args:
@@ -27,20 +27,20 @@ def during(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
     saved = read_json(paths.supervisor) or {}
     if saved.get("boot_id") != boot_id():
         return []
-    began = min(start for _, start in keepers(saved))
+    began = min(start for _, start in supervisor_keys(saved))
     ended = end_time(read_json(paths.end))
     found = []
     for pid in sorted(held):
         process = processes.read(pid)
         if process is None or process.exited or process.start < began:
             continue
-        if not began_after(process, ended) and may_be_of_run(process):
+        if not started_after(process, ended) and may_be_of_run(process):
             why = "holds %s; not of the run's processes (a container?)" % held[pid]
             found.append({"pid": pid, "cmd": processes.command_of(pid)[:200], "why": why})
     return found
 
 
-def began_after(process: Process, moment: Optional[float]) -> bool:
+def started_after(process: Process, moment: Optional[float]) -> bool:
     """Tell whether a process started after a time of day; None: it never comes."""
     age = uptime() - process.start / os.sysconf("SC_CLK_TCK")
     return moment is not None and time.time() - age > moment
@@ -54,21 +54,14 @@ def may_be_of_run(process: Process) -> bool:
     if process.uninterruptible:
         return True  # to read its environment could hang us
     try:
-        with open("/proc/%d/environ" % process.pid, "rb") as file:
-            with_environment = any(
-                e.startswith(ENV_RUN_ID + b"=") for e in file.read().split(b"\0")
-            )
         ours = os.stat("/proc/%d" % process.pid).st_uid == os.getuid()
     except OSError:
-        with_environment = ours = False
-    return not with_environment and (ours or in_container(process.pid))
+        return False
+    entries = processes.read_proc(process.pid, "environ").split(b"\0")
+    marked = any(entry.startswith(ENV_RUN_ID + b"=") for entry in entries)
+    return not marked and (ours or in_container(process.pid))
 
 
 def in_container(pid: int) -> bool:
     """Tell whether a process is in a pid namespace below ours."""
-    try:
-        with open("/proc/%d/status" % pid, "rb") as file:
-            numbers = next((line.split() for line in file if line.startswith(b"NSpid:")), [])
-    except OSError:
-        return False
-    return len(numbers) > 2  # noqa: PLR2004  (the name, its pid here, its pid there)
+    return len(processes.read_status(pid).get(b"NSpid", b"").split()) > 1  # its pid here and there

@@ -6,8 +6,9 @@ import os
 from typing import Dict, Optional, Set
 
 from clusterctl.node.agent.child_tasks import gather, run_program
+from clusterctl.node.file_io import list_folder
 
-ASK_SECONDS = 10.0
+QUERY_SECONDS = 10.0
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,used_gpu_memory,gpu_bus_id")
 FORMAT = "--format=csv,noheader"
@@ -16,7 +17,7 @@ KFD = "/sys/class/kfd/kfd/proc"
 """Where AMD's driver lists the processes that use it, a folder each."""
 
 
-def ghosts(held: Dict[int, str], pids: Set[int]) -> Dict[int, str]:
+def unreleased(held: Dict[int, str], pids: Set[int]) -> Dict[int, str]:
     """Return what is held for those of `pids` that are no processes any more, by pid.
 
     If the pid is in use again, its process is somebody else's.
@@ -29,13 +30,13 @@ def holders() -> Optional[Dict[int, str]]:
     nvidia = _nvidia()
     if nvidia is None and not os.path.isdir(KFD):
         return None
-    amd = {int(name): "queues" for name in _folders(KFD) if name.isdigit()}
+    amd = {int(name): "queues" for name in list_folder(KFD) if name.isdigit()}
     return {**amd, **(nvidia or {})}
 
 
 def _nvidia() -> Optional[Dict[int, str]]:
     # In a state D that no signal ends the tool is left behind.
-    tool = run_program("nvidia-smi", [*QUERY, FORMAT], ASK_SECONDS)
+    tool = run_program("nvidia-smi", [*QUERY, FORMAT], QUERY_SECONDS)
     gather([tool])
     if tool.state != "ok" or tool.exit_code != 0:
         return None
@@ -50,10 +51,3 @@ def parse_compute_apps(text: str) -> Dict[int, str]:
         if pid.isdigit():
             found[int(pid)] = "%s of GPU %s" % (memory, bus)
     return found
-
-
-def _folders(parent: str) -> Set[str]:
-    try:
-        return set(os.listdir(parent))
-    except OSError:
-        return set()

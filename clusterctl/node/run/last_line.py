@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from clusterctl.node.file_io import read_end
 from clusterctl.node.run.run_paths import NodePaths, rank_of
 
 TYPE_CHECKING = False
@@ -39,13 +40,6 @@ def last_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
 
 def _end_of(path: str) -> str:
     """Return the last line of a file that is not empty; a progress bar's last state is one."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - END_BYTES))
-            data = file.read()
-    except OSError:
-        return ""
-    lines = data.replace(b"\r", b"\n").split(b"\n")
+    lines = read_end(path, END_BYTES).replace(b"\r", b"\n").split(b"\n")
     whole = [line.strip() for line in lines if line.strip()]
     return whole[-1].decode("utf-8", "backslashreplace") if whole else ""

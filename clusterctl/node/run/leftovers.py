@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.node.run.node_job import NodeJob
 
-LEAVING_SECONDS = 3.0
+EXIT_SECONDS = 3.0
 """How long a run that has just ended gets to exit."""
 POLL_SECONDS = 0.05
 
@@ -33,15 +33,15 @@ class Leftover(NamedTuple):
     pid: int
 
 
-def must_be_empty(job: NodeJob) -> None:
+def require_no_leftovers(job: NodeJob) -> None:
     """Refuse to start a job over processes of an older run, which may hold the GPUs.
 
     Raises:
         OperationError: `busy`.
     """
-    until = time.monotonic() + LEAVING_SECONDS
+    until = time.monotonic() + EXIT_SECONDS
     while True:
-        found = find(job)
+        found = find_leftover(job)
         if found is None:
             return
         if time.monotonic() > until:
@@ -54,7 +54,7 @@ def must_be_empty(job: NodeJob) -> None:
     raise OperationError("busy", message, holder=holder, hint=hint)
 
 
-def find(job: NodeJob) -> Optional[Leftover]:
+def find_leftover(job: NodeJob) -> Optional[Leftover]:
     """Return a process of another run whose lock excludes this job's; never our own ancestor."""
     table = processes.process_table()
     stamp = ENV_LOCK + b"="
@@ -65,22 +65,18 @@ def find(job: NodeJob) -> Optional[Leftover]:
         if table[pid].uninterruptible:
             stuck.add(table[pid].key)
             continue
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                raw = file.read()
-        except OSError:
-            continue  # it exited meanwhile, or is another user's
+        raw = processes.read_proc(pid, "environ")
         if stamp in raw:
             variables = parse_environ(raw)
             name = variables.get(ENV_RUN_ID, b"")
             theirs = decode(variables.get(ENV_LOCK, b""))
             older = conflict(theirs, job["lock"]) and name != job["run"].encode()
-            if older and _RUN.fullmatch(name) and under_same_lock(pid):
+            if older and _RUN.fullmatch(name) and in_same_network_namespace(pid):
                 return Leftover(name.decode(), pid)
-    return recorded_among(stuck, job) if stuck else None
+    return find_recorded(stuck, job) if stuck else None
 
 
-def under_same_lock(pid: int) -> bool:
+def in_same_network_namespace(pid: int) -> bool:
     """Tell whether a process is in our network namespace: each one has locks of its own."""
     try:
         return os.readlink("/proc/%d/ns/net" % pid) == os.readlink("/proc/self/ns/net")
@@ -88,7 +84,7 @@ def under_same_lock(pid: int) -> bool:
         return False  # it exited meanwhile, or is another user's
 
 
-def recorded_among(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Leftover]:
+def find_recorded(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Leftover]:
     """Return one that an older run recorded: the environment of a stuck process may hang us too."""
     from clusterctl.node.run.status import recorded  # noqa: PLC0415  (mostly nothing is stuck)
 
@@ -96,6 +92,6 @@ def recorded_among(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[L
         for mark in sorted(stuck.intersection(recorded(paths))):
             older = read_json(paths.job) or {}
             ours = conflict(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
-            if ours and under_same_lock(mark[0]):
+            if ours and in_same_network_namespace(mark[0]):
                 return Leftover(str(older["run"]), mark[0])
     return None

@@ -19,15 +19,15 @@ from clusterctl.node.run.processes import (
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
-from clusterctl.node.run.status import Recorded, is_alive, keepers
-from clusterctl.node.run.stop_file import remove_left_by
+from clusterctl.node.run.status import RecordedProcesses, is_alive, supervisor_keys
+from clusterctl.node.run.stop_file import remove_stop_file_of
 
 POLL_SECONDS = 0.05
-LOOKS = 2
+EMPTY_SCANS = 2
 """How often nothing must have been seen for it to be proven."""
 
 
-def held_by(args: Dict[str, Any]) -> str:
+def held_lock(args: Dict[str, Any]) -> str:
     """Return the lock of a run that has some GPUs of this machine; empty if there is none."""
     machine = run_lock.machine_of(args.get("lock") or run_lock.NAME)
     for holder in run_lock.holders(run_lock.slots(machine)):
@@ -46,7 +46,7 @@ class NodeRun(NamedTuple):
     lock: str
     job: Dict[str, Any]
     """What was started; empty where the folder is gone or not this user's."""
-    recorded: Recorded
+    recorded: RecordedProcesses
 
     @classmethod
     def find(cls, args: Dict[str, Any]) -> NodeRun:
@@ -55,8 +55,8 @@ class NodeRun(NamedTuple):
         if paths.ownership_problem():
             paths = NO_PATHS
         job = read_json(paths.job) or {}
-        name = job.get("lock") or held_by(args) or args.get("lock") or run_lock.NAME
-        return cls(paths, args["run"], args["node"], name, job, Recorded(paths))
+        name = job.get("lock") or held_lock(args) or args.get("lock") or run_lock.NAME
+        return cls(paths, args["run"], args["node"], name, job, RecordedProcesses(paths))
 
     def holds_lock(self) -> bool:
         """Tell whether this part's supervisor holds the machine, be it slow to answer."""
@@ -72,7 +72,7 @@ class NodeRun(NamedTuple):
         """Tell the supervisor to end it; False: there is none."""
         saved = read_json(self.paths.supervisor) or {}
         if is_alive(saved):  # one that was stopped would hear nothing
-            for mark in keepers(saved):
+            for mark in supervisor_keys(saved):
                 processes.send(mark, signal.SIGCONT)
         if not self.holds_lock():
             return False
@@ -89,7 +89,7 @@ class NodeRun(NamedTuple):
     def find_all(self) -> List[Process]:
         """Return everything of the run that lives here, its supervisor too."""
         saved = read_json(self.paths.supervisor) or {}
-        keeping = keepers(saved) if is_alive(saved) else []
+        keeping = supervisor_keys(saved) if is_alive(saved) else []
         return processes.of_run(
             environment=run_environment(self.run, self.node),
             recorded=[*self.recorded.read(), *keeping],
@@ -105,18 +105,18 @@ class NodeRun(NamedTuple):
         until = time.monotonic() + TERM_TO_KILL + KILL_TIMEOUT
         left = self.find_all()
         unseen = 0
-        while unseen < LOOKS and time.monotonic() < until:
+        while unseen < EMPTY_SCANS and time.monotonic() < until:
             send_all(left, signal.SIGKILL)
             time.sleep(POLL_SECONDS)
             left = self.find_all()
             unseen = 0 if left else unseen + 1
         return left
 
-    def close_the_books(self, reason: str) -> None:
+    def write_missing_end(self, reason: str) -> None:
         """Do what the supervisor could not: remove its stop file, write the end in its reserve."""
         if not self.job or os.path.exists(self.paths.end):
             return
-        remove_left_by(self.paths)
+        remove_stop_file_of(self.paths)
         ranks = (read_json(self.paths.supervisor) or {}).get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"

@@ -27,7 +27,7 @@ def agent_argv(paths: NodePaths, function: str, *args: str) -> List[str]:
     return [sys.executable, "-X", "utf8", "-I", "-S", paths.agent, function, *args]
 
 
-def to_runs_own(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePaths) -> None:
+def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePaths) -> None:
     """Become the run's own agent, where that is another than this one; else return.
 
     Where the folder was deleted, this one does what can be done.

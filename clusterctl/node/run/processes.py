@@ -83,6 +83,25 @@ def read(pid: int) -> Optional[Process]:
     )
 
 
+def read_proc(pid: int, name: str) -> bytes:
+    """Return what a file in /proc says of a process; nothing if that cannot be read.
+
+    To read the environment or the arguments of a process stuck in the kernel can hang the reader.
+    """
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def read_status(pid: int) -> Dict[bytes, bytes]:
+    """Return the fields of /proc/PID/status; none of a process that has exited."""
+    return dict(
+        line.split(b":", 1) for line in read_proc(pid, "status").splitlines() if b":" in line
+    )
+
+
 def process_table() -> Dict[int, Process]:
     """Return all processes by pid.
 
@@ -130,15 +149,9 @@ def with_environment(environment: Iterable[bytes], table: Dict[int, Process]) ->
     wanted = set(environment)
     found = set()
     for process in table.values():
-        # To read the environment of a process stuck in the kernel can hang the reader too.
         if process.exited or process.uninterruptible:
             continue
-        try:
-            with open("/proc/%d/environ" % process.pid, "rb") as file:
-                entries = file.read().split(b"\0")
-        except OSError:
-            continue  # gone meanwhile, or another user's
-        if wanted <= set(entries):
+        if wanted <= set(read_proc(process.pid, "environ").split(b"\0")):
             found.add(process.pid)
     return found
 
@@ -259,13 +272,8 @@ def command_of(pid: int) -> str:
     process = read(pid)
     if process is None:
         return ""
-    try:
-        if not process.uninterruptible:
-            with open("/proc/%d/cmdline" % pid, "rb") as file:
-                words = file.read(4096).rstrip(b"\0").split(b"\0")
-            if words != [b""]:
-                return b" ".join(words).decode("utf-8", "backslashreplace")
-        with open("/proc/%d/comm" % pid, "rb") as file:
-            return "[" + file.read().strip().decode("utf-8", "backslashreplace") + "]"
-    except OSError:
-        return ""
+    raw = b"" if process.uninterruptible else read_proc(pid, "cmdline")[:4096].rstrip(b"\0")
+    if raw:
+        return raw.replace(b"\0", b" ").decode("utf-8", "backslashreplace")
+    name = read_proc(pid, "comm").strip().decode("utf-8", "backslashreplace")
+    return "[%s]" % name if name else ""

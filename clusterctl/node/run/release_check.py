@@ -17,7 +17,7 @@ GPU_SECONDS = 5.0
 """How long the kernel and the driver get to take back what a killed process had."""
 
 
-def port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
+def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
     """Tell whether nothing listens on the rendezvous port, and if something does, what.
 
     Only the master's node had it; on the others there is nothing to look for.
@@ -29,11 +29,11 @@ def port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]
     number = job["master"]["port"]
     until = time.monotonic() + PORT_SECONDS
     while True:
-        inodes = tcp_sockets.listening(number)
-        if not inodes:
+        found = tcp_sockets.listening(number)
+        if not found:
             return True, None
         if time.monotonic() > until:
-            return False, _holder(inodes)
+            return False, _holder({one.inode for one in found})
         time.sleep(POLL_SECONDS)
 
 
@@ -42,31 +42,31 @@ def _holder(inodes: Set[str]) -> Optional[Dict[str, Any]]:
     return None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
 
 
-class Memory(NamedTuple):
+class GpuMemory(NamedTuple):
     """What is known of the memory on the GPUs."""
 
     free: Optional[bool]
     """The driver has taken back what the run's processes had."""
-    ghosts: List[Dict[str, Any]]
+    unreleased: List[Dict[str, Any]]
     """Those of which it has not."""
     held: Dict[int, str]
     """What any process holds, by pid."""
 
 
-def memory(job: Dict[str, Any], pids: Set[int]) -> Memory:
+def check_gpu_memory(job: Dict[str, Any], pids: Set[int]) -> GpuMemory:
     """Look whether the driver has taken back what these processes had."""
     if not job:
-        return Memory(None, [], {})
+        return GpuMemory(None, [], {})
     if job.get("device") != "cuda":
-        return Memory(True, [], {})
+        return GpuMemory(True, [], {})
     until = time.monotonic() + GPU_SECONDS
     held = gpu_holders.holders()
-    while held and gpu_holders.ghosts(held, pids) and time.monotonic() < until:
+    while held and gpu_holders.unreleased(held, pids) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
         held = gpu_holders.holders()
     if held is None:
-        return Memory(None, [], {})
-    kept = gpu_holders.ghosts(held, pids)
+        return GpuMemory(None, [], {})
+    kept = gpu_holders.unreleased(held, pids)
     why = "gone, but the driver still keeps %s for it"
-    ghosts = [{"pid": pid, "cmd": "", "why": why % kept[pid]} for pid in sorted(kept)]
-    return Memory(not kept, ghosts, held)
+    unreleased = [{"pid": pid, "cmd": "", "why": why % kept[pid]} for pid in sorted(kept)]
+    return GpuMemory(not kept, unreleased, held)

@@ -11,6 +11,7 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set
 
+from clusterctl.node.file_io import overwrite_start, replace_file
 from clusterctl.node.run.processes import ProcessKey, alive
 from clusterctl.node.run.read_files import uptime
 from clusterctl.node.run.run_paths import NodePaths, times_of
@@ -36,19 +37,6 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
         OSError: it could not be written; nothing has changed.
     """
     replace_file(path, json.dumps(value, indent=1).encode() + b"\n")
-
-
-def replace_file(path: str, data: bytes) -> None:
-    """Write a file so that it is there whole or as before.
-
-    Raises:
-        OSError: it could not be written; nothing has changed.
-    """
-    new = path + ".new"
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(new, path)
 
 
 def thin_times(lines: List[bytes], now: float) -> List[bytes]:
@@ -81,7 +69,7 @@ class RunFiles:
         self._times: Dict[str, int] = {}
         """Lines of each log's times."""
 
-    def reserve(self) -> None:
+    def reserve_space(self) -> None:
         """Set room aside for the end.
 
         Raises:
@@ -96,12 +84,12 @@ class RunFiles:
             self._events.append({"time": time.time(), "kind": kind, **details})
         self.flush()
 
-    def account(self, value: Dict[str, Any]) -> None:
+    def write_snapshot(self, value: Dict[str, Any]) -> None:
         """Replace supervisor.json."""
         self._account = value
         self.flush()
 
-    def processes(self, marks: List[ProcessKey]) -> None:
+    def record_processes(self, marks: List[ProcessKey]) -> None:
         """Remember processes as the run's, for whoever must end it after us."""
         new = [mark for mark in marks if mark not in self._known]
         self._known.update(dict.fromkeys(new, True))
@@ -140,11 +128,7 @@ class RunFiles:
     def heartbeat(self) -> None:
         """Say that the supervisor lives, in room that the file already has."""
         try:
-            descriptor = os.open(self.paths.heartbeat, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                os.pwrite(descriptor, b"%020.3f\n" % uptime(), 0)
-            finally:
-                os.close(descriptor)
+            overwrite_start(self.paths.heartbeat, b"%020.3f\n" % uptime())
         except OSError:
             return
 

@@ -22,6 +22,7 @@ import stat
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.agent.file_kinds import describe_file
+from clusterctl.node.file_io import list_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,10 +115,7 @@ class NodePaths:
 
     def logs(self) -> List[str]:
         """Return the names of the logs that are there, relative to the folder, in rank order."""
-        try:
-            found = os.listdir(os.path.join(self.folder, "ranks"))
-        except OSError:
-            found = []
+        found = list_folder(os.path.join(self.folder, "ranks"))
         ranks = sorted(
             int(name[:-4]) for name in found if name[:-4].isdigit() and name[-4:] == ".log"
         )
@@ -192,18 +190,11 @@ def rank_of(log: str) -> Optional[int]:
 
 def run_folders(root: str, cluster: str) -> Iterator[NodePaths]:
     """Yield the parts of this user's runs of a cluster that are kept here, oldest run first."""
-    for run in _folders(os.path.join(root, cluster)):
-        for node in _folders(os.path.join(root, cluster, run)):
+    for run in list_folder(os.path.join(root, cluster)):
+        for node in list_folder(os.path.join(root, cluster, run)):
             paths = NodePaths(os.path.join(root, cluster, run, node))
             if not paths.ownership_problem():
                 yield paths
-
-
-def _folders(parent: str) -> List[str]:
-    try:
-        return sorted(os.listdir(parent))
-    except OSError:
-        return []
 
 
 def _ownership_problem(folder: str) -> str:

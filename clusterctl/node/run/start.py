@@ -15,26 +15,28 @@ from clusterctl.node import run_lock
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.mirror.manifest import is_temporary
+from clusterctl.node.file_io import read_end
+from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.program_path import find_program
-from clusterctl.node.run.detach import wrapper
+from clusterctl.node.run.detach import detach_command
 from clusterctl.node.run.environ_bytes import Environment, decode, encode, original_environment
 from clusterctl.node.run.environment import compose_environment
-from clusterctl.node.run.leftovers import must_be_empty
+from clusterctl.node.run.leftovers import require_no_leftovers
 from clusterctl.node.run.own_agent import agent_argv
 from clusterctl.node.run.processes import ENV_LOCK, run_environment
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import write_json
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
-from clusterctl.node.run.stop_file import remove_leftovers
+from clusterctl.node.run.stop_file import remove_stale
+from clusterctl.node.users import user_name
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.node.run.node_job import NodeJob
 
-UP_SECONDS = 60.0
-LOOK_SECONDS = 10.0
+START_SECONDS = 60.0
+CHECK_SECONDS = 10.0
 """How long workdir and the command's folders may take to answer."""
 LAST_LINES = 20
 CONTAINER_CLIENTS = frozenset(("docker", "nerdctl", "podman"))
@@ -53,7 +55,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     sent: NodeJob = args["job"]
     job: NodeJob = {
         **sent,
-        "user": run_lock.user_name(),
+        "user": user_name(),
         "workdir": os.path.expanduser(sent["workdir"]),
         "boot_id": boot_id(),
     }
@@ -61,72 +63,72 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     holder = next(run_lock.holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
         raise run_lock.in_use_error(holder)
-    must_be_empty(job)
-    answered(job["workdir"], lambda: must_be_enterable(job["workdir"]))
+    require_no_leftovers(job)
+    check_with_timeout(job["workdir"], lambda: require_workdir(job["workdir"]))
     if not args.get("forces"):
-        answered(job["workdir"], lambda: must_be_synced_whole(job["workdir"]))
-    answered(job["workdir"], lambda: must_be_asked_alone(job))
+        check_with_timeout(job["workdir"], lambda: require_finished_sync(job["workdir"]))
+    check_with_timeout(job["workdir"], lambda: require_own_stop_file(job))
     environment = compose_environment(job, secrets.pop("env", {}))
     words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]
-    answered(job["workdir"], lambda: must_all_be_found(words, environment, job["workdir"]))
-    must_run_here(job["argv"])
-    remove_leftovers(job)
+    check_with_timeout(job["workdir"], lambda: require_commands(words, environment, job["workdir"]))
+    refuse_container_client(job["argv"])
+    remove_stale(job)
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
-    outliving = wrapper(unit)
+    outliving = detach_command(unit)
     paths = NodePaths.of(job)
     paths.create()
     write_files(paths, job)
     env = {decode(name): decode(value) for name, value in environment.items()}
-    told = {"job": job, "env": env, "secrets": secrets}
-    marks = [*run_environment(job["run"], job["node"]), ENV_LOCK + b"=" + job["lock"].encode()]
+    start = {"job": job, "env": env, "secrets": secrets}
+    markers = [*run_environment(job["run"], job["node"]), ENV_LOCK + b"=" + job["lock"].encode()]
     try:
         argv = [*outliving, *supervisor_argv(paths, unit)]
-        return Message(leave_behind(paths, argv, marks, told))
+        return Message(start_detached(paths, argv, markers, start))
     except Exception:
         shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
         raise
 
 
-def answered(workdir: str, look: Callable[[], None]) -> None:
+def check_with_timeout(workdir: str, check: Callable[[], None]) -> None:
     """Look at files that may be on a share whose server does not answer.
 
     Raises:
-        OperationError: as `look` does, or `workdir`: there was no answer.
+        OperationError: as `check` does, or `workdir`: there was no answer.
     """
 
     def refusal() -> Optional[Dict[str, Any]]:
         try:
-            look()
+            check()
         except OperationError as error:
             return error.head()["error"]  # type: ignore[no-any-return]
         return None
 
     try:
-        error = run_with_timeout(LOOK_SECONDS, refusal)
+        error = run_with_timeout(CHECK_SECONDS, refusal)
     except TimeoutError as problem:
         message = "workdir %s or the job's command: %s" % (workdir, problem)
         hint = "findmnt -T %s (on the node): does its file server answer?" % quote(workdir)
         raise OperationError("workdir", message, workdir=workdir, hint=hint) from problem
     if error is not None:
-        raise refused(error)
+        raise error_from(error)
 
 
-def refused(error: Dict[str, Any]) -> OperationError:
+def error_from(error: Dict[str, Any]) -> OperationError:
     """Return the error that another process reported."""
     return OperationError(error.pop("kind"), error.pop("message"), **error)
 
 
-def must_all_be_found(words: List[str], environment: Environment, workdir: str) -> None:
+def require_commands(words: List[str], environment: Environment, workdir: str) -> None:
     """Refuse commands of which this node lacks one.
 
     Raises:
         OperationError: `exec`.
     """
     for word in words:
-        must_be_found(word, environment, workdir)
+        require_command(word, environment, workdir)
 
 
-def must_be_enterable(workdir: str) -> None:
+def require_workdir(workdir: str) -> None:
     """Refuse a working folder that is not one.
 
     Raises:
@@ -139,19 +141,19 @@ def must_be_enterable(workdir: str) -> None:
     raise OperationError("workdir", "workdir %s %s" % (workdir, what), workdir=workdir, hint=hint)
 
 
-def must_be_synced_whole(workdir: str) -> None:
+def require_finished_sync(workdir: str) -> None:
     """Refuse code of which a sync that was cut off brought only some files.
 
     Raises:
         OperationError: `sync`.
     """
-    if is_temporary(encode(workdir)):
+    if sync_unfinished(encode(workdir)):
         message = "the last sync of workdir %s did not finish: its files do not belong together"
         hint = "clusterctl sync, or --force to run what is there"
         raise OperationError("sync", message % workdir, workdir=workdir, hint=hint)
 
 
-def must_be_asked_alone(job: NodeJob) -> None:
+def require_own_stop_file(job: NodeJob) -> None:
     """Refuse a run that would share a folder, and so its stop file, with another on this machine.
 
     Raises:
@@ -170,7 +172,7 @@ def must_be_asked_alone(job: NodeJob) -> None:
     raise OperationError("busy", message, holder=holder, hint=hint)
 
 
-def must_be_found(word: str, environment: Environment, workdir: str) -> None:
+def require_command(word: str, environment: Environment, workdir: str) -> None:
     """Refuse a command that this node does not have, before anything is started.
 
     Raises:
@@ -196,7 +198,7 @@ def must_be_found(word: str, environment: Environment, workdir: str) -> None:
     raise OperationError("exec", message, command=word, path=shown, hint=hint)
 
 
-def must_run_here(argv: List[str]) -> None:
+def refuse_container_client(argv: List[str]) -> None:
     """Refuse a command whose program would run elsewhere: below a daemon, not below us.
 
     Raises:
@@ -232,8 +234,8 @@ def supervisor_argv(paths: NodePaths, unit: str) -> List[str]:
     return agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
 
 
-def leave_behind(
-    paths: NodePaths, argv: List[str], marks: List[bytes], told: Dict[str, Any]
+def start_detached(
+    paths: NodePaths, argv: List[str], markers: List[bytes], start: Dict[str, Any]
 ) -> Dict[str, Any]:
     """Start the supervisor in a session of its own, and return its first answer.
 
@@ -251,7 +253,7 @@ def leave_behind(
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**original_environment(), **dict(stamp.split(b"=", 1) for stamp in marks)},
+            env={**original_environment(), **dict(entry.split(b"=", 1) for entry in markers)},
             start_new_session=True,
             pass_fds=(writer,),
         )
@@ -263,35 +265,36 @@ def leave_behind(
         os.close(writer)
         os.close(log)
     try:
-        hand_over(process, told)
-        said = first_line(reader)
+        send_job(process, start)
+        reply = first_line(reader)
     finally:
         os.close(reader)
-    if not said:
-        end_group(process.pid)  # it may be slow only: it must not come up after all
-        last = last_lines(paths.launcher_log)
+    if not reply:
+        kill_group(process.pid)  # it may be slow only: it must not come up after all
+        text = read_end(paths.launcher_log, 16384).decode("utf-8", "backslashreplace")
+        last = text.splitlines()[-LAST_LINES:]
         message = "\n".join(["the supervisor ended before it was up", *last])
         raise OperationError("died", message, output=last)
-    answer: Dict[str, Any] = json.loads(said)
+    answer: Dict[str, Any] = json.loads(reply)
     if "error" in answer:
-        raise refused(answer.pop("error"))
+        raise error_from(answer.pop("error"))
     return answer
 
 
-def hand_over(process: "subprocess.Popen[bytes]", told: Dict[str, Any]) -> None:
+def send_job(process: "subprocess.Popen[bytes]", start: Dict[str, Any]) -> None:
     """Write the job to a process's stdin; one that died or hangs does not get it."""
     assert process.stdin is not None
-    descriptor, data = process.stdin.fileno(), json.dumps(told).encode()
+    descriptor, data = process.stdin.fileno(), json.dumps(start).encode()
     os.set_blocking(descriptor, False)
     try:
-        while data and select.select([], [descriptor], [], UP_SECONDS)[1]:
+        while data and select.select([], [descriptor], [], START_SECONDS)[1]:
             data = data[os.write(descriptor, data) :]
     except BrokenPipeError:
         pass
     process.stdin.close()
 
 
-def end_group(leader: int) -> None:
+def kill_group(leader: int) -> None:
     """Kill a process and what it started, as far as any of it is there."""
     try:
         os.killpg(leader, signal.SIGKILL)
@@ -303,15 +306,9 @@ def first_line(reader: int) -> bytes:
     """Read up to a newline; what came before, where the other side ends or is too slow."""
     line = b""
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([reader], [], [], UP_SECONDS)
+        ready, _, _ = select.select([reader], [], [], START_SECONDS)
         part = os.read(reader, 65536) if ready else b""
         if not part:
             return b""
         line += part
     return line
-
-
-def last_lines(path: str) -> List[str]:
-    """Return the end of a log."""
-    with open(path, "rb") as file:
-        return file.read()[-16384:].decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]

@@ -6,7 +6,7 @@ import os
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.run.last_line import last_line
-from clusterctl.node.run.own_agent import to_runs_own
+from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.read_files import boot_id, read_json, uptime
 from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
 from clusterctl.wire import Message
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
     from clusterctl.node.run.processes import ProcessKey
 
-END = ("state", "reason", "exit_code", "by", "time", "over")
+END_FIELDS = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
 
 
 def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Answer with this node's part of a run: `cluster`, `run`, `node` and perhaps `state`."""
     del body
-    paths = find(args)
-    to_runs_own("status", args, channel, paths)
-    return Message({"node": {**node_run(paths), "last": last_line(paths)}})
+    paths = find_run(args)
+    hand_over("status", args, channel, paths)
+    return Message({"node": {**node_status(paths), "last": last_line(paths)}})
 
 
-def runs_here(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Answer with the parts of all runs of a cluster that are kept here: `cluster`, `node`."""
     del body, channel
     root = args.get("state") or default_state_folder()
@@ -40,10 +40,10 @@ def runs_here(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
         for p in run_folders(root, args["cluster"])
         if wanted in (None, os.path.basename(p.folder))
     ]
-    return Message({"runs": [node_run(paths) for paths in found if read_json(paths.job)]})
+    return Message({"runs": [node_status(paths) for paths in found if read_json(paths.job)]})
 
 
-def find(args: Dict[str, Any]) -> NodePaths:
+def find_run(args: Dict[str, Any]) -> NodePaths:
     """Return the folder of a run's part on this node.
 
     Raises:
@@ -57,7 +57,7 @@ def find(args: Dict[str, Any]) -> NodePaths:
     return paths
 
 
-def node_run(paths: NodePaths) -> Dict[str, Any]:
+def node_status(paths: NodePaths) -> Dict[str, Any]:
     """Return what is known of a part of a run: its supervisor's word, else the files'."""
     # The end is read first: a supervisor that has left since would otherwise seem to be lost.
     end = read_json(paths.end)
@@ -98,7 +98,7 @@ def node_run(paths: NodePaths) -> Dict[str, Any]:
             "beat_age_s": 0.0 if live else beat_age(paths),
             "rebooted": bool(saved) and saved.get("boot_id") != boot_id(),
         },
-        "end": {name: shown.get(name) for name in END} if shown else None,
+        "end": {name: shown.get(name) for name in END_FIELDS} if shown else None,
         "began": account.get("began"),
     }
 
@@ -110,7 +110,7 @@ def is_alive(saved: Dict[str, Any]) -> bool:
     """
     if not saved or saved.get("boot_id") != boot_id():
         return False
-    return any(map(is_there, keepers(saved)))
+    return any(map(is_there, supervisor_keys(saved)))
 
 
 def is_there(mark: ProcessKey) -> bool:
@@ -120,7 +120,7 @@ def is_there(mark: ProcessKey) -> bool:
     return alive(mark)
 
 
-def keepers(saved: Dict[str, Any]) -> List[ProcessKey]:
+def supervisor_keys(saved: Dict[str, Any]) -> List[ProcessKey]:
     """Return the supervisor of that account and its guard."""
     guard = saved.get("guard") or (saved["pid"], saved["start"])
     return [(saved["pid"], saved["start"]), (guard[0], guard[1])]
@@ -146,10 +146,10 @@ def beat_age(paths: NodePaths) -> Optional[float]:
 
 def recorded(paths: NodePaths) -> List[ProcessKey]:
     """Return the processes that the supervisor recorded as the run's; none of an earlier boot."""
-    return Recorded(paths).read()
+    return RecordedProcesses(paths).read()
 
 
-class Recorded:
+class RecordedProcesses:
     """The processes that the supervisor recorded as the run's, reread only after a change.
 
     After a reboot the same pids and start times are other processes: none is returned then.

@@ -10,7 +10,7 @@ from typing import Any, Dict
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.run import foreign_gpu_use, processes, release_check
 from clusterctl.node.run.node_run import NodeRun
-from clusterctl.node.run.own_agent import to_runs_own
+from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.processes import Process
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import Message
@@ -38,35 +38,37 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         took GPU memory during the run and bear no mark of it.
     """
     del body
-    if never_began(args) or (args.get("bars") and is_barred(args)):
+    if was_forbidden(args) or (args.get("bars") and forbid_start(args)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
     if args.get("planned") and not NodeRun.find(args).holds_lock():
-        take_place(args)
+        create_placeholder(args)
     part = NodeRun.find(args)
-    to_runs_own("stop", args, channel, part.paths)
-    say(channel, {"stage": "asking"})
+    hand_over("stop", args, channel, part.paths)
+    report_stage(channel, {"stage": "asking"})
     if part.request_stop(args):
         part.wait(time.monotonic() + float(args.get("grace", 0)) + VERIFY_SECONDS)
     there = part.find_all()
-    say(channel, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"})
+    report_stage(
+        channel, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"}
+    )
     living = part.kill()
     unkillable = {process.pid for process in living}
-    left = [why_left(process) for process in living]
+    left = [describe_survivor(process) for process in living]
     planned: Dict[str, Any] = args.get("planned") or {}
     # Which processes had a GPU only the folder knows.
     used = part.job or (planned if planned.get("device") == "cpu" else {})
-    memory = release_check.memory(used, {pid for pid, _ in part.recorded.read()})
+    memory = release_check.check_gpu_memory(used, {pid for pid, _ in part.recorded.read()})
     holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
-    others = foreign_gpu_use.during(part.paths, holders)
-    port_free, port_holder = release_check.port(part.job or planned)
+    others = foreign_gpu_use.foreign_holders(part.paths, holders)
+    port_free, port_holder = release_check.check_port(part.job or planned)
     if not left:
-        part.close_the_books(str(args.get("reason") or "stopped"))
-    left += memory.ghosts
+        part.write_missing_end(str(args.get("reason") or "stopped"))
+    left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
     return Message({"gone": not left, "left": left, "strangers": others, **proven})
 
 
-def take_place(args: Dict[str, Any]) -> None:
+def create_placeholder(args: Dict[str, Any]) -> None:
     """Make the folder of a part that has none, so that a start that still hangs cannot.
 
     It has no `never_started` in it: the part may have been here, and its folder deleted.
@@ -75,7 +77,7 @@ def take_place(args: Dict[str, Any]) -> None:
         NodePaths.of(args).create()
 
 
-def is_barred(args: Dict[str, Any]) -> bool:
+def forbid_start(args: Dict[str, Any]) -> bool:
     """Take the folder's place, so that a start under way cannot; False: the part has begun."""
     paths = NodePaths.of(args)
     try:
@@ -88,13 +90,13 @@ def is_barred(args: Dict[str, Any]) -> bool:
     return True
 
 
-def never_began(args: Dict[str, Any]) -> bool:
+def was_forbidden(args: Dict[str, Any]) -> bool:
     """Tell whether an earlier stop kept this part from beginning: there is nothing to prove."""
     paths = NodePaths.of(args)
     return not paths.ownership_problem() and os.path.exists(paths.never_started)
 
 
-def say(channel: CallChannel, head: Dict[str, Any]) -> None:
+def report_stage(channel: CallChannel, head: Dict[str, Any]) -> None:
     """Say how far it is; a stop is completed whether or not anyone listens."""
     try:
         channel.send(Message(head))
@@ -102,7 +104,7 @@ def say(channel: CallChannel, head: Dict[str, Any]) -> None:
         return
 
 
-def why_left(process: Process) -> Dict[str, Any]:
+def describe_survivor(process: Process) -> Dict[str, Any]:
     """Say of a process that could not be ended which it is, and why."""
     why = "stuck in the kernel (state D)" if process.uninterruptible else ""
     why = why or processes.send(process.key, 0) or "it was started again and again"

@@ -62,12 +62,12 @@ def _unlink(path: str) -> None:
         os.unlink(path)
 
 
-def remove_left_by(paths: NodePaths) -> None:
+def remove_stop_file_of(paths: NodePaths) -> None:
     """Remove the file that a dead supervisor made and could not remove."""
     remove(str((read_json(paths.supervisor) or {}).get("stop_file", "")))
 
 
-def remove_leftovers(job: NodeJob) -> None:
+def remove_stale(job: NodeJob) -> None:
     """Remove what earlier runs' dead supervisors left: it would stop this run at its first step."""
     if not job["stop"].get("file"):
         return
@@ -75,4 +75,4 @@ def remove_leftovers(job: NodeJob) -> None:
         if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor) or {}):
             continue  # another run may live beside this one
         if read_json(paths.job):
-            remove_left_by(paths)
+            remove_stop_file_of(paths)

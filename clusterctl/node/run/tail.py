@@ -6,10 +6,10 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.run.own_agent import to_runs_own
+from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
-from clusterctl.node.run.status import find, is_alive, node_run
+from clusterctl.node.run.status import find_run, is_alive, node_status
 from clusterctl.wire import Message, from_json
 
 TYPE_CHECKING = False
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     """When the bytes of a log from one offset to another had been written."""
 
 CHUNK = 256 * 1024
-LEAST = 64 * 1024
+MIN_BYTES = 64 * 1024
 """Bytes at the end of a log that are sent at least."""
 POLL_SECONDS = 0.03
-MOST_OPEN = 100
+MAX_OPEN = 100
 """Files that are kept open; opening one again for every piece of it takes longer than reading."""
-AHEAD = 16 * 1024 * 1024
+READ_AHEAD = 16 * 1024 * 1024
 """Bytes of all logs that are read ahead of the pieces that history is sent in."""
-MOST_PACKED = 1000
+MAX_PACKED = 1000
 """Pieces in one message."""
-MOST_PIECES = 20000
+MAX_PIECES = 20000
 """Pieces that the history is cut into, for its order in time; more would cost too much."""
 
 
@@ -49,22 +49,22 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             `{"pieces": [[file, rank, offset, next, time, dropped], …]}` and their bytes.
     """
     del body
-    paths = find(args)
-    to_runs_own("tail", args, channel, paths)
+    paths = find_run(args)
+    hand_over("tail", args, channel, paths)
     reader = LogTail(paths, channel, dict(args.get("from", {})), args.get("files"))
     reader.resolve_offsets(int(args.get("lines") or 0))
     channel.send(Message({"here": True}))  # a run may have nothing to say for hours
-    reader.events()
+    reader.send_events()
     if args.get("by_file"):
-        reader.news()
+        reader.send_new()
     else:
-        reader.history(packed=bool(args.get("packed")))
+        reader.send_history(packed=bool(args.get("packed")))
     while args.get("follow") and not channel.disconnected:
         over = is_over(paths)  # before the last look: what is written until then is sent
-        if not reader.news() and over:
+        if not reader.send_new() and over:
             break
         time.sleep(POLL_SECONDS)
-    return Message({"node": node_run(paths)})
+    return Message({"node": node_status(paths)})
 
 
 def is_over(paths: NodePaths) -> bool:
@@ -84,7 +84,7 @@ class LogTail:
         offsets: Dict[str, int],
         only: Optional[List[str]],
     ) -> None:
-        self.paths, self.link, self.offsets, self.only = paths, channel, offsets, only
+        self.paths, self.channel, self.offsets, self.only = paths, channel, offsets, only
         self._open: Dict[str, int] = {}
         """Descriptors of logs and of their marks: neither is ever replaced by another file."""
         self._skipped: Dict[str, int] = {}
@@ -105,7 +105,7 @@ class LogTail:
     def resolve_offsets(self, lines: int = 0) -> None:
         """Count negative offsets back from the logs' ends; other logs begin `lines` lines before.
 
-        They begin `LEAST` bytes before if that is more: the controller folds and filters lines.
+        They begin `MIN_BYTES` bytes before if that is more: the controller folds and filters lines.
         """
         for log in self.logs() if lines else ():
             if log not in self.offsets:
@@ -114,7 +114,7 @@ class LogTail:
             if offset < 0:
                 self.offsets[log] = max(0, self._size(log) + offset)
 
-    def events(self) -> bool:
+    def send_events(self) -> bool:
         """Send the events that are new and whole; tell whether there were any."""
         any_new = False
         start = self.offsets.get(EVENTS, 0)
@@ -126,7 +126,7 @@ class LogTail:
             try:
                 event = from_json(line.strip())
                 head = {"event": event, "file": EVENTS, "offset": start, "next": end}
-                self.link.send(Message(head))
+                self.channel.send(Message(head))
             except ValueError:
                 pass  # cut by a full disk
             start = end
@@ -134,19 +134,19 @@ class LogTail:
         self.offsets[EVENTS] = start
         return any_new
 
-    def history(self, *, packed: bool = False) -> None:
+    def send_history(self, *, packed: bool = False) -> None:
         """Send what is there, in the order in which it was written as far as that is known."""
         pieces = sorted(self._pieces(), key=lambda piece: piece[0])
-        self._ahead = min(CHUNK, AHEAD // max(1, len({log for _, log, _, _ in pieces})))
+        self._ahead = min(CHUNK, READ_AHEAD // max(1, len({log for _, log, _, _ in pieces})))
         self._pack = [] if packed else None
         for written, log, start, end in pieces:
             self._send(log, start, end, written)
         self._send_pack()
         self._pack, self._ahead, self._ahead_of = None, 0, {}
 
-    def news(self) -> bool:
+    def send_new(self) -> bool:
         """Send what has come since; tell whether anything had."""
-        found = self.events()
+        found = self.send_events()
         for log in self.logs():
             size = self._size(log)
             start = self.offsets.get(log, 0)
@@ -161,7 +161,7 @@ class LogTail:
             size, start = self._size(log), self.offsets.get(log, 0)
             known = [entry for entry in self._times(log) if start < entry[1] <= size]
             latest = 0.0
-            for written, end in known[:: 1 + len(known) * len(logs) // MOST_PIECES]:
+            for written, end in known[:: 1 + len(known) * len(logs) // MAX_PIECES]:
                 # Never back in time within a log: clocks are set, and a file's own is coarser.
                 latest = max(latest, written)
                 yield latest, log, start, end
@@ -178,7 +178,7 @@ class LogTail:
             after = start + len(data)
             begin = self._skip(log, start, end, floor) if floor > start else start
             if begin < after:
-                self._say(log, begin, written, data[begin - start :] if begin > start else data)
+                self._emit(log, begin, written, data[begin - start :] if begin > start else data)
             start = max(begin, after)
         self.offsets[log] = start
 
@@ -193,24 +193,24 @@ class LogTail:
                 self._ahead_of[log] = begin, data, floor
         return data[start - begin : start - begin + count], floor
 
-    def _say(self, log: str, begin: int, written: float, data: bytes) -> None:
+    def _emit(self, log: str, begin: int, written: float, data: bytes) -> None:
         """Send a log's bytes, or keep them to be sent with others."""
         rank, after, written = rank_of(log), begin + len(data), round(written, 3)
         dropped = self._skipped.pop(log, 0)
         if self._pack is None:
             head = {"data": log, "rank": rank, "offset": begin, "next": after, "time": written}
-            self.link.send(Message({**head, "dropped": dropped} if dropped else head, data))
+            self.channel.send(Message({**head, "dropped": dropped} if dropped else head, data))
             return
         self._pack.append(([log, rank, begin, after, written, dropped], data))
         self._packed += len(data)
-        if self._packed >= CHUNK or len(self._pack) == MOST_PACKED:
+        if self._packed >= CHUNK or len(self._pack) == MAX_PACKED:
             self._send_pack()
 
     def _send_pack(self) -> None:
         if self._pack:
             heads, bodies = zip(*self._pack)
             self._pack, self._packed = [], 0
-            self.link.send(Message({"pieces": list(heads)}, b"".join(bodies)))
+            self.channel.send(Message({"pieces": list(heads)}, b"".join(bodies)))
 
     def _skip(self, log: str, start: int, end: int, floor: int) -> int:
         """Return where the first byte from here on is that was not dropped to make room."""
@@ -230,10 +230,10 @@ class LogTail:
         """Return an offset within the line before the last `lines` lines, or before that."""
         size, floor = self._size(log), self._dropped(log)
         offset = size
-        while offset > floor and (lines >= 0 or size - offset < LEAST):
+        while offset > floor and (lines >= 0 or size - offset < MIN_BYTES):
             # `lines + 1` line ends: the last line has one too, and the first may be cut.
-            offset = max(0, offset - LEAST)
-            lines -= self._pread(log, offset, min(LEAST, size - offset)).count(b"\n")
+            offset = max(0, offset - MIN_BYTES)
+            lines -= self._pread(log, offset, min(MIN_BYTES, size - offset)).count(b"\n")
         return offset
 
     def _read(self, name: str, offset: int) -> bytes:
@@ -249,7 +249,7 @@ class LogTail:
         """Return at most so many bytes of a log or its mark; none where it cannot be read."""
         try:
             if name not in self._open:
-                if len(self._open) >= MOST_OPEN:
+                if len(self._open) >= MAX_OPEN:
                     self.close()
                 self._open[name] = os.open(os.path.join(self.paths.folder, name), os.O_RDONLY)
             return os.pread(self._open[name], count, offset)

@@ -27,11 +27,11 @@ class ChildWatcher:
         self._polled: Dict[int, ProcessKey] = {}
         reactor.on_signal(signal.SIGCHLD, self.reap)
 
-    def of_child(self, pid: int, callback: Callable[[Status], None]) -> None:
+    def watch_child(self, pid: int, callback: Callable[[Status], None]) -> None:
         """Call back when our own child has ended; the status is certain."""
         self._callbacks[pid] = callback
 
-    def of_other(self, mark: ProcessKey, callback: Callable[[Status], None]) -> None:
+    def watch_other(self, mark: ProcessKey, callback: Callable[[Status], None]) -> None:
         """Call back when somebody else's child has ended; the status is known if we are quick."""
         pid = mark[0]
         self._callbacks[pid] = callback

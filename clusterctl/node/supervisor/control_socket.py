@@ -35,9 +35,9 @@ class ControlSocket:
             for own in run_lock.sockets(name):
                 self._hold(own)
             if run_lock.resources_of(name):
-                self._hold_a_place(run_lock.machine_of(name))
+                self._hold_slot(run_lock.machine_of(name))
         except OSError:
-            self._let_go()
+            self.release()
             raise
 
     def _hold(self, name: str) -> None:
@@ -47,7 +47,7 @@ class ControlSocket:
         own.listen(128)
         own.setblocking(False)
 
-    def _hold_a_place(self, machine: str) -> None:
+    def _hold_slot(self, machine: str) -> None:
         for place in run_lock.slots(machine):
             try:
                 return self._hold(place)
@@ -57,21 +57,22 @@ class ControlSocket:
                     raise
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
-    def _let_go(self) -> None:
+    def release(self) -> None:
+        """Close the sockets that are held."""
         for own in self._sockets:
             own.close()
 
     @classmethod
-    def take(cls, name: str) -> ControlSocket:
+    def acquire(cls, name: str) -> ControlSocket:
         """Take the lock, or name the run that excludes this one.
 
         Raises:
             OperationError: `busy`: a run has this machine, or GPUs of it; `holder` names it.
         """
         for _ in range(2):
-            door, others = None, run_lock.conflicting_sockets(name)
+            control_socket, others = None, run_lock.conflicting_sockets(name)
             try:
-                door = cls(name)
+                control_socket = cls(name)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
@@ -79,15 +80,15 @@ class ControlSocket:
                 others = [rival for rival in others if rival not in run_lock.sockets(name)]
             # After our own are held: of two that look at the same time each sees the other.
             holder = next(run_lock.holders(others), None)
-            if holder is None and door is not None:
-                return door
-            if door is not None:
-                door._let_go()
+            if holder is None and control_socket is not None:
+                return control_socket
+            if control_socket is not None:
+                control_socket.release()
             if holder is not None:
                 raise run_lock.in_use_error(holder)
         raise run_lock.in_use_error({})
 
-    def answer(
+    def serve(
         self,
         reactor: EventLoop,
         who: Dict[str, Any],

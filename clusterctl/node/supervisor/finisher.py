@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Shutdown, nobody_to_ask
+from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Shutdown, without_request
 from clusterctl.node.supervisor.supervisor import HEARTBEAT_SECONDS, Supervisor
 
 
@@ -19,11 +19,11 @@ class Finisher(Supervisor):
             reason: how it died.
             died: when.
         """
-        self._ranks.ordered = True
+        self._ranks.stopping = True
         self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
         self._began = saved.get("began", self._began)
         self._stop_file = saved.get("stop_file", "")
-        self._ranks.take_over(saved.get("ranks", ()))
+        self._ranks.restore(saved.get("ranks", ()))
         self.reactor.call_every(HEARTBEAT_SECONDS, self._heartbeat)
         end, node = saved.get("end"), self._job["node"]
         if end is None:
@@ -35,8 +35,8 @@ class Finisher(Supervisor):
                 cause = {**self._job["stop"], **cause}
             self._peers.send_ending(Cause.read(cause)._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
-        phases = nobody_to_ask(FAILURE_GRACE)
-        self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)
+        phases = without_request(FAILURE_GRACE)
+        self._ending = Shutdown(self.reactor, self._left, phases, self._all_exited)
 
     def _others_know(self, *, late: bool) -> bool:
         # Those that had ended before do not come again, and nobody knows which these are.

@@ -32,7 +32,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def main(folder: str, unit: str, descriptor: str) -> int:
     """Start the supervisor and guard it; returns when this node's part of the run is over."""
-    told = json.loads(sys.stdin.buffer.read())
+    start = json.loads(sys.stdin.buffer.read())
     paths, answer = NodePaths(folder), int(descriptor)
     os.set_inheritable(answer, False)
     leave_session(paths)
@@ -43,34 +43,34 @@ def main(folder: str, unit: str, descriptor: str) -> int:
         from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
 
         os.close(reader)
-        return supervise(paths, {**told, "unit": unit, "guard": guard}, answer, writer)
+        return supervise(paths, {**start, "unit": unit, "guard": guard}, answer, writer)
     os.close(answer)
     os.close(writer)
     code, known = wait_for(supervisor, reader)
     if code == 0:
         os._exit(0)  # at once: `stop` waits for the last process of the run
-    end_all_below()
+    kill_descendants()
     if not known:
         return code  # it never came up, and its caller knows
     from clusterctl.node.supervisor.main import finish  # noqa: PLC0415
 
-    return finish(paths, {**told, "unit": unit, "guard": guard}, known)
+    return finish(paths, {**start, "unit": unit, "guard": guard}, known)
 
 
 def leave_session(paths: NodePaths) -> None:
     """Keep nothing of the session that started us, and adopt what the supervisor leaves."""
-    from clusterctl.node.supervisor.rank import take_log  # noqa: PLC0415
+    from clusterctl.node.supervisor.rank import redirect_output  # noqa: PLC0415
 
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    take_log(paths.launcher_log)
+    redirect_output(paths.launcher_log)
     os.chdir("/")
-    keep_from_cleaners(paths.folder)
+    lock_against_cleaners(paths.folder)
     processes.become_subreaper()
 
 
-def keep_from_cleaners(folder: str) -> None:
+def lock_against_cleaners(folder: str) -> None:
     """Lock the folder: systemd-tmpfiles, which removes what is a month old, leaves it then."""
     import fcntl  # noqa: PLC0415
 
@@ -95,8 +95,8 @@ def wait_for(supervisor: int, reader: int) -> Tuple[int, Dict[str, Any]]:
     for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)  # the run is ending; and the pid may be used again
     known: Dict[str, Any] = {}
-    with open(reader, "rb") as told:
-        for line in told:
+    with open(reader, "rb") as start:
+        for line in start:
             known.update(json.loads(line))
     if known:
         known = {"reason": how_it_died(status), "time": time.time(), **known}
@@ -110,14 +110,13 @@ def how_it_died(status: int) -> str:
     return "the supervisor ended with exit code %d" % os.WEXITSTATUS(status)
 
 
-def end_all_below() -> None:
+def kill_descendants() -> None:
     """KILL everything that descends from this process until nothing is left, for a second."""
     until = time.monotonic() + KILL_SECONDS
     while True:
         left = processes.living_descendants()
         if not left or time.monotonic() > until:
             return
-        for process in left:
-            processes.send(process.key, signal.SIGKILL)
+        processes.send_all(left, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
         processes.reap_all()

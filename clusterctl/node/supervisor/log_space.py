@@ -11,14 +11,15 @@ import ctypes
 import os
 from typing import Dict, NamedTuple
 
+from clusterctl.node.file_io import overwrite_start
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import dropped_of
 
 LOG_LIMIT = 16 << 30
 """Bytes on the disk that one log may have, however much room there is."""
-LOW, SHORT = 1 << 30, 256 << 20
+LOW_WATER, CRITICAL = 1 << 30, 256 << 20
 """Free bytes: below the first an event warns, below the second the oldest bytes are dropped."""
-KEPT = 16 << 20
+MIN_KEPT = 16 << 20
 """The newest bytes of each log, which are never dropped."""
 
 _BLOCK = 4096
@@ -44,7 +45,9 @@ class Disk(NamedTuple):
         seen = os.statvfs(folder)
         total = seen.f_blocks * seen.f_frsize
         free = seen.f_bavail * seen.f_frsize
-        return cls(free, min(LOW, total // 8), min(SHORT, total // 16), min(KEPT, total // 64))
+        return cls(
+            free, min(LOW_WATER, total // 8), min(CRITICAL, total // 16), min(MIN_KEPT, total // 64)
+        )
 
 
 class LogSpace:
@@ -56,7 +59,7 @@ class LogSpace:
         self._dropped: Dict[str, int] = {}
         self._warned = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Warn when room is low, and drop what has to be dropped."""
         try:
             logs: Dict[str, int] = {}
@@ -85,12 +88,15 @@ class LogSpace:
     def _allocated(self, log: str) -> int:
         if log not in self._dropped:
             # Now, as on a full disk there is no room for a new file.
-            _write_mark(os.path.join(self._folder, dropped_of(log)), 0)
-            self._dropped[log] = 0
+            self._write_mark(log, 0)
         try:
             return os.stat(os.path.join(self._folder, log)).st_blocks * 512
         except FileNotFoundError:
             return 0
+
+    def _write_mark(self, log: str, until: int) -> None:
+        overwrite_start(os.path.join(self._folder, dropped_of(log)), b"%020d\n" % until)
+        self._dropped[log] = until
 
     def _drop(self, log: str, keep: int, why: str) -> None:
         path = os.path.join(self._folder, log)
@@ -99,14 +105,13 @@ class LogSpace:
         if until - before < max(_BLOCK, keep // 4):  # else every look would drop a little
             return
         # The mark comes first: a reader must not take the hole's zeros for the rank's words.
-        _write_mark(os.path.join(self._folder, dropped_of(log)), until)
-        self._dropped[log] = until
+        self._write_mark(log, until)
         message = "dropped the oldest %d bytes of %s: %s" % (until - before, log, why)
-        message += punch(path, until)
+        message += punch_hole(path, until)
         self._record.event("log-dropped", message=message, file=log, until=until)
 
 
-def punch(path: str, until: int) -> str:
+def punch_hole(path: str, until: int) -> str:
     """Give a file's room back from its beginning; return why not, empty for done."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(path, os.O_WRONLY)
@@ -117,11 +122,3 @@ def punch(path: str, until: int) -> str:
     finally:
         os.close(descriptor)
     return " (its room could not be given back: %s)" % os.strerror(ctypes.get_errno())
-
-
-def _write_mark(path: str, until: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        os.pwrite(descriptor, b"%020d\n" % until, 0)
-    finally:
-        os.close(descriptor)

@@ -42,12 +42,12 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
     processes.become_subreaper()
     raise_soft_limits()
     try:
-        supervisor = begin(paths, start)
+        supervisor = start_supervisor(paths, start)
     except OperationError as error:
-        say(answer, error.head())
+        report(answer, error.head())
         return 1
-    tell(guard, {"link_port": supervisor.link_port})
-    up = say(answer, {"event": "up", "pid": os.getpid(), "link_port": supervisor.link_port})
+    write_line(guard, {"link_port": supervisor.link_port})
+    up = report(answer, {"event": "up", "pid": os.getpid(), "link_port": supervisor.link_port})
     os.close(answer)
     if not up:
         supervisor.stop({"reason": "the process that started it did not wait for it", "grace": 0})
@@ -55,7 +55,7 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
         supervisor.run()
     except Exception as error:  # noqa: BLE001  (whatever it is, nothing may be left running)
         traceback.print_exc()
-        tell(guard, {"reason": "the supervisor failed: %r (see launcher.log)" % error})
+        write_line(guard, {"reason": "the supervisor failed: %r (see launcher.log)" % error})
         return 1
     return 0
 
@@ -74,9 +74,9 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         job["link"] = {**job["link"], "port": known["link_port"]}
     record = RunFiles(paths)
     try:
-        door: Optional[ControlSocket] = ControlSocket.take(job["lock"])
+        control_socket: Optional[ControlSocket] = ControlSocket.acquire(job["lock"])
     except (OperationError, OSError):
-        door = None  # another run has begun here; this one only has its end to report
+        control_socket = None  # another run has begun here; this one only has its end to report
     spawner = Spawner(paths, job, {})
     try:
         supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
@@ -84,8 +84,8 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         # Another took the port: the other nodes learn the end from the silence.
         alone: NodeJob = {**job, "nnodes": 1}
         supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
-    if door is not None:
-        answer_at(door, job, supervisor)
+    if control_socket is not None:
+        serve_requests(control_socket, job, supervisor)
     supervisor.finish(read_json(paths.supervisor) or {}, known["reason"], known["time"])
     supervisor.run()
     return 0
@@ -97,7 +97,7 @@ def own_job(start: Dict[str, Any]) -> NodeJob:
     return {**job, "cgroup": own_scope(start["unit"])}
 
 
-def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
+def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     """Take the lock and start the job.
 
     Raises:
@@ -106,8 +106,8 @@ def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     job = own_job(start)
     record = RunFiles(paths)
     try:
-        door = ControlSocket.take(job["lock"])
-        record.reserve()
+        control_socket = ControlSocket.acquire(job["lock"])
+        record.reserve_space()
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
@@ -119,28 +119,28 @@ def begin(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
         where = "%s:%d" % (job["link"]["address"], job["link"]["port"])
         message = "the supervisors' link cannot listen on %s: %s" % (where, error.strerror)
         raise OperationError("link", message) from error
-    answer_at(door, job, supervisor)
+    serve_requests(control_socket, job, supervisor)
     try:
         supervisor.start()
     except OSError as error:
         raise OperationError("exec", "cannot start a process: %s" % error.strerror) from error
-    record.account(supervisor.account())
+    record.write_snapshot(supervisor.snapshot())
     return supervisor
 
 
-def answer_at(door: ControlSocket, job: NodeJob, supervisor: Supervisor) -> None:
+def serve_requests(control_socket: ControlSocket, job: NodeJob, supervisor: Supervisor) -> None:
     """Answer at the lock from now on."""
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
     user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
-    about = {"about": about_run(job), "holds": resources_of(job["lock"])}
-    door.answer(supervisor.reactor, {**who, **user, **about}, supervisor.asked)
+    about = {"about": describe_run(job), "holds": resources_of(job["lock"])}
+    control_socket.serve(supervisor.reactor, {**who, **user, **about}, supervisor.handle_request)
 
 
 COMMAND_SHOWN = 60
 """Characters of a command that others are shown."""
 
 
-def about_run(job: NodeJob) -> str:
+def describe_run(job: NodeJob) -> str:
     """Return a run's name, command and origin, for whoever finds the machine busy."""
     argv = [str(word) for word in job["argv"]]
     if len(argv) > 1 and os.path.basename(argv[0]).startswith("python"):
@@ -153,16 +153,16 @@ def about_run(job: NodeJob) -> str:
     return "%s(%s)%s" % (name, command, controller)
 
 
-def say(descriptor: int, head: Dict[str, Any]) -> bool:
+def report(descriptor: int, head: Dict[str, Any]) -> bool:
     """Give the one answer to the process that started us; False: it does not wait for it."""
     try:
-        tell(descriptor, head)
+        write_line(descriptor, head)
     except OSError:
         return False
     return True
 
 
-def tell(descriptor: int, head: Dict[str, Any]) -> None:
+def write_line(descriptor: int, head: Dict[str, Any]) -> None:
     """Write one line of JSON.
 
     Raises:

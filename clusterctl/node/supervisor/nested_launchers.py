@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List
 
-from clusterctl.node.run.processes import Process, ProcessKey
+from clusterctl.node.run.processes import Process, ProcessKey, read_proc
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor.launcher_names import split_launcher
 
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.node.run.node_job import NodeJob
 
-LOOKS = 3
+SCANS = 3
 """In how many scans a process is looked at: a shell may become a launcher by exec."""
 
 BESIDE = ("mpirun", "srun")
@@ -33,7 +33,7 @@ class NestedLaunchers:
         """There is nothing to look for: a launcher may well be started once a node."""
         self._looks: Dict[ProcessKey, int] = {}
 
-    def look(self, living: List[Process], ranks: List[Dict[str, Any]]) -> None:
+    def check(self, living: List[Process], ranks: List[Dict[str, Any]]) -> None:
         """Record an event if a new process is a launcher below a rank, or a rank itself.
 
         Args:
@@ -43,8 +43,8 @@ class NestedLaunchers:
         if self._over:
             return
         self._looks = {p.key: self._looks.get(p.key, 0) + 1 for p in living}
-        new = [p for p in living if self._looks[p.key] <= LOOKS and not p.uninterruptible]
-        names = {p.pid: name for p in new for name in [launcher_in(words_of(p.pid))] if name}
+        new = [p for p in living if self._looks[p.key] <= SCANS and not p.uninterruptible]
+        names = {p.pid: name for p in new for name in [launcher_of(p.pid)] if name}
         if not names:
             return
         parents = {process.pid: process.parent for process in living}
@@ -60,13 +60,9 @@ class NestedLaunchers:
                 return
 
 
-def words_of(pid: int) -> List[str]:
-    """Return a process's argument list; empty if it has exited."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return os.fsdecode(file.read(4096)).split("\0")
-    except OSError:
-        return []
+def launcher_of(pid: int) -> str:
+    """Return the name of the launcher that a process runs; empty: none."""
+    return launcher_in(os.fsdecode(read_proc(pid, "cmdline")[:4096]).split("\0"))
 
 
 def launcher_in(words: List[str]) -> str:

@@ -35,20 +35,20 @@ def main(lock_name: str, folder: str, log: str, workdir: str, program: str, *arg
     environment = original_environment()
     rank = environment.get(b"RANK", b"").decode()
     die_with_parent()
-    take_log(os.path.join(folder, log.replace("%s", rank)))
+    redirect_output(os.path.join(folder, log.replace("%s", rank)))
     if "%s" in log:
         problem = report(lock_name, environment)
         if problem:
-            complain("not started: " + problem)
+            print_error("not started: " + problem)
             return 128 + signal.SIGTERM
     restore_signals()
     argv = [os.fsencode(word) for word in (program, *args)]
     try:
         os.chdir(workdir)
     except OSError as error:
-        complain("cannot enter %s: %s" % (workdir, error.strerror))
+        print_error("cannot enter %s: %s" % (workdir, error.strerror))
         return CANNOT_RUN
-    return become(argv, environment)
+    return exec_program(argv, environment)
 
 
 def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
@@ -57,7 +57,7 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
     The supervisor answers once it watches this pid: from then on no end is missed. Without that
     answer a rank would run unwatched, so a supervisor too busy to give it is asked again.
     """
-    told = {
+    request = {
         "ask": "rank",
         "run": environment.get(b"CLUSTERCTL_RUN_ID", b"").decode(),
         "rank": int(environment.get(b"RANK", b"0")),
@@ -66,7 +66,7 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
     }
     until = time.monotonic() + REPORT_SECONDS
     while True:
-        answer = run_lock.query(lock_name, told)
+        answer = run_lock.query(lock_name, request)
         if answer is None or answer.get("ending"):
             return "the run is ending"
         if answer.get("watched"):
@@ -78,19 +78,19 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
         time.sleep(RETRY_SECONDS)
 
 
-def become(argv: List[bytes], environment: Dict[bytes, bytes]) -> int:
+def exec_program(argv: List[bytes], environment: Dict[bytes, bytes]) -> int:
     """Replace this process by the program, found as a shell would; returns when it cannot be."""
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     program = find_program(argv[0], path)
     if program is None:
         shown = os.fsdecode(argv[0]), os.fsdecode(path)
-        complain("command not found: %s (PATH is %s)" % shown)
+        print_error("command not found: %s (PATH is %s)" % shown)
         return NOT_FOUND
     try:
         os.execve(program, argv, environment)  # noqa: S606  (argv as data, without a shell)
     except OSError as error:
         shown = os.fsdecode(program), error.strerror or ""
-        complain("cannot run %s: %s" % shown)
+        print_error("cannot run %s: %s" % shown)
     return CANNOT_RUN
 
 
@@ -102,7 +102,7 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def take_log(path: str) -> None:
+def redirect_output(path: str) -> None:
     """Append stdout and stderr to a file: no reader can stall or kill a rank by its pipe."""
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(log, 1)
@@ -110,7 +110,7 @@ def take_log(path: str) -> None:
     os.close(log)
 
 
-def complain(words: str) -> None:
+def print_error(words: str) -> None:
     """Say on the rank's own stderr why it does not run."""
     os.write(2, ("clusterctl: %s\n" % words).encode("utf-8", "backslashreplace"))
 

@@ -47,11 +47,11 @@ class Rank:
         if status is not None:
             self.exit_code, self.signal = code_and_signal(status)
 
-    def account(self) -> Dict[str, Any]:
+    def snapshot(self) -> Dict[str, Any]:
         """Return it as the controller sees it."""
         return {name: value for name, value in vars(self).items() if name != "start"}
 
-    def words(self) -> str:
+    def describe_end(self) -> str:
         """Say how it ended."""
         if self.signal is not None:
             return "rank %d was killed by signal %d" % (self.rank, self.signal)

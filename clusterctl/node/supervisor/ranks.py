@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
+from clusterctl.node.file_io import read_end
 from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import ProcessKey, signal_number
@@ -16,7 +16,7 @@ from clusterctl.node.supervisor.oom_kills import oom_kills
 from clusterctl.node.supervisor.rank_state import Rank, failures_in
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
-from clusterctl.node.supervisor.stop_signals import ask_ranks
+from clusterctl.node.supervisor.stop_signals import signal_ranks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = (0.25, 5.0)
 """How often to look who has joined: at first, and after a while."""
-LEARN_SECONDS = 0.1
-LEARN_TRIES = 20
+EXIT_CODE_POLL = 0.1
+EXIT_CODE_TRIES = 20
 """How often to look for an end in the launcher's log: it takes a moment to notice it too."""
 LOG_TAIL = 65536
-REACTION = 1.0
+REACTION_SECONDS = 1.0
 """Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 
 
@@ -59,7 +59,7 @@ class Ranks:
         """
         self._reactor, self._job, self._spawner, self._record = reactor, job, spawner, record
         self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
-        self._deaths = ChildWatcher(reactor)
+        self._children = ChildWatcher(reactor)
         first = job["first_rank"]
         self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
         self._look_for_joined = JOIN_SECONDS[0]
@@ -69,7 +69,7 @@ class Ranks:
         """The launcher has reached the rendezvous; None where there is none."""
         self._unknown: Dict[int, bool] = {}
         """Ranks that ended we do not know how, and whether we had ordered it."""
-        self.ordered = False
+        self.stopping = False
         """We are ending them: no end says anything of the job any more."""
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class Ranks:
             pid = self._spawner.launcher()
             self._launcher = processes.key_of(pid)
             self.launcher_joined = False
-            self._deaths.of_child(pid, self._launcher_ended)
+            self._children.watch_child(pid, self._launcher_ended)
         else:
             for rank in self._ranks.values():
                 self._start_rank(rank)
@@ -93,13 +93,13 @@ class Ranks:
         """Every expected rank has been there."""
         return all(rank.state != "starting" for rank in self._ranks.values())
 
-    def accounts(self) -> List[Dict[str, Any]]:
+    def snapshots(self) -> List[Dict[str, Any]]:
         """Return the ranks as the controller sees them."""
-        return [self._ranks[number].account() for number in sorted(self._ranks)]
+        return [self._ranks[number].snapshot() for number in sorted(self._ranks)]
 
-    def words(self, number: int) -> str:
+    def describe_end(self, number: int) -> str:
         """Say how a rank ended."""
-        return self._ranks[number].words()
+        return self._ranks[number].describe_end()
 
     def ask(self, cause: Cause) -> bool:
         """Ask those that run to end by themselves; False: there is nobody to be asked.
@@ -109,7 +109,7 @@ class Ranks:
         """
         running = [rank.key for rank in self._ranks.values() if rank.running]
         if self._launcher is None or cause.by == "stop":
-            ask_ranks(self._reactor, running, cause.signal)
+            signal_ranks(self._reactor, running, cause.signal)
             return bool(running)
         if cause.by not in ("rank", "launcher"):
             if cause.signal is not None:
@@ -119,7 +119,7 @@ class Ranks:
 
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""
-        if self.ordered or request.get("run") != self._job["run"]:
+        if self.stopping or request.get("run") != self._job["run"]:
             return {"ending": True}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(number, Rank(number, local_rank))
@@ -128,17 +128,17 @@ class Ranks:
             return {"watched": True}  # it asks again: our first answer came too late for it
         rank.local_rank = local_rank
         if number in self._unknown:  # started again, before anyone told how the one before ended
-            self._judge(rank, ordered=self._unknown.pop(number))
+            self._handle_end(rank, ordered=self._unknown.pop(number))
         if self._job["launcher_argv"]:
-            self._deaths.of_other(mark, lambda status: self._rank_ended(rank, status))
+            self._children.watch_other(mark, lambda status: self._rank_ended(rank, status))
         rank.has_started(mark)
         self._record.event("rank-started", rank=number, pid=pid, restarts=request["restarts"])
         if self._job["launcher_argv"]:
             self._has_joined(rank)  # a launcher starts ranks after its rendezvous
-        self._record.processes([mark])
+        self._record.record_processes([mark])
         return {"watched": True}
 
-    def take_over(self, accounts: Iterable[Dict[str, Any]]) -> None:
+    def restore(self, accounts: Iterable[Dict[str, Any]]) -> None:
         """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
         for account in accounts:
             rank = Rank(account["rank"], account["local_rank"])
@@ -148,27 +148,27 @@ class Ranks:
                 rank.has_ended(None)
                 self._unknown[rank.rank] = True
 
-    def settle(self) -> None:
+    def resolve_exit_codes(self) -> None:
         """Account for every end: no process is left, so no news will come by itself."""
-        self._deaths.reap()
-        self._learn_codes(0)
+        self._children.reap()
+        self._read_exit_codes(0)
 
     def _start_rank(self, rank: Rank) -> None:
         pid = self._spawner.rank(rank.local_rank)
-        self._deaths.of_child(pid, lambda status: self._rank_ended(rank, status))
+        self._children.watch_child(pid, lambda status: self._rank_ended(rank, status))
 
     def _rank_ended(self, rank: Rank, status: Status) -> None:
         rank.has_ended(status)
-        ordered = self.ordered
+        ordered = self.stopping
         if rank.exit_code is None:
             self._unknown[rank.rank] = ordered
-            self._learn_codes(LEARN_TRIES)
+            self._read_exit_codes(EXIT_CODE_TRIES)
         else:
-            self._judge(rank, ordered=ordered)
+            self._handle_end(rank, ordered=ordered)
 
-    def _judge(self, rank: Rank, *, ordered: bool) -> None:
+    def _handle_end(self, rank: Rank, *, ordered: bool) -> None:
         """Act on an end whose code is known, or will never be."""
-        decided = self.ordered or self._job["launcher_decides"] or self._terminated_after(rank)
+        decided = self.stopping or self._job["launcher_decides"] or self._terminated_after(rank)
         if rank.exit_code and not decided:
             self._on_failure("rank", rank.exit_code, rank.signal, rank.rank)
         killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
@@ -182,7 +182,7 @@ class Ranks:
             signal=rank.signal,
             ordered=ordered,
         )
-        if not self.ordered and self._all_ended and not self._job["launcher_argv"]:
+        if not self.stopping and self._all_ended and not self._job["launcher_argv"]:
             self._on_success()
         self._on_end()
 
@@ -195,27 +195,28 @@ class Ranks:
     def _all_ended(self) -> bool:
         return all(rank.state == "ended" for rank in self._ranks.values())
 
-    def _learn_codes(self, tries: int) -> None:
+    def _read_exit_codes(self, tries: int) -> None:
         """Learn from the launcher's log the ends that it saw before us, as long as it may tell."""
-        failures = failures_in(_tail(self._record.paths.launcher_log))
+        log = read_end(self._record.paths.launcher_log, LOG_TAIL)
+        failures = failures_in(log.decode("utf-8", "replace"))
         last = not tries or self._launcher is None
         for rank in [self._ranks[number] for number in self._unknown]:
             if rank.exit_code is None:
                 rank.exit_code, rank.signal = failures.get(rank.pid or 0, (None, None))
             if last or rank.exit_code is not None:
-                self._judge(rank, ordered=self._unknown.pop(rank.rank))
+                self._handle_end(rank, ordered=self._unknown.pop(rank.rank))
         if self._unknown:
-            self._reactor.call_later(LEARN_SECONDS, lambda: self._learn_codes(tries - 1))
+            self._reactor.call_later(EXIT_CODE_POLL, lambda: self._read_exit_codes(tries - 1))
 
     def _launcher_ended(self, status: Status) -> None:
         code, number = code_and_signal(status or 0)
-        ordered = self.ordered
+        ordered = self.stopping
         self._launcher = None
         if code == 0:
             for rank in self._ranks.values():
                 rank.exit_code = rank.exit_code or 0
-        self._learn_codes(0)
-        if not self.ordered:
+        self._read_exit_codes(0)
+        if not self.stopping:
             self._blame(code, number)
         self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
         self._on_end()
@@ -238,16 +239,20 @@ class Ranks:
         if rank.signal != signal.SIGTERM or not self._job["launcher_argv"]:
             return False
         lost = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code is None]
-        return any(0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION for other in lost)
+        return any(
+            0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION_SECONDS for other in lost
+        )
 
-    def uninterruptible(self) -> str:
+    def rendezvous_problem(self) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""
         where = "%s:%d" % (self._job["master"]["address"], self._job["master"]["port"])
         if self._launcher is not None:
             waits = "waits at %s for another" if self.launcher_joined else "does not reach %s"
             return "" if self.all_started else "its launcher " + waits % where
         waiting = self._not_joined()
-        numbers = sorted(waiting[p].rank for p in rendezvous_sockets.trying(waiting, self._port))
+        numbers = sorted(
+            waiting[p].rank for p in rendezvous_sockets.connecting(waiting, self._port)
+        )
         return (
             "rank %s does not reach %s" % (", ".join(map(str, numbers)), where) if numbers else ""
         )
@@ -277,13 +282,3 @@ class Ranks:
     def _has_joined(self, rank: Rank) -> None:
         rank.joined = True
         self._record.event("rank-joined", rank=rank.rank)
-
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LOG_TAIL))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -5,26 +5,34 @@ from __future__ import annotations
 from typing import Dict, Iterable, Set
 
 from clusterctl.node.run import processes
-from clusterctl.node.tcp_sockets import ESTABLISHED, LISTEN, SYN_SENT, read_tcp, sockets_of
+from clusterctl.node.tcp_sockets import (
+    ESTABLISHED,
+    SYN_SENT,
+    TcpSocket,
+    listening,
+    read_tcp,
+    sockets_of,
+)
 
 
 def joined(pids: Iterable[int], port: int) -> Set[int]:
     """Return which of these ranks are connected to the master's port, or hold it."""
-    rows = read_tcp()
-    connected = {row[3] for row in rows if row[0] == ESTABLISHED and row[2] == port}
-    return _with_sockets(pids, connected | {r[3] for r in rows if r[0] == LISTEN and r[1] == port})
+    there = [each for each in read_tcp() if (each.state, each.remote_port) == (ESTABLISHED, port)]
+    return _with_sockets(pids, [*there, *listening(port)])
 
 
-def trying(pids: Iterable[int], port: int) -> Set[int]:
+def connecting(pids: Iterable[int], port: int) -> Set[int]:
     """Return which of these ranks are connecting to the master's port and get no answer."""
-    return _with_sockets(pids, {r[3] for r in read_tcp() if r[0] == SYN_SENT and r[2] == port})
+    waiting = [each for each in read_tcp() if (each.state, each.remote_port) == (SYN_SENT, port)]
+    return _with_sockets(pids, waiting)
 
 
-def _with_sockets(pids: Iterable[int], inodes: Set[str]) -> Set[int]:
+def _with_sockets(pids: Iterable[int], sockets: Iterable[TcpSocket]) -> Set[int]:
     """Return which of these hold one of the sockets.
 
     A rank is the process that we started and all below it: often a shell with Python under it.
     """
+    inodes = {each.inode for each in sockets}
     if not inodes:
         return set()
     try:

@@ -13,7 +13,7 @@ WAITING_POLL = 0.25
 KILLING_POLL = 0.05
 FAILURE_GRACE = 1.0
 """Seconds for the others once one has failed, if the job does not set them."""
-LINGER = 5.0
+LEFTOVER_GRACE = 5.0
 """Seconds for what a rank that ended well left behind (an upload, a logger), and again to KILL."""
 
 
@@ -66,10 +66,10 @@ class Phases(NamedTuple):
 
 def after_success(seconds: float) -> Phases:
     """Return the phases for what ranks that ended well left behind."""
-    return Phases(term=seconds, kill=seconds + LINGER)
+    return Phases(term=seconds, kill=seconds + LEFTOVER_GRACE)
 
 
-def nobody_to_ask(grace: float) -> Phases:
+def without_request(grace: float) -> Phases:
     """Return the phases if no rank is left to be asked."""
     return Phases(term=0.0, kill=grace)
 
@@ -88,22 +88,22 @@ class Shutdown:
         self._reactor, self._find, self._on_over = reactor, find, on_over
         now = time.monotonic()
         self._term, self._kill = now + phases.term, now + phases.kill
-        self._told = False
+        self._term_sent = False
         self._over = False
-        self._next = reactor.call_later(0, self._look)
+        self._next = reactor.call_later(0, self._check)
 
     def hasten(self, phases: Phases) -> None:
         """Take these phases where they are earlier."""
         now = time.monotonic()
         self._term = min(self._term, now + phases.term)
         self._kill = min(self._kill, now + phases.kill)
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See what is left, and do what is due, once whatever happens now has happened."""
-        self._look_in(0)
+        self._check_in(0)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._over:
             return
         now = time.monotonic()
@@ -112,7 +112,7 @@ class Shutdown:
         except OSError:
             if now > self._kill + KILL_TIMEOUT:
                 raise
-            self._look_in(KILLING_POLL)  # nobody can look now, so nothing is verified
+            self._check_in(KILLING_POLL)  # nobody can look now, so nothing is verified
             return
         if not left or now > self._kill + KILL_TIMEOUT:
             self._over = True
@@ -120,13 +120,13 @@ class Shutdown:
             return
         if now >= self._kill:
             send_all(left, signal.SIGKILL)
-        elif now >= self._term and not self._told:
-            self._told = True
+        elif now >= self._term and not self._term_sent:
+            self._term_sent = True
             send_all(left, signal.SIGTERM)
         due = self._kill if now >= self._term else self._term
         poll = KILLING_POLL if now >= self._kill else min(WAITING_POLL, max(0.0, due - now))
-        self._look_in(poll)
+        self._check_in(poll)
 
-    def _look_in(self, seconds: float) -> None:
+    def _check_in(self, seconds: float) -> None:
         self._next.cancel()
-        self._next = self._reactor.call_later(seconds, self._look)
+        self._next = self._reactor.call_later(seconds, self._check)

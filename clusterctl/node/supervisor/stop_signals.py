@@ -22,13 +22,13 @@ from clusterctl.node.run.processes import Process, ProcessKey, signal_number
 SHELLS = frozenset(
     ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")
 )
-QUIET_ROUNDS = 2
+ROUNDS_WITHOUT_HANDLER = 2
 """Rounds without a listener before the rest is asked: a shell may be about to exit by itself."""
 
-MOST_SIGNALS = 32
+MAX_HANDLED_SIGNALS = 32
 """Of 64: nobody catches so many on purpose."""
 
-ASK_SECONDS = 0.25
+RESCAN_SECONDS = 0.25
 """How often to look for processes that were not asked yet."""
 
 Found = Tuple[List[Process], List[Process]]
@@ -45,17 +45,9 @@ class Signals(NamedTuple):
     @classmethod
     def of(cls, pid: int) -> Signals:
         """Read them; a process that has exited handles none."""
-        masks = {}
-        try:
-            with open("/proc/%d/status" % pid, "rb") as file:
-                for line in file:
-                    name, _, value = line.partition(b":")
-                    if name.startswith(b"Sig"):
-                        masks[name] = value
-        except OSError:
-            return cls(0, 0, 0)
+        fields = processes.read_status(pid)
         names = (b"SigBlk", b"SigIgn", b"SigCgt")
-        blocked, ignored, caught = (int(masks.get(name, b"0"), 16) for name in names)
+        blocked, ignored, caught = (int(fields.get(name, b"0"), 16) for name in names)
         return cls(blocked, ignored, caught)
 
     def handles(self, number: int) -> bool:
@@ -64,7 +56,7 @@ class Signals(NamedTuple):
         What catches nearly every signal does not count: so does the Go runtime in every program,
         such as the service that wandb starts below a trainer.
         """
-        if bin(self.caught).count("1") > MOST_SIGNALS:
+        if bin(self.caught).count("1") > MAX_HANDLED_SIGNALS:
             return False
         return bool((self.caught | self.blocked) >> number - 1 & 1)
 
@@ -73,7 +65,7 @@ class Signals(NamedTuple):
         return bool(self.ignored >> number - 1 & 1)
 
 
-def ask_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional[str]) -> None:
+def signal_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional[str]) -> None:
     """Ask ranks to end, now and for as long as something of them is left.
 
     Args:
@@ -86,7 +78,7 @@ def ask_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional[st
             table = processes.process_table()
         except OSError:
             return  # nobody can look now
-        wake(table, {pid for pid, _ in ranks if pid in table})
+        resume_stopped(table, {pid for pid, _ in ranks if pid in table})
         return
     number = signal_number(name)
 
@@ -97,7 +89,7 @@ def ask_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional[st
         except OSError:
             left = audiences  # nobody can look now; the next round can
         if left:
-            reactor.call_later(ASK_SECONDS, lambda: ask(left))
+            reactor.call_later(RESCAN_SECONDS, lambda: ask(left))
 
     ask([StopSignals(mark, number) for mark in ranks])
 
@@ -117,7 +109,7 @@ class StopSignals:
         self._rest: Set[ProcessKey] = set()
         """What does not listen: it is still the rank's when its parent has exited."""
         self._asked: Set[ProcessKey] = set()
-        self._quiet = QUIET_ROUNDS
+        self._rounds = ROUNDS_WITHOUT_HANDLER
 
     def ask(self, table: Dict[int, Process]) -> bool:
         """Ask those that listen and were not asked yet; tell whether any of the rank is left."""
@@ -131,10 +123,10 @@ class StopSignals:
             rest += others
         self._rest.update(process.key for process in rest)
         self._send(listeners)
-        self._quiet = 0 if listeners else self._quiet + 1
-        if self._quiet >= QUIET_ROUNDS:
+        self._rounds = 0 if listeners else self._rounds + 1
+        if self._rounds >= ROUNDS_WITHOUT_HANDLER:
             self._send(rest)
-        wake(table, tops)
+        resume_stopped(table, tops)
         return bool(tops)
 
     def _tops(self, table: Dict[int, Process]) -> Set[int]:
@@ -215,17 +207,11 @@ def is_foreground(child: int, shell: Signals) -> bool:
 
 def same_program(child: int, parent: int) -> bool:
     """Tell whether a child was only forked: it is a worker of its parent, and ends with it."""
-    try:
-        with (
-            open("/proc/%d/cmdline" % child, "rb") as one,
-            open("/proc/%d/cmdline" % parent, "rb") as other,
-        ):
-            return one.read() == other.read()
-    except OSError:
-        return False
+    words = processes.read_proc(child, "cmdline")
+    return bool(words) and words == processes.read_proc(parent, "cmdline")
 
 
-def wake(table: Dict[int, Process], tops: Set[int]) -> None:
+def resume_stopped(table: Dict[int, Process], tops: Set[int]) -> None:
     """Let what was stopped go on: it would never hear."""
     for pid in tops | processes.descendants(tops, table):
         if table[pid].state == "T":

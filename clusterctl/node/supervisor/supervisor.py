@@ -21,11 +21,11 @@ from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
 from clusterctl.node.supervisor.ranks import Ranks
 from clusterctl.node.supervisor.shutdown import (
     FAILURE_GRACE,
-    LINGER,
+    LEFTOVER_GRACE,
     Cause,
     Shutdown,
     after_success,
-    nobody_to_ask,
+    without_request,
 )
 from clusterctl.node.supervisor.spawn import Spawner
 
@@ -61,7 +61,7 @@ class Supervisor:
             OSError: the link's address cannot be listened on.
         """
         self.reactor = EventLoop()
-        self.over = False
+        self.done = False
         self._job, self._record = job, record
         self._began = time.time()
         self._mark = processes.key_of(os.getpid())
@@ -81,7 +81,7 @@ class Supervisor:
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
         self._nested = NestedLaunchers(record, job)
-        said = PeerEvents(
+        events = PeerEvents(
             ending=self._peer_is_ending,
             lost=self._peer_is_lost,
             joined=lambda node: record.event("peer-joined", peer=node),
@@ -89,7 +89,7 @@ class Supervisor:
                 "clock", offset_s=round(offset, 6), error_s=round(error, 6)
             ),
         )
-        self._peers = connect(self.reactor, job, secrets, said)
+        self._peers = connect(self.reactor, job, secrets, events)
 
     @property
     def link_port(self) -> int:
@@ -105,20 +105,20 @@ class Supervisor:
         self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port)
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self.reactor.on_signal(number, partial(self._told_to_end, number))
+            self.reactor.on_signal(number, partial(self._on_signal, number))
         self.reactor.call_every(HEARTBEAT_SECONDS, self._heartbeat)
         self.reactor.call_every(TIMES_SECONDS, self._record.log_times)
-        self.reactor.call_every(TIMES_SECONDS, LogSpace(self._record).look)
+        self.reactor.call_every(TIMES_SECONDS, LogSpace(self._record).check)
         self.reactor.call_every(SCAN_SECONDS, self._remember_processes)
         if self._job.get("start_timeout"):
-            self.reactor.call_later(self._job["start_timeout"], self._judge_start)
+            self.reactor.call_later(self._job["start_timeout"], self._check_start)
 
     def run(self) -> None:
         """Look after the part until it is over."""
-        while not self.over:
+        while not self.done:
             self.reactor.run_once()
 
-    def account(self) -> Dict[str, Any]:
+    def snapshot(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
         pid, start = self._mark
         return {
@@ -133,20 +133,20 @@ class Supervisor:
             "stop_file": self._stop_file,
             "state": self._state(),
             "began": self._began,
-            "ranks": self._ranks.accounts(),
+            "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.launcher_joined,
             "end": self._end,
         }
 
-    def asked(self, request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+    def handle_request(self, request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
         """Answer what comes through the lock's door."""
         ask = request.get("ask")
         if ask == "rank":
             answer = self._ranks.report(request, peer.pid)
-            self._record.account(self.account())
+            self._record.write_snapshot(self.snapshot())
             return answer
         if ask == "state":
-            return {"account": self.account()}
+            return {"account": self.snapshot()}
         if ask == "stop":
             self.stop(request)
             return {}
@@ -162,22 +162,22 @@ class Supervisor:
 
     def _succeeded(self) -> None:
         """Every rank ended well; what they left behind gets a moment, then the same end."""
-        self._ranks.ordered = True
+        self._ranks.stopping = True
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
-        phases = after_success(self._job["stop"].get("leftovers", LINGER))
-        self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)
+        phases = after_success(self._job["stop"].get("leftovers", LEFTOVER_GRACE))
+        self._ending = Shutdown(self.reactor, self._left, phases, self._all_exited)
 
     def _failed(self, by: str, code: int, number: Optional[int], rank: Optional[int]) -> None:
         ended = "the launcher ended with exit code %d" % code
-        reason = ended if rank is None else self._ranks.words(rank)
+        reason = ended if rank is None else self._ranks.describe_end(rank)
         node = self._job["node"]
         cause = Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank)
         self._end_everywhere(cause._replace(killed_by=number))
 
-    def _told_to_end(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was told to end (%s)" % number.name})
 
-    def _judge_start(self) -> None:
+    def _check_start(self) -> None:
         missing = sorted(self._peers.missing)
         self._peers.give_up_on_missing()
         if missing:
@@ -185,10 +185,10 @@ class Supervisor:
         elif self._ranks.launcher_joined:
             # It waits for another: let that one say first what keeps it.
             self.reactor.call_later(
-                WAITERS_SECONDS, lambda: self._end_start(self._ranks.uninterruptible())
+                WAITERS_SECONDS, lambda: self._end_start(self._ranks.rendezvous_problem())
             )
         else:
-            self._end_start(self._ranks.uninterruptible())
+            self._end_start(self._ranks.rendezvous_problem())
 
     def _end_start(self, why: str) -> None:
         if why and self._ending is None:
@@ -235,15 +235,15 @@ class Supervisor:
         if self._ending is not None:
             self._ending.hasten(cause.phases)
             return
-        self._ranks.ordered = True
+        self._ranks.stopping = True
         asked = self._ranks.ask(cause)
         problem = self._make_file(cause.file)
-        phases = cause.phases if asked else nobody_to_ask(self._failure_grace)
+        phases = cause.phases if asked else without_request(self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
-        self._ending = Shutdown(self.reactor, self._left, phases, self._all_gone)
+        self._ending = Shutdown(self.reactor, self._left, phases, self._all_exited)
         if cause.by == "stop":
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
-        self._record.account(self.account())
+        self._record.write_snapshot(self.snapshot())
 
     def _make_file(self, name: Optional[str]) -> str:
         """Make the file by which the ranks are asked to end; return why it cannot be made."""
@@ -259,16 +259,16 @@ class Supervisor:
 
     def _look(self) -> None:
         if self._ending is not None:
-            self._ending.look()
-        self._record.account(self.account())
+            self._ending.check()
+        self._record.write_snapshot(self.snapshot())
 
     def _left(self) -> List[Process]:
         return processes.living_descendants()
 
-    def _all_gone(self, left: List[Process]) -> None:
+    def _all_exited(self, left: List[Process]) -> None:
         """Nothing of this part runs any more: settle with the others, then leave."""
         assert self._end is not None
-        self._ranks.settle()
+        self._ranks.resolve_exit_codes()
         self._end["over"] = time.time()
         self._end["left"] = [process.pid for process in left]
         stop_file.remove(self._stop_file)  # left there it would stop the next run
@@ -292,11 +292,11 @@ class Supervisor:
 
     def _write_end(self, until: float) -> None:
         assert self._end is not None
-        value = {"schema": 1, **self._end, "ranks": self._ranks.accounts()}
-        self._record.account(self.account())
+        value = {"schema": 1, **self._end, "ranks": self._ranks.snapshots()}
+        self._record.write_snapshot(self.snapshot())
         if self._record.end(value) or time.monotonic() > until:
             self._peers.close()
-            self.over = True
+            self.done = True
         else:
             self.reactor.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
 
@@ -324,7 +324,7 @@ class Supervisor:
     def _remember_processes(self) -> None:
         try:
             left = self._left()
-            self._record.processes([process.key for process in left])
-            self._nested.look(left, self._ranks.accounts())
+            self._record.record_processes([process.key for process in left])
+            self._nested.check(left, self._ranks.snapshots())
         except OSError:
             return  # nobody can look now; the next scan will

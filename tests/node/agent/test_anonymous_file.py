@@ -40,7 +40,7 @@ def test_the_file_has_no_name_and_is_ours_alone() -> None:
 def test_the_links_key_and_env_init_need_no_memfd() -> None:
     identity = make_identity("lab-1")
     assert server_context(identity.certificate, identity.key).get_ca_certs() == []
-    env = environment.initialized("echo noise; export FOUND=yes", {b"PATH": b"/usr/bin:/bin"})
+    env = environment.run_env_init("echo noise; export FOUND=yes", {b"PATH": b"/usr/bin:/bin"})
     assert env[b"FOUND"] == b"yes"
 
 

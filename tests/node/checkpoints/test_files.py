@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.node.checkpoints import torch_pickles
-from clusterctl.node.checkpoints.checkpoints import _Judge
-from clusterctl.node.checkpoints.files import no_beat
+from clusterctl.node.checkpoints.checkpoints import _Inspector
+from clusterctl.node.checkpoints.files import no_progress
 from clusterctl.node.checkpoints.origin import Origin
 from clusterctl.node.checkpoints.safetensors_files import check_safetensors
 from clusterctl.node.checkpoints.torch_pickles import SafeUnpickler
-from clusterctl.node.checkpoints.torch_zip import Broken
+from clusterctl.node.checkpoints.torch_zip import Invalid
 from tests.damage import ANY_JSON, as_json, damaged, damaged_json
 from tests.node.checkpoints.written import ours, rank_files, safetensors, torch_file, trainer
 
@@ -63,7 +63,9 @@ def verdict(path: Path) -> dict[str, Any]:
     """Judge a checkpoint as `checkpoints` does in its child, and pass it on as that does."""
     told: list[dict[str, Any]] = []
     args = {"verify": True, "compare": True, "world_size": 2}
-    judge = _Judge(args, Origin({"state": "/no-such"}, str(path.parent)), told.append, no_beat)
+    judge = _Inspector(
+        args, Origin({"state": "/no-such"}, str(path.parent)), told.append, no_progress
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = judge.answer(str(path))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_LIMIT
@@ -110,7 +112,7 @@ def test_a_header_of_safetensors(tmp_path: Path, header: Any) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
     try:
         names = check_safetensors(str(path))
-    except Broken:
+    except Invalid:
         return
     assert isinstance(header, dict)
     assert set(names) == set(header) - {"__metadata__"}
@@ -121,7 +123,7 @@ def test_a_shape_that_would_take_hours_to_multiply_is_refused_at_once(tmp_path: 
     text = b'{"w":{"dtype":"U8","shape":' + shape.encode() + b',"data_offsets":[0,8]}}'
     path = tmp_path / "x.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
-    with pytest.raises(Broken, match=r"broken safetensors header$"):
+    with pytest.raises(Invalid, match=r"broken safetensors header$"):
         check_safetensors(str(path))
 
 

@@ -317,7 +317,7 @@ def test_a_plain_pickle_is_read_without_running_anything(tmp_path: Path) -> None
 
 
 def test_it_is_told_how_much_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "PROGRESS_SECONDS", 0.0)
     path = saved(tmp_path / "x.pt")
     reader, writer = os.pipe()
     args = {"workdir": str(tmp_path), "which": "x.pt", "verify": True}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.node.checkpoints.names import NameParts, is_set_aside, is_unfinished, read_name
+from clusterctl.node.checkpoints.names import NameParts, is_retired, is_unfinished, read_name
 
 STEPS = st.integers(min_value=0, max_value=10**9)
 WORDS = st.sampled_from(["step", "Step", "global_step", "iter", "steps", "checkpoint", "ckpt"])
@@ -97,7 +97,7 @@ def test_dates_in_names_are_ordered_as_days_are(day: dt.date, joint: str) -> Non
 def test_any_text_is_read_without_an_error(name: str) -> None:
     told = read_name(name)
     assert told.step is None or told.step >= 0
-    is_set_aside(name)
+    is_retired(name)
     is_unfinished(name)
 
 
@@ -105,14 +105,14 @@ def test_any_text_is_read_without_an_error(name: str) -> None:
 def test_what_is_put_aside_is_not_taken(step: int) -> None:
     name = f"step-{step:06d}"
     for end in (".aside-900f8aa6", ".bak", ".bak2", ".old", "~", "_backup", ".aside-1.bak"):
-        assert is_set_aside(name + end), end
-    assert not is_set_aside(name)
-    assert not is_set_aside(name + ".pt")
+        assert is_retired(name + end), end
+    assert not is_retired(name)
+    assert not is_retired(name + ".pt")
     assert is_unfinished(name + ".tmp-a1b2")
     assert is_unfinished("tmp-checkpoint-5")
 
 
 @pytest.mark.parametrize("name", ["model.tmpl-5", "golden-3.pt", "step_5_holder.pt", "asides-5"])
 def test_a_word_that_only_looks_so_puts_nothing_aside(name: str) -> None:
-    assert not is_set_aside(name)
+    assert not is_retired(name)
     assert not is_unfinished(name)

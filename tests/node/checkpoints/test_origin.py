@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterctl.node.checkpoints import origin as checkpoint_origin
-from clusterctl.node.checkpoints.origin import Origin, storage_ahead
+from clusterctl.node.checkpoints.origin import Origin, storage_clock_skew
 
 
 def run_folder(state: Path, run: str, began: float, ended: float | None = None, **job: Any) -> None:
@@ -37,7 +37,7 @@ def test_what_was_written_is_of_the_last_run_that_began_before(tmp_path: Path) -
     times = {50.0: "", 150.0: "one", 250.0: "", 350.0: "two", 450.0: "", 900.0: "three"}
     assert {moment: found.writer(moment).run for moment in times} == times
     assert [found.writer(moment).older for moment in (250.0, 350.0)] == [True, False]
-    assert found.knows
+    assert found.has_run
     assert (found.world_size("one"), found.world_size("two")) == (8, None)
 
 
@@ -58,7 +58,7 @@ def test_of_a_run_that_was_elsewhere_the_controllers_clock_counts(tmp_path: Path
     now = time.time()
     ancestors = [{"run": "two", "began": now - 3600 - 100, "world_size": 4}]
     found = origin(tmp_path, ancestors=ancestors, now=now - 3600)
-    assert not found.knows
+    assert not found.has_run
     assert found.writer(now - 50).run == "two"
     assert found.writer(now - 150).run == ""
     assert found.world_size("two") == 4
@@ -74,12 +74,12 @@ def test_a_storage_server_with_a_clock_of_its_own_is_allowed_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This machine's clock stamps files; seen by a clock that is behind it is ahead."""
-    assert storage_ahead(str(tmp_path)) == 0.0
-    assert storage_ahead(str(tmp_path), lambda: time.time() - 100) == pytest.approx(100, abs=5)
+    assert storage_clock_skew(str(tmp_path)) == 0.0
+    assert storage_clock_skew(str(tmp_path), lambda: time.time() - 100) == pytest.approx(100, abs=5)
     assert list(tmp_path.iterdir()) == []
-    assert storage_ahead(str(tmp_path / "nowhere"), lambda: time.time() - 100) == 0.0
+    assert storage_clock_skew(str(tmp_path / "nowhere"), lambda: time.time() - 100) == 0.0
     run_folder(tmp_path / "state", "two", 300.0, 400.0)
-    monkeypatch.setattr(checkpoint_origin, "storage_ahead", lambda _folder: 100.0)
+    monkeypatch.setattr(checkpoint_origin, "storage_clock_skew", lambda _folder: 100.0)
     assert origin(tmp_path).writer(450.0).run == "two"
     assert origin(tmp_path).writer(350.0).run == ""
 

@@ -42,7 +42,7 @@ def listing_of(folder: Path) -> Listing:
 
 def placed(work: Path, listing: Listing, bring: Callable[[], object]) -> dict[str, Any]:
     args = {"workdir": str(work), "tree": tree_hash(listing), "lock": "clusterctl-test-of-mirror"}
-    return mirror.place(args, encode_listing(listing), Controller(bring)).head  # type: ignore[arg-type]
+    return mirror.apply_sync(args, encode_listing(listing), Controller(bring)).head  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_what_is_in_the_way_of_our_files_is_named(tmp_path: Path, wanted: Listin
     (work / ".clusterctl" / "seen").touch()
     args = {"workdir": str(work), "tree": "", "token": "t"}
     with pytest.raises(OperationError, match=r"\.clusterctl/seen: expected a folder, found a file"):
-        sync_diff.tree(args, encode_listing(wanted), None)  # type: ignore[arg-type]
+        sync_diff.compare_tree(args, encode_listing(wanted), None)  # type: ignore[arg-type]
 
 
 def test_a_folder_that_never_answers_costs_seconds(
@@ -78,7 +78,7 @@ def test_a_folder_that_never_answers_costs_seconds(
     monkeypatch.setattr(os, "scandir", hang)
     try:
         with pytest.raises(OperationError, match="does not answer: nothing within") as refused:
-            sync_diff.tree({"workdir": str(tmp_path), "tree": "", "token": "t"}, b"", None)  # type: ignore[arg-type]
+            sync_diff.compare_tree({"workdir": str(tmp_path), "tree": "", "token": "t"}, b"", None)  # type: ignore[arg-type]
     finally:
         waiting.set()
     assert refused.value.kind == "silent"
@@ -134,7 +134,7 @@ def test_a_controller_that_falls_silent_changes_nothing(tmp_path: Path, wanted: 
     work = tmp_path / "work"
     args = {"workdir": str(work), "tree": tree_hash(wanted), "lock": "clusterctl-test-of-mirror"}
     link = Mute(lambda: None)
-    answer = mirror.place(args, encode_listing(wanted), link)  # type: ignore[arg-type]
+    answer = mirror.apply_sync(args, encode_listing(wanted), link)  # type: ignore[arg-type]
     assert answer.head == {"aborted": True}
     assert link.receive_timeout_s == CONTROLLER_SECONDS  # type: ignore[attr-defined]
     assert not (work / "a.py").exists()

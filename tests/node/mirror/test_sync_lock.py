@@ -62,14 +62,14 @@ def test_a_second_users_sync_waits_for_the_first(
 ) -> None:
     first, second = order
     with masked(mask):
-        with acting(ADA), sync_lock.held(HERE, SYNC) as alone:
+        with acting(ADA), sync_lock.hold_lock(HERE, SYNC) as alone:
             assert alone
-        with acting(first), sync_lock.held(HERE, {**SYNC, "sync": "2"}) as alone:
+        with acting(first), sync_lock.hold_lock(HERE, {**SYNC, "sync": "2"}) as alone:
             assert alone
             with (
                 acting(second),
                 pytest.raises(OperationError, match="another sync writes here now"),
-                sync_lock.held(HERE, {"sync": "3"}),
+                sync_lock.hold_lock(HERE, {"sync": "3"}),
             ):
                 pass
         assert (ours / "lock").stat().st_uid == ADA
@@ -77,14 +77,14 @@ def test_a_second_users_sync_waits_for_the_first(
 
 def test_no_sync_is_named_by_a_lock_that_its_holder_cannot_write(ours: Path) -> None:
     with masked(0o022), acting(ADA):
-        with sync_lock.held(HERE, SYNC):
+        with sync_lock.hold_lock(HERE, SYNC):
             assert '"host": "laptop"' in (ours / "lock").read_text()
         with (
             acting(BOB),
-            sync_lock.held(HERE, {"sync": "2"}),
+            sync_lock.hold_lock(HERE, {"sync": "2"}),
             acting(ADA),
             pytest.raises(OperationError, match=r"another sync writes here now$"),
-            sync_lock.held(HERE, {"sync": "3"}),
+            sync_lock.hold_lock(HERE, {"sync": "3"}),
         ):
             pass
 
@@ -92,8 +92,8 @@ def test_no_sync_is_named_by_a_lock_that_its_holder_cannot_write(ours: Path) -> 
 def test_where_we_may_write_nothing_there_is_nothing_to_keep_apart(ours: Path) -> None:
     os.chown(ours, ADA, ADA)
     ours.chmod(0o755)
-    sync = sync_lock.held(HERE, {"sync": "2"})
-    with acting(ADA), sync_lock.held(HERE, SYNC), acting(BOB), sync as alone:
+    sync = sync_lock.hold_lock(HERE, {"sync": "2"})
+    with acting(ADA), sync_lock.hold_lock(HERE, SYNC), acting(BOB), sync as alone:
         assert not alone
 
 
@@ -109,12 +109,12 @@ def test_a_lock_that_cannot_be_taken_by_readers_is_a_refusal(
         taken(file, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with masked(0o022), acting(ADA), sync_lock.held(HERE, SYNC):
+    with masked(0o022), acting(ADA), sync_lock.hold_lock(HERE, SYNC):
         assert ours.exists()
     with (
         acting(BOB),
         pytest.raises(OperationError, match=f"lock belongs to uid {ADA}") as caught,
-        sync_lock.held(HERE, {"sync": "2"}),
+        sync_lock.hold_lock(HERE, {"sync": "2"}),
     ):
         pass
     assert caught.value.kind == "locked"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clusterctl.node.peer_link.messages import ending_in
+from clusterctl.node.peer_link.messages import parse_ending
 from clusterctl.node.run.processes import signal_number
 from tests.damage import ANY_JSON, damaged_json
 
@@ -19,19 +19,19 @@ ENDING = {
 
 
 def test_an_ending_is_passed_on_as_it_is() -> None:
-    assert ending_in({"ending": ENDING}) == ENDING
+    assert parse_ending({"ending": ENDING}) == ENDING
 
 
 @pytest.mark.parametrize("grace", [float("nan"), float("inf"), -1, 10**400])
 def test_a_grace_that_no_timer_can_wait_is_refused(grace: float) -> None:
     with pytest.raises(ValueError, match="grace of an ending"):
-        ending_in({"ending": {**ENDING, "grace": grace}})
+        parse_ending({"ending": {**ENDING, "grace": grace}})
 
 
 @given(damaged_json(ENDING) | ANY_JSON)
 def test_anything_else_is_refused(value: Any) -> None:
     try:
-        ending = ending_in({"ending": value})
+        ending = parse_ending({"ending": value})
     except ValueError:
         return
     assert all(isinstance(ending[key], str) for key in ("by", "reason", "node"))

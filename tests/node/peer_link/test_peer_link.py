@@ -364,7 +364,7 @@ def test_what_fails_on_a_message_closes_its_channel_only(
             net.heard["master"].all.append(("ending", message))
 
         assert isinstance(net.master, Master)
-        net.master._said = net.master._said._replace(ending=fail_once)
+        net.master._events = net.master._events._replace(ending=fail_once)
         workers[0].send_ending({"by": "rank", "node": "w0", "reason": "why"})
         net.until(lambda: net.heard["w1"].of("ending"))
         net.until(lambda: net.heard["master"].of("ending"))  # said again when it is back

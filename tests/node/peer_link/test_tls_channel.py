@@ -46,7 +46,7 @@ def heard(pieces: list[bytes]) -> tuple[list[dict[str, Any]], list[str]]:
             connection,
             tls,
             on_message=lambda _channel, message: messages.append(message),
-            on_over=lambda _channel, why: ends.append(why),
+            on_closed=lambda _channel, why: ends.append(why),
         )
         for piece in pieces:
             theirs.setblocking(False)

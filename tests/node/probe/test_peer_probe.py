@@ -188,7 +188,7 @@ def test_damaged_steps_end_in_an_answer_or_an_error_and_leave_nothing(
     listeners: Listeners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where a damaged folder may lie
-    monkeypatch.setattr(meet_module, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(meet_module, "MAX_STEP_SECONDS", 0.2)
     monkeypatch.setattr(tokens_module, "WRITE_SECONDS", 1.0)
     whole = meeting_steps(str(tmp_path), listen(listeners)["port"])
     before = held()
@@ -327,7 +327,7 @@ def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said
 def test_a_caller_that_drips_has_no_more_time_than_others(
     listeners: Listeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen_module, "GREETING_SECONDS", 0.5)
+    monkeypatch.setattr(listen_module, "HANDSHAKE_SECONDS", 0.5)
     port = listen(listeners)["port"]
     with socket.create_connection((HERE, port), timeout=0.2) as slow:
         for letter in WORD[:8]:  # with a limit for each byte all of them are heard
@@ -347,8 +347,8 @@ def test_a_caller_that_drips_has_no_more_time_than_others(
 def test_however_many_call_and_are_silent_the_others_are_heard(
     listeners: Listeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen_module, "GREETING_SECONDS", 60.0)
-    monkeypatch.setattr(listen_module, "MOST_CALLERS", 5)
+    monkeypatch.setattr(listen_module, "HANDSHAKE_SECONDS", 60.0)
+    monkeypatch.setattr(listen_module, "MAX_PENDING_CLIENTS", 5)
     port = listen(listeners)["port"]
     before = psutil.Process().num_threads()  # earlier listeners may still be ending
     with contextlib.ExitStack() as closing:
@@ -398,7 +398,7 @@ def test_a_token_that_never_shows_and_one_that_is_another(tmp_path: Path) -> Non
         for name in ("0", "1")
     ]
 
-    absent, other = Tokens(WORD).look_for(wanted, 0.1)
+    absent, other = Tokens(WORD).wait_for(wanted, 0.1)
 
     assert (absent["seen"], absent["words"]) == (False, "it is not in the folder's listing")
     assert (other["seen"], other["words"]) == (False, "its content is another")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run.detach import Logout, in_session, read_logout, words_for
+from clusterctl.node.run.detach import LogoutPolicy, command_for, in_session, parse_logout_policy
 
 # busctl of systemd 252.
 KILLS = 'b true\nas 0\nas 1 "root"\n'
@@ -26,18 +26,18 @@ ONLY = 'b true\nas 2 "ada" "bob"\nas 0\n'
     ],
 )
 def test_whose_processes_are_killed_at_logout(text: str, user: str, killed: bool) -> None:  # noqa: FBT001
-    logout = read_logout(text)
+    logout = parse_logout_policy(text)
     assert logout is not None
     assert logout.kills_of(user) is killed
 
 
 @pytest.mark.parametrize("text", ["", "Failed to get property\n"])
 def test_another_answer_tells_nothing(text: str) -> None:
-    assert read_logout(text) is None
+    assert parse_logout_policy(text) is None
 
 
 def test_no_logind_kills_nobody() -> None:
-    assert not Logout(kills=False).kills_of("ada")
+    assert not LogoutPolicy(kills=False).kills_of("ada")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_run_that_a_logout_would_end_is_moved_or_refused(
         (tmp_path / "ada").touch()
 
     def words() -> list[str]:
-        return words_for("unit", cgroup, "ada", uid=uid, linger=str(tmp_path))
+        return command_for("unit", cgroup, "ada", uid=uid, linger=str(tmp_path))
 
     if isinstance(begins, str):
         with pytest.raises(OperationError, match=begins) as refused:

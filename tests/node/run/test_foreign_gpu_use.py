@@ -54,7 +54,7 @@ def test_only_what_started_while_the_run_lived_may_be_of_it(
         (holder.start - 100, began - 60, False),
     ):
         (tmp_path / "end.json").unlink(missing_ok=True)
-        found = foreign_gpu_use.during(folder(tmp_path, start, ended=ended), held)
+        found = foreign_gpu_use.foreign_holders(folder(tmp_path, start, ended=ended), held)
         assert [each["pid"] for each in found] == ([holder.pid] if named else [])
         assert all(each["cmd"] == "sleep 300" for each in found)
         assert all("holds 9 MiB of GPU 0" in each["why"] for each in found)
@@ -64,11 +64,11 @@ def test_pids_of_another_boot_and_of_the_dead_say_nothing(
     tmp_path: Path, holder: processes.Process
 ) -> None:
     held = {holder.pid: "memory"}
-    assert foreign_gpu_use.during(NodePaths(str(tmp_path / "nothing")), held) == []
-    assert foreign_gpu_use.during(folder(tmp_path, 0, boot="earlier"), held) == []
+    assert foreign_gpu_use.foreign_holders(NodePaths(str(tmp_path / "nothing")), held) == []
+    assert foreign_gpu_use.foreign_holders(folder(tmp_path, 0, boot="earlier"), held) == []
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
-    assert foreign_gpu_use.during(folder(tmp_path, 0), {gone.pid: "memory"}) == []
+    assert foreign_gpu_use.foreign_holders(folder(tmp_path, 0), {gone.pid: "memory"}) == []
 
 
 def test_a_process_of_another_run_is_known_by_its_mark(holder: processes.Process) -> None:

@@ -66,7 +66,7 @@ def test_processes_of_another_network_namespace_hold_no_run_up(
             try:
                 wait_until(partial(executed, other.pid))
                 found = leftovers.Leftover("elsewhere", other.pid)
-                assert leftovers.find(job) == (found if counts else None)
+                assert leftovers.find_leftover(job) == (found if counts else None)
                 if not counts:
                     run.start()
                     assert run.ended()["state"] == "finished"
@@ -81,8 +81,8 @@ def executed(pid: int) -> bool:
 def test_a_process_that_exited_meanwhile_is_no_leftover() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert not leftovers.under_same_lock(process.pid)
-    assert leftovers.under_same_lock(os.getpid())
+    assert not leftovers.in_same_network_namespace(process.pid)
+    assert leftovers.in_same_network_namespace(os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_stuck_process_is_known_by_its_number_alone(
             job: Any = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
             job["run"] = "ours"
             Path(paths.processes).write_text("1 1\n")
-            assert leftovers.find(job) is None
+            assert leftovers.find_leftover(job) is None
             Path(paths.processes).write_text("{} {}\n".format(*found.key))
             expected = leftovers.Leftover("older", process.pid) if counts else None
-            assert leftovers.find(job) == expected
+            assert leftovers.find_leftover(job) == expected
         finally:
             process.kill()

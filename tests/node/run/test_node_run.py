@@ -11,10 +11,10 @@ import pytest
 
 from clusterctl.node import run_lock
 from clusterctl.node.run import processes
-from clusterctl.node.run.node_run import NodeRun, held_by
+from clusterctl.node.run.node_run import NodeRun, held_lock
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
-from clusterctl.node.run.status import Recorded
+from clusterctl.node.run.status import RecordedProcesses
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
     holds: bool,  # noqa: FBT001
 ) -> None:
     """Any user can take the name and say what our supervisor would."""
-    part = NodeRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, Recorded(NO_PATHS))
+    part = NodeRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(NO_PATHS))
     answer = {"uid": uid, "pid": os.getpid(), "run": run, "node": "a"}
     asked: list[str] = []
 
@@ -54,7 +54,7 @@ def part(tmp_path: Path) -> NodeRun:
     pid, start = processes.key_of(os.getpid())
     account = {"pid": pid, "start": start, "boot_id": boot_id()}
     Path(paths.supervisor).write_text(json.dumps(account))
-    return NodeRun(paths, "lab-1", "a", run_lock.NAME, {}, Recorded(paths))
+    return NodeRun(paths, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(paths))
 
 
 def test_a_holder_that_does_not_answer_is_the_supervisor_if_it_has_its_number(
@@ -89,11 +89,11 @@ def test_nobody_waits_longer_than_is_asked_for(
 
 def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(part: NodeRun) -> None:
     Path(part.paths.supervisor).write_text('{"ranks": [{"rank": 0, "state": "running"}]}')
-    part.close_the_books("a test")
+    part.write_missing_end("a test")
     assert not Path(part.paths.end).exists(), "nobody knows whose end it would be"
     known = part._replace(job={"run": "lab-1"})
     for reason in ("a test", "another"):
-        known.close_the_books(reason)
+        known.write_missing_end(reason)
     end = json.loads(Path(part.paths.end).read_text())
     assert (end["state"], end["by"]) == ("stopped", "stop")
     assert end["reason"] == "a test; its supervisor had died"
@@ -114,7 +114,7 @@ def test_the_lock_of_a_run_whose_folder_is_gone_is_found_and_no_other_runs(
     ours = {"run": "lab-1", "node": "a", "holds": [GPU, "port-29500"]}
     for holders, found in (([*others, ours], f"{run_lock.NAME}/{GPU},port-29500"), (others, "")):
         monkeypatch.setattr(run_lock, "holders", lambda _names, holders=holders: iter(holders))
-        assert held_by({"run": "lab-1", "node": "a"}) == found
+        assert held_lock({"run": "lab-1", "node": "a"}) == found
 
 
 def test_gone_is_what_two_looks_in_a_row_do_not_see(

@@ -26,26 +26,26 @@ def job(port: int, *, rank: int = 0) -> dict[str, object]:
 
 def test_who_keeps_the_port_is_named(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release_check, "PORT_SECONDS", 0.0)
-    free, holder = release_check.port(job(port))
+    free, holder = release_check.check_port(job(port))
     assert free is False
     assert holder is not None
     assert holder["pid"] == os.getpid()
 
 
 def test_a_worker_never_had_the_masters_port(port: int) -> None:
-    assert release_check.port(job(port, rank=1)) == (True, None)
+    assert release_check.check_port(job(port, rank=1)) == (True, None)
 
 
 def test_where_the_job_is_not_known_nobody_could_look() -> None:
-    assert release_check.port({}) == (None, None)
-    assert release_check.memory({}, set()) == (None, [], {})
+    assert release_check.check_port({}) == (None, None)
+    assert release_check.check_gpu_memory({}, set()) == (None, [], {})
 
 
 def test_a_port_gets_a_moment_to_come_free(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([{"4711"}, {"4711"}, set[str]()])
     monkeypatch.setattr(tcp_sockets, "listening", lambda _port: next(seen))
     monkeypatch.setattr(release_check, "POLL_SECONDS", 0.0)
-    assert release_check.port(job(29500)) == (True, None)
+    assert release_check.check_port(job(29500)) == (True, None)
 
 
 def gone() -> int:
@@ -62,7 +62,7 @@ def test_the_driver_gets_a_moment_to_take_its_memory_back(
     held = iter([{pid: "9 MiB of GPU 0"}, {pid: "9 MiB of GPU 0"}, dict[int, str]()])
     monkeypatch.setattr(gpu_holders, "holders", lambda: next(held))
     monkeypatch.setattr(release_check, "POLL_SECONDS", 0.0)
-    assert release_check.memory({"device": "cuda"}, {pid}) == (True, [], {})
+    assert release_check.check_gpu_memory({"device": "cuda"}, {pid}) == (True, [], {})
 
 
 def test_memory_that_stays_is_named_and_other_peoples_is_none_of_it(
@@ -72,15 +72,15 @@ def test_memory_that_stays_is_named_and_other_peoples_is_none_of_it(
     held = {pid: "9 MiB of GPU 0", os.getpid(): "7 MiB of GPU 1"}
     monkeypatch.setattr(gpu_holders, "holders", lambda: held)
     monkeypatch.setattr(release_check, "GPU_SECONDS", 0.0)
-    found = release_check.memory({"device": "cuda"}, {pid, os.getpid()})
+    found = release_check.check_gpu_memory({"device": "cuda"}, {pid, os.getpid()})
     assert found.free is False
-    assert [ghost["pid"] for ghost in found.ghosts] == [pid]
-    assert "still keeps 9 MiB of GPU 0" in found.ghosts[0]["why"]
+    assert [ghost["pid"] for ghost in found.unreleased] == [pid]
+    assert "still keeps 9 MiB of GPU 0" in found.unreleased[0]["why"]
     assert found.held == held
-    assert release_check.memory({"device": "cuda"}, set()) == (True, [], held)
+    assert release_check.check_gpu_memory({"device": "cuda"}, set()) == (True, [], held)
 
 
 def test_a_driver_that_does_not_answer_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_holders, "holders", lambda: None)
-    assert release_check.memory({"device": "cuda"}, {1}) == (None, [], {})
-    assert release_check.memory({"device": "cpu"}, {1}) == (True, [], {})
+    assert release_check.check_gpu_memory({"device": "cuda"}, {1}) == (None, [], {})
+    assert release_check.check_gpu_memory({"device": "cpu"}, {1}) == (True, [], {})

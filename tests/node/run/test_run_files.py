@@ -65,14 +65,14 @@ def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None
     (small_disk / "ranks").mkdir()
     paths = NodePaths(str(small_disk))
     record = RunFiles(paths)
-    record.reserve()
+    record.reserve_space()
     record.event("first")
     record.heartbeat()
     fill(small_disk)
     for _ in range(200):
         record.event("waiting", message="x" * 100)
-    record.account({"state": "running"})
-    record.processes([(1, 2)])
+    record.write_snapshot({"state": "running"})
+    record.record_processes([(1, 2)])
     record.heartbeat()
     assert read_json(paths.supervisor) is None
     assert record.end({"state": "finished"})
@@ -176,9 +176,9 @@ def test_processes_that_have_ended_are_forgotten_in_the_end(paths: NodePaths) ->
     record = RunFiles(paths)
     here = key_of(os.getpid())
     first = [(4_000_000 + n, 1) for n in range(10)]
-    record.processes(first)
+    record.record_processes(first)
     for n in range(0, 20_000, 100):
-        record.processes([here, *((5_000_000 + n + each, 1) for each in range(100))])
+        record.record_processes([here, *((5_000_000 + n + each, 1) for each in range(100))])
     lines = Path(paths.processes).read_text().splitlines()
     assert len(lines) <= record_module.MAX_PROCESSES + 101
     assert {f"{pid} {start}" for pid, start in (here, *first)} <= set(lines)

@@ -16,7 +16,7 @@ import pytest
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.probe.read import _holders
+from clusterctl.node.probe.read import _lock_holders
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from tests.node.conftest import Run, wait_until
 
@@ -52,8 +52,8 @@ def take(machine: str) -> Iterator[Callable[..., ControlSocket]]:
     with ExitStack() as held:
 
         def take(*gpus: int) -> ControlSocket:
-            door = ControlSocket.take(of(machine, *gpus))
-            held.callback(door._let_go)
+            door = ControlSocket.acquire(of(machine, *gpus))
+            held.callback(door.release)
             return door
 
         yield take
@@ -87,8 +87,8 @@ def test_the_whole_machine_excludes_gpus(take: Callable[..., ControlSocket]) -> 
     whole = take()
     with pytest.raises(OperationError, match="busy"):
         take(0)
-    whole._let_go()
-    take(0)._let_go()
+    whole.release()
+    take(0).release()
     take()
 
 
@@ -105,7 +105,7 @@ def test_of_two_that_start_at_once_at_most_one_gets_the_lock(
         ) -> None:
             together.wait()
             try:
-                got.append(ControlSocket.take(name))
+                got.append(ControlSocket.acquire(name))
             except OperationError:
                 return
 
@@ -117,7 +117,7 @@ def test_of_two_that_start_at_once_at_most_one_gets_the_lock(
             thread.join()
         assert len(got) <= 1
         for door in got:
-            door._let_go()
+            door.release()
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_runs_with_their_own_gpus_live_side_by_side(share: Callable[..., Run]) -
         run.wait_for_log(0, b"here")
         assert run.status()["supervisor"]["alive"]
 
-    told = _holders(first.change["lock"].partition("/")[0])
+    told = _lock_holders(first.change["lock"].partition("/")[0])
     assert told["holder"] is None
     assert {each["run"]: each["holds"] for each in told["sharing"]} == {
         first.plan.run: [gpu(0), gpu(1)], second.plan.run: [gpu(2)],
@@ -232,9 +232,9 @@ def test_runs_that_would_meet_at_one_port_exclude_each_other(machine: str) -> No
     assert run_lock.conflict(one, other)
     assert run_lock.valid_resources({"holds": [gpu(0), "port-29500"]}) == [gpu(0), "port-29500"]
     assert run_lock.valid_resources({"holds": [gpu(0), "port-\x1b"]}) == []
-    door = ControlSocket.take(one)
+    door = ControlSocket.acquire(one)
     try:
         with pytest.raises(OperationError, match="busy"):
-            ControlSocket.take(other)
+            ControlSocket.acquire(other)
     finally:
-        door._let_go()
+        door.release()

@@ -206,7 +206,7 @@ def test_a_start_that_breaks_leaves_no_folder_either(make_run: MakeRun) -> None:
 
     run = make_run(SLEEP)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start, "leave_behind", broken)
+        patch.setattr(start, "start_detached", broken)
         patch.setattr(run, "call", lambda _n, _op, args, body: [start.start(args, body, LINK)])
         with pytest.raises(OSError, match="Too many open files"):
             run.start_node(0)

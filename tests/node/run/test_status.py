@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.status import Recorded, recorded
+from clusterctl.node.run.status import RecordedProcesses, recorded
 
 
 def folder(tmp_path: Path, boot: str) -> NodePaths:
@@ -19,16 +19,16 @@ def folder(tmp_path: Path, boot: str) -> NodePaths:
 
 def test_the_list_of_processes_is_read_again_only_after_a_change(tmp_path: Path) -> None:
     paths = folder(tmp_path, boot_id())
-    record, found = RunFiles(paths), Recorded(paths)
+    record, found = RunFiles(paths), RecordedProcesses(paths)
     assert found.read() == []
-    record.processes([(10, 1000)])
+    record.record_processes([(10, 1000)])
     assert found.read() == [(10, 1000)]
     file = Path(paths.processes)
     seen = file.stat()
     file.write_bytes(b"11 1000\n")  # the same size, and now the same time
     os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert found.read() == [(10, 1000)]
-    record.processes([(12, 1000)])
+    record.record_processes([(12, 1000)])
     assert found.read() == [(11, 1000), (12, 1000)]
     file.unlink()
     assert found.read() == []
@@ -36,5 +36,5 @@ def test_the_list_of_processes_is_read_again_only_after_a_change(tmp_path: Path)
 
 def test_processes_of_an_earlier_boot_are_nobodys(tmp_path: Path) -> None:
     paths = folder(tmp_path, "another boot")
-    RunFiles(paths).processes([(10, 1000)])
+    RunFiles(paths).record_processes([(10, 1000)])
     assert recorded(paths) == []

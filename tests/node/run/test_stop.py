@@ -16,7 +16,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.run import processes
-from clusterctl.node.run.stop import why_left
+from clusterctl.node.run.stop import describe_survivor
 from tests.node.conftest import Run, wait_until
 
 MakeRun = Callable[..., Run]
@@ -290,7 +290,7 @@ def test_why_a_process_is_left_is_said(
     monkeypatch.setattr(processes, "send", lambda _mark, _number: refusal)
     own = processes.read(os.getpid())
     assert own is not None
-    told = why_left(own._replace(state=state))
+    told = describe_survivor(own._replace(state=state))
     assert told == {"pid": own.pid, "cmd": processes.command_of(own.pid), "why": why}
 
 

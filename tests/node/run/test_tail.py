@@ -169,10 +169,10 @@ def test_more_logs_than_may_be_open_at_once_are_read_whole(
 ) -> None:
     run = make_run("print('here')", procs=2).start()
     run.ended()
-    monkeypatch.setattr(tail, "MOST_OPEN", 1)
+    monkeypatch.setattr(tail, "MAX_OPEN", 1)
     link, before = Sent(), len(open_files())
     reader = tail.LogTail(run.paths(), link, {}, None)
-    reader.history()
+    reader.send_history()
     for rank in (0, 1):
         assert data_of(link.messages, f"ranks/{rank}.log") == [(0, run.log(rank))]
     assert len(open_files()) <= before + 1
@@ -208,9 +208,9 @@ def test_packed_pieces_are_those_that_would_come_one_by_one(
     dropped = Path(run.paths().folder, dropped_of("ranks/1.log"))
     dropped.write_text("500\n")
     one_by_one = [m for m in run.call(0, "tail", run.where(0)) if "data" in m.head]
-    monkeypatch.setattr(tail, "MOST_PACKED", 7)
+    monkeypatch.setattr(tail, "MAX_PACKED", 7)
     link = Sent()
-    tail.LogTail(run.paths(), link, {}, None).history(packed=True)
+    tail.LogTail(run.paths(), link, {}, None).send_history(packed=True)
     pieces = [(piece, m.body) for m in link.messages for piece in m.head["pieces"]]
     keys = ("data", "rank", "offset", "next", "time")
     assert [piece for piece, _ in pieces] == [
@@ -244,7 +244,7 @@ def test_a_log_that_is_dropped_while_it_is_sent_loses_no_byte_that_was_read(
             log.write_bytes(bytes(9000) + whole[9000:])
 
     monkeypatch.setattr(link, "send", drop)
-    reader.history()
+    reader.send_history()
     sent = data_of(link.messages, "ranks/0.log")
     assert all(body == whole[offset : offset + len(body)] for offset, body in sent)
     assert sum(m.head.get("dropped", 0) for m in link.messages) == 5000

@@ -42,7 +42,7 @@ def door(machine: str) -> Iterator[ControlSocket]:
             raise RuntimeError("a question too many")
         return {"did": request.get("ask")}
 
-    taken.answer(reactor, {"run": "lab-1"}, serve)
+    taken.serve(reactor, {"run": "lab-1"}, serve)
     yield taken
     taken.close()
 
@@ -114,8 +114,8 @@ def test_a_lock_of_which_one_part_is_held_is_not_taken_at_all(machine: str) -> N
         ControlSocket(f"{machine}/{','.join(GPUS)}")
     assert held.value.errno == errno.EADDRINUSE
     assert [free(f"{machine}/{gpu}") for gpu in GPUS] == [True, False, True]
-    second._let_go()
-    ControlSocket(f"{machine}/{','.join(GPUS)}")._let_go()
+    second.release()
+    ControlSocket(f"{machine}/{','.join(GPUS)}").release()
 
 
 def test_a_machine_without_a_place_left_takes_no_further_run(machine: str) -> None:
@@ -128,7 +128,7 @@ def test_a_machine_without_a_place_left_takes_no_further_run(machine: str) -> No
             ControlSocket(f"{machine}/{GPUS[0]}")
         assert free(f"{machine}/{GPUS[0]}")
         slots[-1].close()
-        ControlSocket(f"{machine}/{GPUS[0]}")._let_go()
+        ControlSocket(f"{machine}/{GPUS[0]}").release()
     finally:
         for place in slots:
             place.close()
@@ -145,13 +145,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_is_refused_the_lock_holds_nothing_of_it(machine: str) -> None:
     name = f"{machine}/{GPUS[0]}"
     for held, wanted in ((machine, name), (name, machine), (name, name), (machine, machine)):
-        first = ControlSocket.take(held)
+        first = ControlSocket.acquire(held)
         with pytest.raises(OperationError, match=f"pid {os.getpid()}"):
-            ControlSocket.take(wanted)
+            ControlSocket.acquire(wanted)
         assert free(wanted) is (held != wanted)
-        first._let_go()
+        first.release()
         assert free(held)
-        ControlSocket.take(wanted)._let_go()
+        ControlSocket.acquire(wanted).release()
 
 
 def test_a_lock_that_is_taken_and_whose_holder_nobody_finds_is_refused_too(
@@ -160,10 +160,10 @@ def test_a_lock_that_is_taken_and_whose_holder_nobody_finds_is_refused_too(
     first = ControlSocket(machine)
     monkeypatch.setattr(run_lock, "holders", lambda _names: iter(()))
     with pytest.raises(OperationError, match="cannot be asked"):
-        ControlSocket.take(machine)
-    first._let_go()
+        ControlSocket.acquire(machine)
+    first.release()
 
 
 def test_a_lock_that_cannot_be_made_is_not_said_to_be_held(machine: str) -> None:
     with pytest.raises(OSError, match="too long"):
-        ControlSocket.take(machine + "x" * 200)
+        ControlSocket.acquire(machine + "x" * 200)

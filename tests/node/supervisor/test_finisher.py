@@ -27,7 +27,7 @@ class World:
             finisher, "Shutdown", lambda _reactor, _find, phases, _over: self.phases.append(phases)
         )
         made: Any = Finisher.__new__(Finisher)
-        made._ranks = SimpleNamespace(ordered=False, take_over=self.taken.extend)
+        made._ranks = SimpleNamespace(stopping=False, restore=self.taken.extend)
         made._record = SimpleNamespace(
             event=lambda kind, **details: self.events.append((kind, details))
         )
@@ -59,7 +59,7 @@ def test_a_supervisor_that_died_amid_the_run_ends_it_everywhere(
     assert (cause.by, cause.reason, cause.node) == ("supervisor", REASON, "a")
     assert world.events == [("supervisor-died", {"time": 99.0, "message": REASON, "pid": 7})]
     assert world.taken == [{"rank": 0}]
-    assert world.finisher._ranks.ordered
+    assert world.finisher._ranks.stopping
     assert (world.finisher._began, world.finisher._stop_file) == (5.0, "S")
 
 

@@ -119,7 +119,7 @@ def test_a_tool_of_the_driver_that_no_signal_ends_is_left_behind(
     tool.chmod(0o755)
     make_hang(tmp_path / "device", stuck=True)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(gpu_holders, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(gpu_holders, "QUERY_SECONDS", 1.0)
     began = time.monotonic()
     assert gpu_holders._nvidia() is None
     assert time.monotonic() - began < 20

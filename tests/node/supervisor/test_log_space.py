@@ -48,11 +48,11 @@ def test_a_job_outlives_a_log_that_is_larger_than_its_disk(make_run: MakeRun, di
         if message.head.get("data") != "ranks/0.log":
             continue
         heads.append(message.head)
-        begin = message.head["offset"]
-        assert begin == end + message.head.get("dropped", 0)
-        assert begin % LINE == 0
-        assert len(message.body) == message.head["next"] - begin
-        first, last = begin // LINE, message.head["next"] // LINE
+        start_supervisor = message.head["offset"]
+        assert start_supervisor == end + message.head.get("dropped", 0)
+        assert start_supervisor % LINE == 0
+        assert len(message.body) == message.head["next"] - start_supervisor
+        first, last = start_supervisor // LINE, message.head["next"] // LINE
         assert message.body == b"".join(b"%063d\n" % n for n in range(first, last))
         end = message.head["next"]
         read += len(message.body)
@@ -74,16 +74,16 @@ def test_a_log_beyond_its_limit_keeps_its_newest_half(disk: Path) -> None:
     log = Path(paths.rank_log(0))
     room = LogSpace(RunFiles(paths), limit=1 << 20)
     log.write_bytes(b"a" * (1 << 20))
-    room.look()
+    room.check()
     assert log.stat().st_blocks * 512 == 1 << 20
     with log.open("ab") as file:
         file.write(b"b" * (1 << 20))
-    room.look()
+    room.check()
     assert log.stat().st_size == 2 << 20
     assert log.stat().st_blocks * 512 == 1 << 19
     assert log.read_bytes()[-(1 << 19) :] == b"b" * (1 << 19)
     assert Path(paths.events).read_text().count("larger than its limit") == 1
-    room.look()
+    room.check()
     assert Path(paths.events).read_text().count("log-dropped") == 1
 
 
@@ -91,13 +91,13 @@ def test_a_filesystem_without_holes_is_reported(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (disk / "log").write_bytes(b"x" * 8192)
-    assert log_space.punch(str(disk / "log"), 4096) == ""
+    assert log_space.punch_hole(str(disk / "log"), 4096) == ""
     monkeypatch.setattr(log_space, "_HOLE", 0x7F)  # no filesystem knows that mode
-    assert "not supported" in log_space.punch(str(disk / "log"), 4096)
+    assert "not supported" in log_space.punch_hole(str(disk / "log"), 4096)
 
 
 def test_a_folder_that_was_deleted_disturbs_nothing(tmp_path: Path) -> None:
-    LogSpace(RunFiles(NodePaths(str(tmp_path / "gone")))).look()
+    LogSpace(RunFiles(NodePaths(str(tmp_path / "gone")))).check()
 
 
 def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(
@@ -111,11 +111,11 @@ def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(
     log.touch()
     record = RunFiles(paths)
     room = LogSpace(record)
-    room.look()
+    room.check()
     assert int((tmp_path / "run" / dropped_of("ranks/0.log")).read_text()) == 0
     for _ in range(400):
         with log.open("ab") as file:
             file.write(b"x" * 8192)
-        room.look()
+        room.check()
     events = Path(paths.events).read_text().count("log-dropped")
     assert 0 < events <= 10

@@ -20,9 +20,9 @@ def test_torchrun_names_the_ends_that_it_saw() -> None:
 def test_an_end_is_said_in_words() -> None:
     rank = Rank(3, 1)
     rank.has_ended(7 << 8)
-    assert rank.words() == "rank 3 ended with exit code 7"
+    assert rank.describe_end() == "rank 3 ended with exit code 7"
     rank.has_started((100, 5))
     assert (rank.exit_code, rank.running) == (None, True)
     rank.has_ended(9)
-    assert rank.words() == "rank 3 was killed by signal 9"
+    assert rank.describe_end() == "rank 3 was killed by signal 9"
     assert rank.exit_code == 137

@@ -32,7 +32,7 @@ class World:
         self.ends: list[tuple[object, ...]] = []
         record: Any = SimpleNamespace(
             event=lambda kind, **details: self.events.append((kind, details)),
-            processes=lambda _marks: None,
+            record_processes=lambda _marks: None,
             paths=NodePaths(folder),
         )
         reactor: Any = SimpleNamespace(
@@ -80,7 +80,7 @@ def test_a_rank_that_starts_again_has_not_ended_by_the_end_before() -> None:
     world.report(restarts=1)
     for callback in world.later:
         callback()
-    world.ranks.settle()
+    world.ranks.resolve_exit_codes()
     kinds = ["rank-started", "rank-joined"]
     assert world.kinds() == [*kinds, "rank-ended", *kinds]
     assert world.events[2][1]["time"] == 7.0
@@ -88,7 +88,7 @@ def test_a_rank_that_starts_again_has_not_ended_by_the_end_before() -> None:
 
 def test_no_rank_starts_while_the_run_ends() -> None:
     world = World()
-    world.ranks.ordered = True
+    world.ranks.stopping = True
     assert world.report() == {"ending": True}
     assert world.events == []
     assert not world.ranks.all_started
@@ -152,4 +152,4 @@ def test_an_end_is_learned_from_the_launchers_log(tmp_path: Path) -> None:
 
 
 def test_sockets_are_read_as_the_kernel_prints_them() -> None:
-    assert tcp_table(TCP) == [("0A", 29509, 0, "4711"), ("01", 36370, 29509, "4712")]
+    assert tcp_table(TCP) == [("0A", 29509, 0, "4711", 0), ("01", 36370, 29509, "4712", 0)]

@@ -16,7 +16,12 @@ from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
 from clusterctl.node.supervisor import stop_signals
-from clusterctl.node.supervisor.stop_signals import QUIET_ROUNDS, Signals, StopSignals, ask_ranks
+from clusterctl.node.supervisor.stop_signals import (
+    ROUNDS_WITHOUT_HANDLER,
+    Signals,
+    StopSignals,
+    signal_ranks,
+)
 from tests.node.conftest import Run, wait_until
 
 MakeRun = Callable[..., Run]
@@ -217,7 +222,7 @@ def test_a_shortage_of_descriptors_does_not_lose_a_stop(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(processes, "process_table", shortage)
     try:
-        ask_ranks(reactor, [processes.key_of(child.pid)], "TERM")
+        signal_ranks(reactor, [processes.key_of(child.pid)], "TERM")
         while child.poll() is None:
             reactor.run_once()
     finally:
@@ -265,7 +270,7 @@ def test_who_listens_is_asked_once_and_nobody_below_or_beside_it(
     table.add(13, 11, group=13)  # its helper
     table.add(20, 1, group=20, listens=True)  # another's
     asked = StopSignals((10, 10), signal.SIGTERM)
-    for _ in range(QUIET_ROUNDS + 2):
+    for _ in range(ROUNDS_WITHOUT_HANDLER + 2):
         assert asked.ask(table.processes)
     assert table.sent == [(11, signal.SIGTERM)]
 

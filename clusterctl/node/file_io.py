@@ -1,0 +1,62 @@
+"""Reads and writes of small files and folders, with one answer for whatever fails."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Union
+
+
+def list_folder(folder: str) -> List[str]:
+    """Return the sorted names in a folder; none of one that cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def read_end(path: str, count: int) -> bytes:
+    """Return at most so many of a file's last bytes; none of one that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - count))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def replace_file(
+    path: Union[str, bytes], data: bytes, *, mode: int = 0o600, sync: bool = False
+) -> None:
+    """Write a file so that it is there whole or as before; `sync`: after a power failure too.
+
+    Raises:
+        OSError: it could not be written; nothing has changed.
+    """
+    new = os.fsencode(path) + b".new"
+    try:  # noqa: SIM105  (start-up counts)
+        os.unlink(new)  # written into, one that is linked elsewhere would change there
+    except FileNotFoundError:
+        pass
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def overwrite_start(path: str, data: bytes) -> None:
+    """Write over a file's first bytes: on a full disk, too, if it has them.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(descriptor, data, 0)
+    finally:
+        os.close(descriptor)
