@@ -1,4 +1,4 @@
-"""Which run is meant: the one named, else the only live one, else the newest."""
+"""Finds the run to use: the one named, else the only live one, else the newest."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
-    """What the nodes' folders know of a cluster's runs."""
+    """The runs that a cluster's nodes know."""
 
     runs: tuple[RunStatus, ...]
     """The newest first."""
     troubles: tuple[NodeError, ...]
-    """Nodes that could not be asked."""
+    """Nodes that did not answer."""
 
 
 def discover(nodes: Nodes) -> Discovered:
-    """Ask every node for the parts of runs that it keeps."""
+    """Ask every node for its parts of runs."""
     cluster = nodes.cluster
     requests = {
         node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
@@ -41,7 +41,7 @@ def discover(nodes: Nodes) -> Discovered:
             troubles.append(told)
             continue
         for part in told["runs"]:
-            # A run's name becomes a folder's here: what is none of ours is left out.
+            # A run's id becomes the name of a folder here: other names are skipped.
             if run_id.cluster_of(part["run"]) == cluster.name:
                 parts.setdefault(part["run"], {})[reply.node] = part
     views = [_view(cluster, run, found, troubles) for run, found in parts.items()]
@@ -53,7 +53,7 @@ class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fau
     """No run was named, and several are live."""
 
     def __init__(self, views: Sequence[RunStatus]) -> None:
-        """Name them, and how to name one."""
+        """List them, with a hint that names one."""
         titles = ", ".join(view.title for view in views)
         hint = f"clusterctl status {views[0].run}"
         super().__init__(f"several runs are live: {titles}", hint=hint)
@@ -61,18 +61,18 @@ class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fau
 
 
 def find_named(found: Discovered, name: str) -> str:
-    """Return the id of a run by its id or by the user's name for it, the newest; else the word."""
+    """Return the id of the newest run with this id or name of the user; else the text itself."""
     by_id = (view.run for view in found.runs if view.run == name)
     by_name = (view.run for view in found.runs if view.name == name)
     return next(itertools.chain(by_id, by_name), name)
 
 
 def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
-    """Return the only live run, else the newest that anybody knows.
+    """Return the only live run, else the newest known one.
 
     Args:
-        found: what the nodes know.
-        records: what this machine remembers.
+        found: the runs that the nodes know.
+        records: of this machine.
 
     Raises:
         SeveralLive: several runs are live.
@@ -84,7 +84,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
         raise SeveralLive(live)
     if live:
         return live[0].run
-    # What a node has a part of comes before what was only ever refused.
+    # A run with a part on a node comes before one whose launch was refused.
     ages = {view.run: _age(view) for view in found.runs}
     ages = ages or {record.run: record.began for record in records}
     if ages:
@@ -96,7 +96,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
 
 
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
-    """Return the cluster with the nodes that have a part of a run or may get one, and its job."""
+    """Return the cluster with the run's job, and the nodes that have or may get a part of it."""
     parts = {answer.node.name for answer in view.nodes if answer.part}
     silent = {answer.node.name for answer in view.nodes if answer.failure}
     planned = {node.name for node in record.cluster.nodes} if record else set()
@@ -107,7 +107,7 @@ def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -
 
 
 def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
-    """Return the cluster with the nodes that have a part of a run, or may, and its command.
+    """Return the cluster with the run's command and the nodes that have a part of it, or may.
 
     Raises:
         CouldNotTell: no node knows the run, and not every node answered.
@@ -132,7 +132,7 @@ def _view(
     troubles: Iterable[NodeError],
 ) -> RunStatus:
     silent = {one.node: str(one) for one in troubles}
-    # A run may use some of the nodes only: one that answers and has no part did not take part.
+    # A run may use only some nodes: one that answers without a part did not take part.
     nodes = tuple(node for node in cluster.nodes if node.name in parts or node.name in silent)
     view = view_of(run, cluster.with_nodes(nodes), parts, silent)
     command = next(iter(parts.values())).get("command") or ()

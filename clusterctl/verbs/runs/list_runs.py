@@ -1,4 +1,4 @@
-"""The runs of a cluster: what this machine remembers and what the nodes know, put together."""
+"""Lists the runs of a cluster, from the records of this machine and from the nodes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class ListedRun:
     run: str
     cluster: str
     state: str
-    """A run's state, or `unknown` if nobody knows."""
+    """A run's state, or `unknown`."""
     began: float | None
     nodes: tuple[str, ...]
     command: tuple[str, ...]
     name: str = ""
-    """The name that the person gave it."""
+    """The user's name for it."""
     ended_by: str = ""
-    """Who ended it; of a launch that was refused, what refused it: `busy`, `start`, ..."""
+    """Who ended it; if the launch was refused, what refused it: `busy`, `start`, ..."""
     checkpoint: str = ""
-    """The checkpoint that it went on from."""
+    """The checkpoint that it was resumed from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class RunList:
 
     runs: tuple[ListedRun, ...]
     troubles: tuple[NodeError, ...]
-    """Nodes that could not be asked."""
+    """Nodes that did not answer."""
     rebuilt: tuple[str, ...] = ()
-    """Runs of which a record was made from what the nodes know."""
+    """Runs whose record was rebuilt from what the nodes know."""
 
     def __iter__(self) -> Iterator[ListedRun]:
         """Iterate over the runs, the newest first."""
@@ -60,12 +60,12 @@ class RunList:
 
 
 def runs(nodes: Nodes, records: Records) -> RunList:
-    """List what is known, by the records and by the nodes."""
+    """List the runs that the records or the nodes know."""
     return _listed(discover(nodes), nodes, records)
 
 
 def rebuild(nodes: Nodes, records: Records) -> RunList:
-    """Make a record of every run that the nodes know and this machine does not."""
+    """Write a record of every run that the nodes know and this machine does not."""
     found = discover(nodes)
     known = {record.run for record in records.all(nodes.cluster.name)}
     made = []
@@ -85,7 +85,7 @@ def _listed(found: Discovered, nodes: Nodes, records: Records) -> RunList:
 
 
 def _record(cluster: Cluster, view: RunStatus) -> RunRecord:
-    """Rebuild a run's record from what its nodes keep; its code and options are not known."""
+    """Rebuild a run's record from what its nodes keep; its code and options are unknown."""
     parts = {answer.node.name: answer.part for answer in view.nodes if answer.part}
     took_part = sorted(
         (node for node in cluster.nodes if node.name in parts),
@@ -121,7 +121,7 @@ def _line(
         )
     end = records.end(record) or {}
     if view is not None:
-        # A node that took no part may stay silent.
+        # A node that took no part need not answer.
         took_part = frozenset(node.name for node in record.cluster.nodes)
         answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
         view = _judged(nodes, replace(view, nodes=answers, remembered=end))
@@ -139,7 +139,7 @@ def _line(
 
 
 def _judged(nodes: Nodes, view: RunStatus) -> RunStatus:
-    """Ask the nodes for the first cause where it decides the state, as `status` does."""
+    """Ask the nodes for the first cause if it decides the state, as `status` does."""
     if not view.contested:
         return view
     took_part = nodes.cluster.with_nodes(tuple(answer.node for answer in view.nodes))

@@ -1,7 +1,7 @@
-"""What the nodes' `tail` operations send, put together: lines, events, how each part ended.
+"""Merges what the nodes' `tail` operations send: lines, events, how each part ended.
 
-Every file is read by byte offset: after a broken connection reading resumes where the last whole
-line ended, so no line is lost and none comes twice.
+Every file is read by byte offset. After a broken connection, reading resumes after the last whole
+line, so no line is lost or repeated.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
 KEPT_LINES = 100
-"""The last lines of each rank that are kept, to tell why it ended."""
+"""The last lines to keep of each rank: they may tell why it ended."""
 KEPT_BYTES = 12 * 1024
-"""Of all of them together: there may be thousands of ranks."""
+"""Limit of these lines together, for each rank: there may be thousands of ranks."""
 LINE_BYTES = 2000
-"""Of each of them: a line may be a megabyte long, and is to be read by a person."""
+"""Limit of each of these lines, which may be a megabyte long."""
 END_BYTES = 16 * 1024
-"""Of each log that are read to say why a run ended."""
+"""The end of each log that is read to find why a run ended."""
 ENDS = frozenset({"peer-bad-end", "peer-lost", "supervisor-died", "rank-ended", "launcher-ended"})
-"""Events that may tell why a run ended."""
+"""Events that may show why a run ended."""
 EVENTS_LIMIT, LOGS_LIMIT = 4096, 1024
-"""Of one node that are kept."""
+"""Limits for one node."""
 UNFINISHED_BYTES = 16 * 1024 * 1024
-"""Of all lines of one node that have no end yet; beyond, they are passed on in pieces."""
+"""Limit of a node's lines without an end; longer ones are passed on in pieces."""
 SMALL_BYTES = UNFINISHED_BYTES // LOGS_LIMIT
-"""Of a line that is left out of account: all logs together have as many twice."""
+"""A shorter line is not counted: all logs together stay below twice the limit."""
 MESSAGE_LIMIT = 1024 * 1024
-"""Bytes of a message's JSON, and of a log that it brings; a node sends a quarter of it at most."""
+"""Limit of a message's JSON, and of its log bytes; a node sends a quarter of it at most."""
 STRANGE_LIMIT = 100
-"""Messages that are none of a run's, after which no more of a node is read."""
+"""Invalid messages after which a node is not read any more."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
 _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
 
 
 class RunLog:
-    """A run's logs and events, as far as they were read."""
+    """A run's logs and events, as far as they have been read."""
 
     def __init__(
         self, run: str, cluster: Cluster, *, judged: bool = True, events_only: bool = False
     ) -> None:
-        """Know nothing yet.
+        """Start with nothing read.
 
         Args:
             run: its id.
@@ -68,33 +68,33 @@ class RunLog:
         self.parts: dict[str, Mapping[str, Any]] = {}
         """The NodeRun of each node whose part has been read to its end."""
         self._strange: dict[str, str] = {}
-        """What is wrong with what a node said of its part at the end."""
+        """What is wrong with a node's last answer."""
         self._strangers: dict[str, int] = {}
-        """How many messages of a node were none of a run's."""
+        """How many invalid messages each node has sent."""
         self._clock_events: dict[str, Mapping[str, Any]] = {}
         self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
         self._events_read: dict[str, int] = {}
         self.goes_on = False
-        """Reading on comes next: a line without its end is kept until then."""
+        """More will be read: a line without an end is kept until then."""
         self._kept = KEPT_LINES if judged else 0
         self._events_only = events_only
         self._cut = False
-        """Logs are read from somewhere within."""
+        """Logs are not read from their beginning."""
         self._nested = False
-        """It was told that ranks start a launcher each."""
+        """The user was told that each rank starts a launcher."""
         self._clocks: dict[str, float] = {}
         """Seconds that each node's clock is ahead of the master's."""
 
     def follow_request(self, node: str) -> Request:
-        """Return the request that reads on from here until the node's part is over."""
+        """Return the request that reads from here until the node's part is over."""
         request = self._request(node, follow=True)
         return (
             replace(request, args={**request.args, "files": []}) if self._events_only else request
         )
 
     def read_request(self, node: str, *, lines: int = 0) -> Request:
-        """Return the request that reads what there is; with `lines` at least the last so many."""
+        """Return the request for what there is; with `lines`, at least that many last lines."""
         request = self._request(node, follow=False)
         self._cut = bool(lines)
         return replace(request, args={**request.args, "lines": lines}) if lines else request
@@ -105,7 +105,7 @@ class RunLog:
         return replace(request, args={**request.args, "by_file": True})
 
     def go_on(self) -> None:
-        """Forget that what there is was read to its end: reading on comes next."""
+        """Prepare to read more, after what there was has been read."""
         self.parts.clear()
         self.goes_on = self._cut = False
 
@@ -136,7 +136,7 @@ class RunLog:
             yield from self._finish(node, now)
 
     def trouble(self, reply: Reply) -> NodeError | None:
-        """Return why a node's part was not read to its end; None: it was."""
+        """Return why a node's part was not read to its end; None if it was."""
         strange = self._strange.get(reply.node) or "it says nothing of its part"
         if self.is_hopeless(reply.node):
             return bad_output(reply.node, strange)
@@ -144,16 +144,16 @@ class RunLog:
         return wrong if wrong or reply.node in self.parts else bad_output(reply.node, strange)
 
     def is_hopeless(self, node: str) -> bool:
-        """Say whether a node has sent so much that is none of a run's that no more is read."""
+        """Tell whether a node has sent too many invalid messages to be read any more."""
         return self._strangers.get(node, 0) > STRANGE_LIMIT
 
     @property
     def finished(self) -> bool:
-        """Every node's part was read to its end and has ended well."""
+        """Every node's part was read to its end and has finished."""
         return all(self.parts.get(name, {}).get("state") == "finished" for name in self.events)
 
     def reports(self) -> list[NodeReport]:
-        """Return what is known of each node, for the search of the first cause."""
+        """Return what is known about each node, to find the first cause."""
         return [
             NodeReport(
                 node=name,
@@ -170,7 +170,7 @@ class RunLog:
     def _request(self, node: str, *, follow: bool) -> Request:
         begin = {EVENTS: self._events_read.get(node, 0)}
         for file, log in self._logs[node].items():
-            # What was a part of a line is read again, from the line's beginning.
+            # An unfinished line is read again, from its beginning.
             begin[file] = log.splitter.offset
             log.splitter = LineSplitter(log.splitter.offset)
         args = run_args(self.run, self.cluster, self.cluster.node(node))
@@ -191,7 +191,7 @@ class RunLog:
             yield self._warn_of_nested(node, head["event"])
 
     def _keep(self, node: str, event: Mapping[str, Any]) -> None:
-        """Keep of an event what the search of the first cause reads."""
+        """Keep the parts of an event that show the first cause."""
         if event["kind"] == "clock":
             self._clock_events[node] = event
         elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
@@ -201,14 +201,14 @@ class RunLog:
             self.events[node].append({**texts, **numbers, "ordered": ordered})
 
     def _note(self, node: str, strange: str, *, is_last: bool) -> Iterator[Event]:
-        """Note what is none of a run's; of the last answer `node_error` tells."""
+        """Record an invalid message; `node_error` reports the last answer."""
         if not is_last and node not in self._strange:
             yield Notice(node=node, level="warning", text=f"{NOT_OURS}: {strange}")
         self._strange[node] = strange
         self._strangers[node] = self._strangers.get(node, 0) + 1
 
     def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Notice:
-        """Say that ranks start a launcher each, and what to type instead."""
+        """Return a warning that each rank starts a launcher, with what to type instead."""
         from clusterctl.plan.nested import once_a_node  # noqa: PLC0415  (few runs have one)
 
         what = f"rank {event.get('rank')} started {event.get('launcher')} of its own"[:100]
@@ -254,7 +254,7 @@ class RunLog:
 
 
 class _Block(NamedTuple):
-    """Bytes of one log that came together."""
+    """Bytes of one log, sent together."""
 
     file: str
     rank: int | None
@@ -267,7 +267,7 @@ class _Block(NamedTuple):
 
 
 def _wrong_length(message: Message) -> str:
-    """Say that a message does not have the bytes that its pieces name; empty if it has."""
+    """Return an error if a message has another length than its pieces; else an empty text."""
     if "data" in message.head or "pieces" not in message.head:
         return ""
     named = sum(end - begin for _, _, begin, end, _, _ in message.head["pieces"])
@@ -275,7 +275,7 @@ def _wrong_length(message: Message) -> str:
 
 
 def _blocks(message: Message, now: float) -> Iterator[_Block]:
-    """Yield what a message brings of logs: bytes of one, or pieces of several."""
+    """Yield the log bytes of a message: of one log, or pieces of several."""
     head, body = message.head, message.body
     if "data" in head:
         time, dropped = float(head.get("time") or now), head.get("dropped") or 0
@@ -289,7 +289,7 @@ def _blocks(message: Message, now: float) -> Iterator[_Block]:
 
 
 class _LogFile:
-    """One log of a node, as far as it was read."""
+    """One log of a node, as far as it has been read."""
 
     __slots__ = ("_kept", "_last", "_size", "begins_within", "source", "splitter")
 
@@ -300,18 +300,18 @@ class _LogFile:
         self._last: deque[bytes] = deque()
         self._size = 0
         self.begins_within = False
-        """The first bytes are of a line that began before, and are left out."""
+        """The first bytes belong to a line that began before, and are skipped."""
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines, those of progress bars left out."""
+        """The last lines, without those of progress bars."""
         return tuple(
             strip_controls(data.decode("utf-8", "backslashreplace")) for data in self._last
         )
 
     @property
     def unfinished(self) -> int:
-        """Bytes of a line whose end is still to come."""
+        """Bytes of a line without an end."""
         return self.splitter.received - self.splitter.offset
 
     def pieces(self, chunks: list[Chunk], time: float) -> Iterator[Piece]:
@@ -343,5 +343,5 @@ def _tail(args: Mapping[str, object]) -> Request:
 
 
 def _cut(data: bytes) -> bytes:
-    """Return a line without what nobody reads of it."""
+    """Return the beginning of a long line."""
     return data if len(data) <= LINE_BYTES else data[:LINE_BYTES] + b" ..."
