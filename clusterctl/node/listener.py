@@ -1,4 +1,4 @@
-"""A listening socket that strangers cannot use up: few of them at a time, and none for long."""
+"""A listening socket that limits how many unauthenticated peers it holds, and for how long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One run a machine, or a GPU: whether its lock is held, by whom, and asking the holder.
 
 The lock is the supervisor's abstract socket: seen across users and mounts, without a folder, and
-gone with its holder however that ends. One JSON line is asked, one is answered.
+released when its holder ends, however that happens. Request and answer are a JSON line each.
 
 A run takes the whole machine, `clusterctl-run`, or some of its GPUs,
 `clusterctl-run/GPU-…,GPU-…,port-29500`, with the port if its ranks meet on this machine. For the

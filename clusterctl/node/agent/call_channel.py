@@ -33,7 +33,7 @@ class OperationError(Exception):
 
 
 class ControllerDisconnected(Exception):  # noqa: N818  (a state of the world, not a fault)
-    """The controller has gone: nothing more can be said to it."""
+    """The controller has disconnected: nothing more can be sent to it."""
 
 
 class CallChannel:
@@ -46,7 +46,7 @@ class CallChannel:
         self.receive_timeout_s: float | None = None
         """Seconds of silence after which `receive` takes the controller for lost; None: never."""
         self.disconnected = False
-        """The controller was found gone; a follower should end, a change should be completed."""
+        """A send failed; a follower should end, a change should be completed."""
         self._sending = _thread.allocate_lock()
         self._ended = False
         self._heartbeat_running = _thread.allocate_lock()
@@ -62,7 +62,7 @@ class CallChannel:
             self._write(message.encode())
 
     def receive(self) -> Message | None:
-        """Wait for the controller's next message; None when it has gone or said all."""
+        """Wait for the controller's next message; None when it disconnected or sent its last."""
         try:
             message = read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
         except (BadFrame, OSError):

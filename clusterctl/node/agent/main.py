@@ -1,4 +1,4 @@
-"""The agent: takes one request from the channel, runs its operation, answers, and is gone."""
+"""The agent: takes one request from the channel, runs its operation, answers, and exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def serve(marker: bytes) -> None:
             link.send_last(run_operation(request, link))
     except ControllerDisconnected:
         code = 1
-    except BaseException:  # noqa: BLE001  (the controller is told by the broken stream and stderr)
+    except BaseException:  # noqa: BLE001  (the broken stream and stderr tell the controller)
         sys.excepthook(*sys.exc_info())
         code = 1
     # Not sys.exit: an abandoned thread, stuck in the kernel for a dead mount, must not hold us.

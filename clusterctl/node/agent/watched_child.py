@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.25
 
 
 class ChildStalled(Exception):  # noqa: N818  (a state of the world, not a fault)
-    """The child told nothing for as long as it may be silent."""
+    """The child was silent for too long."""
 
 
 class ChildCrashed(Exception):  # noqa: N818  (a state of the world, not a fault)

@@ -31,7 +31,7 @@ class Inspection(NamedTuple):
     expected_world_size: Optional[int] = None
     """Of the run that is resumed, which may have been of another size."""
     progress: Progress = no_progress
-    """Told of every piece that was read."""
+    """Called with the size of every piece that was read."""
 
     def check_files(self, folder: str, names: Iterable[str]) -> Set[str]:
         """Check files of a folder by themselves; return those that nothing proves.

@@ -207,7 +207,7 @@ def _file(path: str, look: Inspection, found: CheckpointContents) -> None:
 
 
 def _fingerprint(path: str, look: Inspection, found: CheckpointContents) -> None:
-    """Sum up names, sizes and content, so that the same checkpoint elsewhere can be told."""
+    """Sum up names, sizes and content, to recognize the same checkpoint on another node."""
     summed = hashlib.sha256()
     for name, status in sorted(files_of(path, look.progress)):
         if _OWN.fullmatch(name):

@@ -27,7 +27,7 @@ MTIME_GRANULARITY_NS = 20_000_000
 
 
 def sync_unfinished(root: bytes) -> bool:
-    """Tell whether a sync has begun to change a folder, and has not proven what it brought."""
+    """Tell whether a sync has begun to change a folder, and has not verified the result."""
     try:
         with open(os.path.join(root, NAME), "rb") as file:
             document = json.load(file)

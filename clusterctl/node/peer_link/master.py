@@ -60,7 +60,7 @@ class Master:
             listening.close()
             raise
         self.port: int = listening.getsockname()[1]
-        # A worker is a stranger too until its hello: all of them may come at once.
+        # A worker is unauthenticated too until its hello: all may come at once.
         most = MAX_UNAUTHENTICATED + len(self._expected)
         self._unauthenticated = UnauthenticatedPeers(reactor, most=most, seconds=HELLO_SECONDS)
         self._listener = Listener(reactor, listening, self._accept)
@@ -125,7 +125,7 @@ class Master:
             channel.send({"bye": True})
 
     def _authenticate(self, channel: TlsChannel, hello: object) -> None:
-        """Take a worker in: one that was told this run's secret and is expected."""
+        """Accept a worker that is expected and knows this run's token."""
         hello = hello if isinstance(hello, dict) else {}
         name, token = str(hello.get("node")), str(hello.get("token"))
         known = hmac.compare_digest(

@@ -74,7 +74,7 @@ class Worker:
         """The master, until it has been there."""
         self.port = 0
         self.acknowledged = False
-        """The master knows that this part is over (or is itself gone)."""
+        """The master knows that this part is over (or has exited itself)."""
         self._connect()
         reactor.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
 

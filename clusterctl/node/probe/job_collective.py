@@ -61,7 +61,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the answer)
         answer = {"backend": "", "right": False, "gbps": 0.0, "error": str(error)}
     print(json.dumps(answer), flush=True)  # noqa: T201  (this is the program's output)
-    # A backend's threads may wait for peers that are gone; nothing is left to do.
+    # A backend's threads may wait for peers that exited; nothing is left to do.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The meeting of the nodes: what can only be tried between them, as one conversation.
+"""The probe between nodes: what can only be tried between them, as one conversation.
 
 The controller first lets every node listen and write its tokens, then lets every node connect to
 the others and look for their tokens; the end of the conversation takes everything away again.
@@ -27,14 +27,14 @@ _TEXTS = {"sockets": ("key",), "targets": ("target", "key"), "tokens": ("path", 
 
 
 def probe_peers(nonce: str, channel: CallChannel) -> Message:
-    """Do the controller's steps until it has no more, or is gone.
+    """Do the controller's steps until it has no more, or disconnects.
 
     Args:
         nonce: by which the nodes of this probe know each other.
         channel: brings the steps.
 
     Returns:
-        `foreign`: who connected and did not know the word.
+        `foreign`: who connected and did not know the nonce.
     """
     listeners, tokens = Listeners(nonce), Tokens(nonce)
     try:

@@ -1,7 +1,7 @@
-"""Operation `survey`: a node's raw answers, then its part in the meeting of the nodes.
+"""Operation `survey`: a node's raw answers, then its part in the probe between nodes.
 
 One agent for both: starting it, and the session that it runs in, is most of what a check costs a
-node. The answers come as a message of their own; the last one is the meeting's.
+node. The answers come as a message of their own; the last one is the peer probe's.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def probe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Read, then meet.
+    """Read, then probe the peers.
 
     Args:
-        args: those of `read.read`, and `word`: what the nodes know each other by.
+        args: those of `read.read`, and `word`: a nonce by which the nodes know each other.
         body: as of `read.read`.
-        channel: brings the steps of the meeting; none is needed.
+        channel: brings the steps of the peer probe; none is needed.
 
     Returns:
-        What `meet.meet` returns.
+        What `probe_peers` returns.
     """
     channel.send(read(args, body, channel))
     from clusterctl.node.probe.peer_probe import probe_peers  # noqa: PLC0415  (the answers need not wait for it)

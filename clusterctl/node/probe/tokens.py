@@ -18,7 +18,7 @@ PREFIX = ".clusterctl-token-"
 
 
 class Tokens:
-    """The tokens that this node wrote, and its sight of the others'."""
+    """The tokens that this node wrote, and the search for the others'."""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
@@ -146,7 +146,7 @@ def _watcher(
 
 
 def _problem_with(folder: str, name: str, nonce: str) -> Optional[str]:
-    """Return None for a token in full sight, else what is missing."""
+    """Return what is wrong with a token; None: it is there and right."""
     try:
         # The listing first: NFS caches it apart from the file, and programs use both.
         if name not in os.listdir(folder):
@@ -164,6 +164,6 @@ def _remover(path: str) -> Callable[[Callable[[bytes], None]], None]:
             try:
                 os.unlink(name)
             except OSError:
-                continue  # not there, or the share is gone: nothing of ours is left to see
+                continue  # not there, or the share does not answer
 
     return remove

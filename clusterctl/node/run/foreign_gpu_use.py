@@ -1,7 +1,7 @@
 """Processes that took GPU memory during a run and are not the run's: a container's, as a rule.
 
-A script that calls `docker run` only starts a client. The container belongs to a daemon, so no
-mark of the run leads to it. What gives it away is when it started.
+A script that calls `docker run` only starts a client. The container belongs to a daemon, so
+nothing marks it as the run's. What gives it away is when it started.
 """
 
 from __future__ import annotations

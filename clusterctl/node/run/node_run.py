@@ -45,12 +45,12 @@ class NodeRun(NamedTuple):
     node: str
     lock: str
     job: Dict[str, Any]
-    """What was started; empty where the folder is gone or not this user's."""
+    """What was started; empty if the folder is missing or not this user's."""
     recorded: RecordedProcesses
 
     @classmethod
     def find(cls, args: Dict[str, Any]) -> NodeRun:
-        """Take what the folder says, or where it is gone what the controller knows."""
+        """Take what the folder says, or if it is missing what the controller knows."""
         paths = NodePaths.of(args)
         if paths.ownership_problem():
             paths = NO_PATHS

@@ -2,7 +2,7 @@
 
 A run's processes are its supervisor's descendants, what carries the run's stamp in its
 environment, what was recorded while it lived, its cgroup where it has one of its own, and all
-descendants of these. Titles and environments can be wiped, so none of the marks is enough alone.
+descendants of these. Titles and environments can be wiped, so no single sign is enough.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def process_table() -> Dict[int, Process]:
 
 
 def key_of(pid: int) -> ProcessKey:
-    """Return the mark of a process that is known to be there."""
+    """Return the key of a process that exists."""
     process = read(pid)
     return pid, process.start if process is not None else 0
 
@@ -210,7 +210,7 @@ def living_descendants() -> List[Process]:
 
 
 def in_cgroup(cgroup: str) -> Set[int]:
-    """Return the pids of a cgroup (version 2), none where it is gone or none was made."""
+    """Return the pids of a cgroup (version 2), none if it does not exist."""
     if not cgroup:
         return set()
     try:
@@ -223,7 +223,7 @@ def in_cgroup(cgroup: str) -> Set[int]:
 def send(mark: ProcessKey, number: int) -> str:
     """Send a signal to this very process; return why it could not be, empty for done.
 
-    A process that is gone counts as done.
+    A process that has exited counts as done.
     """
     try:
         if hasattr(os, "pidfd_open"):

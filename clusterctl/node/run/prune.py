@@ -37,7 +37,7 @@ def prune(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
 
 def remove(args: Dict[str, Any]) -> str:
-    """Delete one part's folder; say why it was not, empty where it is gone."""
+    """Delete one part's folder; say why it was not, empty if it is deleted."""
     if os.path.basename(args["run"]) != args["run"] or args["run"] in ("", ".", ".."):
         return "its name is none of a run"
     paths = NodePaths.of(args)

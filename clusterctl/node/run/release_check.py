@@ -1,4 +1,4 @@
-"""What else must be free before a run counts as gone: its port, its memory on the GPUs.
+"""What else must be free before a run counts as stopped: its port, its memory on the GPUs.
 
 True: it is. False: it is not. None: nobody could look, so it is not proven.
 """

@@ -43,71 +43,36 @@ def default_state_folder() -> str:
 class NodePaths:
     """The files of one node's part of a run."""
 
-    __slots__ = ("folder",)
-
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.agent = os.path.join(folder, "agent.py")
+        """The agent's program."""
+        self.job = os.path.join(folder, "job.json")
+        """The job as it was started, without secrets."""
+        self.supervisor = os.path.join(folder, "supervisor.json")
+        """The supervisor's own account."""
+        self.heartbeat = os.path.join(folder, "beat")
+        """When the supervisor was last seen alive, on the clock that no one sets."""
+        self.processes = os.path.join(folder, "processes")
+        """The processes that were seen to be the run's, a pid and start time a line."""
+        self.events = os.path.join(folder, EVENTS)
+        """What happened."""
+        self.end = os.path.join(folder, "end.json")
+        """How it ended."""
+        self.never_started = os.path.join(folder, "barred")
+        """Says that this part never began and never will."""
+        self.reserve = os.path.join(folder, "reserve")
+        """Room on the disk that the end is written into when there is no other left."""
+        self.launcher_log = os.path.join(folder, LAUNCHER_LOG)
+        """What the launcher and the supervisor wrote."""
+        self.nccl = os.path.join(folder, "nccl")
+        """Where NCCL writes with `--debug`."""
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> NodePaths:
         """Return the paths for `cluster`, `run`, `node` and, where it is set, `state`."""
         root = args.get("state") or default_state_folder()
         return cls(os.path.join(root, args["cluster"], args["run"], args["node"]))
-
-    @property
-    def agent(self) -> str:
-        """The agent's program."""
-        return os.path.join(self.folder, "agent.py")
-
-    @property
-    def job(self) -> str:
-        """The job as it was started, without secrets."""
-        return os.path.join(self.folder, "job.json")
-
-    @property
-    def supervisor(self) -> str:
-        """The supervisor's own account."""
-        return os.path.join(self.folder, "supervisor.json")
-
-    @property
-    def heartbeat(self) -> str:
-        """When the supervisor was last seen alive, on the clock that no one sets."""
-        return os.path.join(self.folder, "beat")
-
-    @property
-    def processes(self) -> str:
-        """The processes that were seen to be the run's, a pid and start time a line."""
-        return os.path.join(self.folder, "processes")
-
-    @property
-    def events(self) -> str:
-        """What happened."""
-        return os.path.join(self.folder, EVENTS)
-
-    @property
-    def end(self) -> str:
-        """How it ended."""
-        return os.path.join(self.folder, "end.json")
-
-    @property
-    def never_started(self) -> str:
-        """Says that this part never began and never will."""
-        return os.path.join(self.folder, "barred")
-
-    @property
-    def reserve(self) -> str:
-        """Room on the disk that the end is written into when there is no other left."""
-        return os.path.join(self.folder, "reserve")
-
-    @property
-    def launcher_log(self) -> str:
-        """What the launcher and the supervisor wrote."""
-        return os.path.join(self.folder, LAUNCHER_LOG)
-
-    @property
-    def nccl(self) -> str:
-        """Where NCCL writes with `--debug`."""
-        return os.path.join(self.folder, "nccl")
 
     def rank_log(self, rank: int) -> str:
         """Return the log of a global rank."""

@@ -142,7 +142,7 @@ def require_workdir(workdir: str) -> None:
 
 
 def require_finished_sync(workdir: str) -> None:
-    """Refuse code of which a sync that was cut off brought only some files.
+    """Refuse code if the last sync was interrupted.
 
     Raises:
         OperationError: `sync`.

@@ -246,7 +246,7 @@ class LogTail:
             return b""
 
     def _pread(self, name: str, offset: int, count: int) -> bytes:
-        """Return at most so many bytes of a log or its mark; none where it cannot be read."""
+        """Return at most so many bytes of a log or its offset; none where it cannot be read."""
         try:
             if name not in self._open:
                 if len(self._open) >= MAX_OPEN:

@@ -143,7 +143,7 @@ class ControlSocket:
             if isinstance(request, dict):
                 connection.send(json.dumps(self._serve(request, peer)).encode() + b"\n")
         except (OSError, ValueError, RecursionError):
-            pass  # it left, or it is not ours; no stranger may fill the log
+            pass  # it disconnected, or is not ours; nobody else may fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()
 

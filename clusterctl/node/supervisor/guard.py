@@ -87,7 +87,7 @@ def wait_for(supervisor: int, reader: int) -> Tuple[int, Dict[str, Any]]:
     One that is stopped or slow has not ended, however long that lasts.
 
     Returns:
-        Its exit code, and what it told us for the case of its death; nothing before it was up.
+        Its exit code, and what it left for the case of its death; empty if it was never up.
     """
     for number in FORWARDED:
         signal.signal(number, lambda number, _frame: os.kill(supervisor, number))

@@ -1,7 +1,7 @@
 """Keeps a run's logs from filling the disk: when room gets low, their oldest bytes are dropped.
 
 A `print` on a full disk fails, and training ends with it. A hole at the head of a log gives its
-room back and moves no offset. `tail` skips the hole by the mark in a file beside the log.
+room back and moves no offset. `tail` skips the hole by the offset in a file beside the log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LogSpace:
         try:
             logs: Dict[str, int] = {}
             for log in self._record.paths.logs():
-                with contextlib.suppress(OSError):  # no room for its mark: others can give some
+                with contextlib.suppress(OSError):  # no room for its offset: others can give some
                     logs[log] = self._allocated(log)
             for log, size in logs.items():
                 if size > self._limit:
@@ -104,7 +104,7 @@ class LogSpace:
         before = self._dropped[log]
         if until - before < max(_BLOCK, keep // 4):  # else every look would drop a little
             return
-        # The mark comes first: a reader must not take the hole's zeros for the rank's words.
+        # The offset comes first: a reader must not take the hole's zeros for output.
         self._write_mark(log, until)
         message = "dropped the oldest %d bytes of %s: %s" % (until - before, log, why)
         message += punch_hole(path, until)

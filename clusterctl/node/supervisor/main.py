@@ -35,7 +35,7 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
 
     Args:
         paths: of the run's folder.
-        start: `job`, `env`, `secrets`; `unit`: the scope's name; `guard`: the guard's mark.
+        start: `job`, `env`, `secrets`; `unit`: the scope's name; `guard`: the guard's key.
         answer: a pipe to the process that starts the run, for one line.
         guard: a pipe to the guard: what it needs to finish in our place.
     """

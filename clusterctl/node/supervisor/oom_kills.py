@@ -8,7 +8,7 @@ VMSTAT = "/proc/vmstat"
 
 
 def oom_kills() -> Optional[int]:
-    """Return the count since the machine started, cgroups' limits included; None: not told."""
+    """Return the count since the machine started, cgroups' limits included; None: unknown."""
     try:
         with open(VMSTAT) as file:
             for line in file:

@@ -105,7 +105,7 @@ class Ranks:
         """Ask those that run to end by themselves; False: there is nobody to be asked.
 
         After a failure a launcher ends its ranks itself, and its log then says why: the one whose
-        rank failed has seen that, the others are told.
+        rank failed has seen that, the others get the signal.
         """
         running = [rank.key for rank in self._ranks.values() if rank.running]
         if self._launcher is None or cause.by == "stop":
@@ -127,7 +127,7 @@ class Ranks:
         if rank.running and rank.key == mark:
             return {"watched": True}  # it asks again: our first answer came too late for it
         rank.local_rank = local_rank
-        if number in self._unknown:  # started again, before anyone told how the one before ended
+        if number in self._unknown:  # started again, before it was known how the one before ended
             self._handle_end(rank, ordered=self._unknown.pop(number))
         if self._job["launcher_argv"]:
             self._children.watch_other(mark, lambda status: self._rank_ended(rank, status))

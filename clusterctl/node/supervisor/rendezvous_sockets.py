@@ -1,4 +1,4 @@
-"""Which ranks have reached the rendezvous, told from their sockets: no help from the job needed."""
+"""Which ranks have reached the rendezvous, by their sockets: the job need not help."""
 
 from __future__ import annotations
 

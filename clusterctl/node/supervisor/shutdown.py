@@ -18,7 +18,7 @@ LEFTOVER_GRACE = 5.0
 
 
 STATES = {"stop": "stopped", "lost": "lost"}
-"""What brought the end → the state it leaves; anything else is a failure."""
+"""Cause of the end → the state it leaves; anything else is a failure."""
 
 
 class Cause(NamedTuple):
@@ -53,7 +53,7 @@ class Cause(NamedTuple):
 
     @classmethod
     def read(cls, message: Dict[str, Any]) -> Cause:
-        """Return a cause that was told by another node or an order; unknown keys are left out."""
+        """Return a cause from another node or an order; unknown keys are left out."""
         return cls(**{name: value for name, value in message.items() if name in cls._fields})
 
 

@@ -55,7 +55,7 @@ class Supervisor:
         record: RunFiles,
         guard: Sequence[int],
     ) -> None:
-        """Take the job over; `guard` is the mark of the process that finishes if this one dies.
+        """Take the job over; `guard` is the key of the process that finishes if this one dies.
 
         Raises:
             OSError: the link's address cannot be listened on.
@@ -139,7 +139,7 @@ class Supervisor:
         }
 
     def handle_request(self, request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
-        """Answer what comes through the lock's door."""
+        """Answer a request that came through the control socket."""
         ask = request.get("ask")
         if ask == "rank":
             answer = self._ranks.report(request, peer.pid)
@@ -155,8 +155,8 @@ class Supervisor:
     def stop(self, order: Dict[str, Any]) -> None:
         """Stop because a person or the system wants it: ask, wait, then end it, everywhere."""
         reason = str(order.get("reason") or "stopped")
-        told = {**self._job["stop"], **order, "reason": reason}
-        self._end_everywhere(Cause.read({**told, "by": "stop", "node": self._job["node"]}))
+        settings = {**self._job["stop"], **order, "reason": reason}
+        self._end_everywhere(Cause.read({**settings, "by": "stop", "node": self._job["node"]}))
 
     # Causes of an end.
 
@@ -175,7 +175,7 @@ class Supervisor:
         self._end_everywhere(cause._replace(killed_by=number))
 
     def _on_signal(self, number: signal.Signals) -> None:
-        self.stop({"reason": "the supervisor was told to end (%s)" % number.name})
+        self.stop({"reason": "the supervisor was asked to end (%s)" % number.name})
 
     def _check_start(self) -> None:
         missing = sorted(self._peers.missing)
@@ -276,7 +276,7 @@ class Supervisor:
         self._settle(time.monotonic() + RELAY_SECONDS)
 
     def _settle(self, until: float) -> None:
-        """Stay until the others need no word of ours: all of them ended, or were told."""
+        """Stay until all other nodes ended, or know of our end."""
         assert self._end is not None
         if self._others_know(late=time.monotonic() > until):
             self._record.event("end", **self._end)
