@@ -18,7 +18,7 @@ HEAD = """\
 What `--help` says, for every verb.
 Written by `python docs/make_commands.py`; a test keeps it equal.
 
-Exit codes: 0 done, 1 not as wished, 2 usage or inventory, 3 could not tell (a node did not answer).
+Exit codes: 0 done, 1 problems found, 2 usage or inventory, 3 unknown (a node did not answer).
 `launch` and `resume` end with the job's own code, with 125 when clusterctl ended it before or
 without the job, and with 130 when you stopped following.
 """

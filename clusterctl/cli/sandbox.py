@@ -15,7 +15,7 @@ ACTIONS = {
     "fault": "put a real fault on a host",
     "heal": "undo all faults",
     "down": "stop the hosts and remove everything",
-    "demo": "the whole story: check, launch, stop, resume, generate",
+    "demo": "run a demo: check, launch, stop, resume, generate",
 }
 
 

@@ -82,5 +82,5 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "fault": _fault,
     "heal": _heal,
     "down": _down,
-    "demo": lambda args: demo.tell(args.name, args.backend),
+    "demo": lambda args: demo.run(args.name, args.backend),
 }

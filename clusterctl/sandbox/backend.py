@@ -1,4 +1,4 @@
-"""What the two ways to make a sandbox, network namespaces and loopback, have in common."""
+"""The interface of the two sandbox backends: network namespaces and loopback."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ def in_folder(folder: str, argv: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The hosts that somebody asks for."""
+    """The hosts that a sandbox should have."""
 
     nodes: int = 3
     gpus: Gpus = gpus.NONE
-    """What a stand-in nvidia-smi shows on each host."""
+    """The GPUs that the fake nvidia-smi shows on each host."""
     shells: tuple[str, ...] = ("bash",)
-    """Login shells, dealt out to the hosts in turn."""
+    """Login shells; the hosts get them in turn."""
     users: tuple[str, ...] = ()
-    """Who can log in; the first is the inventory's. None: the backend's own."""
+    """Users that can log in, the inventory's first. Empty: the backend's default."""
     ip: Ip = "4"
-    """The versions of the Internet Protocol that hosts speak."""
+    """The IP versions of the hosts."""
     jumps: int = 0
-    """How many jump hosts lead to the nodes, each behind the one before it."""
+    """The number of jump hosts in front of the nodes, each behind the one before it."""
 
 
 class Backend(ABC):
-    """Starts hosts, reaches into them, and ends them."""
+    """Starts hosts, runs commands on them, and stops them."""
 
     name: ClassVar[BackendName]
 
     def __init__(self, layout: Layout) -> None:
-        """Work on the sandbox that lives in this layout."""
+        """Use the sandbox with this layout."""
         self.layout = layout
 
     @abstractmethod
     def plan(self, wanted: Wanted) -> list[Host]:
-        """Return the hosts that `start` will bring up; a port of 0 is chosen there.
+        """Return the hosts for `start`, which chooses the port if it is 0.
 
-        Jump hosts come first, in the order in which they are passed.
+        Jump hosts come first, in the order from the controller to the nodes.
 
         Raises:
             UsageError: this backend cannot make such hosts.
@@ -60,22 +60,22 @@ class Backend(ABC):
 
     @abstractmethod
     def begin(self, hosts: Sequence[Host]) -> None:
-        """Make what exists once for all hosts, and the folder of each."""
+        """Create what all hosts share, and each host's folder."""
 
     @abstractmethod
     def start(self, hosts: Sequence[Host]) -> list[Host]:
-        """Start hosts all at once and return them as they came up.
+        """Start all hosts concurrently and return them with their final ports.
 
         Raises:
-            ClusterError: one did not come up.
+            ClusterError: a host did not start.
         """
 
     @abstractmethod
     def listen(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
-        """Start a host's sshd again, with these variables more in every session.
+        """Restart a host's sshd, with additional variables in every session.
 
         Raises:
-            ClusterError: it does not come up.
+            ClusterError: it does not start.
         """
 
     @abstractmethod
@@ -96,22 +96,22 @@ class Backend(ABC):
 
     @abstractmethod
     def power_off(self, host: Host) -> None:
-        """End every process of a host at once, as if its power went."""
+        """Kill every process of a host at once, like a power failure."""
 
     @abstractmethod
     def end(self) -> set[int]:
-        """End every process of the sandbox; return those that could not be ended."""
+        """Kill every process of the sandbox; return those that are still alive."""
 
     def master_port(self) -> int:
-        """Return a port for the ranks to meet at."""
+        """Return a port for the rendezvous."""
         return 29500
 
     def seen(self, host: Host, path: str) -> str:
-        """Return the path, as the host sees it, of something in its own folder."""
+        """Return a path in the host's own folder, as the host sees it."""
         return str(self.layout.host(host.name) / path)
 
     def host_environment(self, host: Host) -> dict[str, str]:
-        """Return what a command that `on` starts carries."""
+        """Return the environment of a command that `on` starts."""
         return {
             "PATH": f"{self.seen(host, 'bin')}:{PATH}",
             processes.STAMP: str(self.layout.root),
@@ -121,7 +121,7 @@ class Backend(ABC):
     def environment(self) -> dict[str, str]:
         """Return the environment of commands on the controller's side.
 
-        The person's own HOME, XDG folders and SSH agent stay out of it.
+        It does not contain your own HOME, XDG folders and SSH agent.
         """
         kept = {
             name: value

@@ -1,4 +1,4 @@
-"""A limit on the CPU that a host gets, by a control group of either version."""
+"""Limits the CPU of a host with a control group, version 1 or 2."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PERIOD = 100_000
 
 
 def limit(layout: Layout, host: str, pids: set[int], percent: int | None) -> None:
-    """Let processes, and what they start, have so many percent of one CPU; None: no limit.
+    """Limit processes and their children to a percentage of one CPU; None: no limit.
 
     Raises:
-        ClusterError: this machine's control groups cannot do it.
+        ClusterError: the control groups of this machine do not allow it.
     """
     group = _root() / _name(layout, host)
     if percent is None and not group.exists():
@@ -33,14 +33,14 @@ def limit(layout: Layout, host: str, pids: set[int], percent: int | None) -> Non
             quota_text = "max" if percent is None else str(percent * PERIOD // 100)
             (group / "cpu.max").write_text(f"{quota_text} {PERIOD}")
     except OSError as error:
-        raise ClusterError(f"no CPU limit can be set in {group}: {error}") from error
+        raise ClusterError(f"cannot set a CPU limit in {group}: {error}") from error
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has just gone
+        with contextlib.suppress(OSError):  # it has just exited
             (group / "cgroup.procs").write_text(str(pid))
 
 
 def remove(layout: Layout) -> None:
-    """Remove the control groups of this user's sandbox; its processes must be gone."""
+    """Remove the control groups of this user's sandbox; its processes must have exited."""
     for root in (MOUNT / "cpu", MOUNT):
         for group in root.glob(_name(layout, "*")):
             group.rmdir()
@@ -52,5 +52,5 @@ def _root() -> Path:
 
 
 def _name(layout: Layout, host: str) -> str:
-    # A dot, which no name has: `lab` must not be taken for `lab-2`. Users may choose one name.
+    # No name has a dot, so `lab` never matches `lab-2`. Two users may choose the same name.
     return f"clusterctl-{os.getuid()}-{layout.name}.{host}"

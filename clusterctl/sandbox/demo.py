@@ -1,7 +1,7 @@
-"""The whole story on three hosts: each step with the command that a person types, and its output.
+"""Runs the demo on three hosts: prints each command that you would type, and its output.
 
-check, launch, stop midway, resume from the newest checkpoint, plot, generate with what was trained.
-It knows the verbs as a person does, from the outside: every step is a process of its own.
+check, launch, stop midway, resume from the newest checkpoint, plot, generate with the result. It
+uses clusterctl from the outside: every step is a separate process.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from clusterctl.sandbox.sandbox import Sandbox
 
 STOP_AT_STEP = 15
 LIMIT_SECONDS = 600
-"""The story takes two minutes; where it takes this long, something hangs."""
+"""The demo takes two minutes; if it takes this long, something hangs."""
 PROMPT = "The for statement"
 STOPPED = 125
-"""What launch ends with when clusterctl ended the run, not the job itself."""
+"""The exit code of launch if clusterctl ended the run, not the job itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is typed, and why."""
+    """A command to run, with its title."""
 
     title: str
     argv: Sequence[str]
-    wanted: int = 0
-    """The exit code without which the story cannot go on."""
+    expected: int = 0
+    """The exit code that the demo needs to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """One telling of it."""
+class Demo:
+    """One run of the demo."""
 
     box: Sandbox
 
@@ -57,20 +57,20 @@ class Story:
         return f"{self.box.hosts[0].shared}/demo"
 
     def type(self, command: Command) -> None:
-        """Run a command as a person types it, its output where ours goes.
+        """Print and run a command.
 
         Raises:
-            ClusterError: it ended otherwise than wanted.
+            ClusterError: its exit code is not the expected one.
         """
         _say(command.title, command.argv)
         with self._start(command.argv) as process:
             _judge(process, command)
 
     def interrupt(self, command: Command, *, at: str, by: Command) -> None:
-        """Run a command, and once a line of its output matches, another one beside it.
+        """Run a command; once a line of its output matches, run another one concurrently.
 
         Raises:
-            ClusterError: either ended otherwise than wanted, or the line never came.
+            ClusterError: an exit code is not the expected one, or no line matched.
         """
         _say(command.title, command.argv)
         with ExitStack() as stack:
@@ -83,12 +83,12 @@ class Story:
                     _say(by.title, by.argv)
                     second = stack.enter_context(self._start(by.argv))
             if second is None:
-                raise ClusterError(f"`{shlex.join(command.argv)}` ended and never said {at!r}")
+                raise ClusterError(f"`{shlex.join(command.argv)}` ended and never printed {at!r}")
             _judge(second, by)
             _judge(first, command)
 
     def on_first(self, title: str, argv: Sequence[str]) -> None:
-        """Run a command on the first host, in the folder of the job's code."""
+        """Run a command on the first host, in the folder with the job's code."""
         host = self.box.hosts[0]
         words = f"cd {host.shared}/code && {shlex.join(argv)}"
         self.type(Command(title=title, argv=["ssh", host.name, words]))
@@ -113,28 +113,28 @@ class Story:
 
 def _judge(process: subprocess.Popen[str], command: Command) -> None:
     code = process.wait()
-    if code != command.wanted:
+    if code != command.expected:
         typed = shlex.join(command.argv)
-        raise ClusterError(f"`{typed}`: wanted exit code {command.wanted}, found {code}")
+        raise ClusterError(f"`{typed}`: expected exit code {command.expected}, found {code}")
 
 
-def tell(name: str, backend: BackendName | None = None) -> int:
-    """Tell the story in a sandbox of this name, and take it down whatever happens.
+def run(name: str, backend: BackendName | None = None) -> int:
+    """Run the demo in a sandbox of this name, and remove the sandbox in any case.
 
     Args:
-        name: of the sandbox.
-        backend: how its hosts are made; the best that this machine can do if not told.
+        name: the sandbox's name.
+        backend: how its hosts are made; by default the best that this machine supports.
 
     Raises:
-        ClusterError: a step did not end as it should, or in time.
+        ClusterError: a step failed or took too long.
     """
     if not Path("train", "demo_assets.py").exists():
         raise UsageError(
             "the demo trains with the project's own train/, which is not in this folder",
             hint="cd to a clone of clusterctl, then: make demo",
         )
-    # A kill from outside is an end like Ctrl-C: the sandbox goes down. SIGINT is named too because
-    # a shell's `&` starts programs with it ignored.
+    # SIGTERM ends the demo like Ctrl-C: the sandbox is removed. SIGINT is set, too, because a
+    # shell's `&` starts programs that ignore it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     signal.signal(signal.SIGALRM, _too_late)
@@ -145,72 +145,72 @@ def tell(name: str, backend: BackendName | None = None) -> int:
     try:
         for host in box.hosts:
             _print(f"{host.name}  {host.address}:{host.port}  {host.interface}\n")
-        _steps(Story(box=box))
+        _steps(Demo(box=box))
     finally:
         signal.alarm(0)
         try:
-            _say("Nothing of it stays behind.", ["clusterctl", "sandbox", "down"])
-        finally:  # also where nobody reads us any more: `make demo | head`
+            _say("Remove the hosts and all their files.", ["clusterctl", "sandbox", "down"])
+        finally:  # also if the reader of the output exited: `make demo | head`
             box.down()
-    _print(f"\nThat was all, in {time.monotonic() - began:.0f} s.\n")
+    _print(f"\nDone in {time.monotonic() - began:.0f} s.\n")
     return 0
 
 
-def _steps(story: Story) -> None:
+def _steps(demo: Demo) -> None:
     _say(
-        "What follows is typed on the controller's side of their network.",
+        "The next commands run on the controller's side of the network.",
         ["clusterctl", "sandbox", "exec", "--", "bash"],
     )
-    _write_job(story)
-    story.type(
+    _write_job(demo)
+    demo.type(
         Command(
-            title="The code goes to the hosts. They share a folder, so it goes once.",
+            title="Copy the code to the hosts. They share a folder, so one copy is enough.",
             argv=["clusterctl", "sync"],
         )
     )
-    story.on_first(
-        "A small model and data to fine-tune it with, made on a host.",
-        [sys.executable, "-m", "train.demo_assets", story.folder],
+    demo.on_first(
+        "Make a small model and training data on a host.",
+        [sys.executable, "-m", "train.demo_assets", demo.folder],
     )
-    story.type(
-        Command(title="Is there anything that would break the run?", argv=["clusterctl", "check"])
+    demo.type(
+        Command(title="Check for anything that would break the run.", argv=["clusterctl", "check"])
     )
-    story.interrupt(
+    demo.interrupt(
         Command(
             title="Check, sync, start a rank on every host, follow the logs.",
             argv=["clusterctl", "launch"],
-            wanted=STOPPED,
+            expected=STOPPED,
         ),
         at=rf"Step {STOP_AT_STEP}/\d+ ",
         by=Command(
-            title="In another terminal: enough for today. The ranks save and end.",
+            title="In another terminal, stop the run. The ranks save a checkpoint and exit.",
             argv=["clusterctl", "stop"],
         ),
     )
-    story.type(Command(title="What became of it?", argv=["clusterctl", "status"]))
-    story.type(
+    demo.type(Command(title="Show the state of the run.", argv=["clusterctl", "status"]))
+    demo.type(
         Command(
             title="The next day: resume from the newest complete checkpoint.",
             argv=["clusterctl", "resume", "--checkpoint", "latest"],
         )
     )
-    story.type(Command(title="Both runs.", argv=["clusterctl", "runs"]))
-    story.on_first(
-        "What the losses did, over both runs.",
-        [sys.executable, "-m", "train.plot", f"{story.folder}/output"],
+    demo.type(Command(title="List both runs.", argv=["clusterctl", "runs"]))
+    demo.on_first(
+        "Plot the losses of both runs.",
+        [sys.executable, "-m", "train.plot", f"{demo.folder}/output"],
     )
-    story.on_first(
-        "What was trained is an adapter for the base model: load it and let it speak.",
+    demo.on_first(
+        "Load the base model with the trained adapter and generate text.",
         [
-            *(sys.executable, "-m", "train.generate", "--model", f"{story.folder}/model"),
-            *("--adapter", f"{story.folder}/output/adapter", "--prompt", PROMPT),
+            *(sys.executable, "-m", "train.generate", "--model", f"{demo.folder}/model"),
+            *("--adapter", f"{demo.folder}/output/adapter", "--prompt", PROMPT),
         ],
     )
 
 
-def _write_job(story: Story) -> None:
-    """Add the job to the sandbox's inventory, where a person would."""
-    folder = story.folder
+def _write_job(demo: Demo) -> None:
+    """Add the job to the sandbox's inventory."""
+    folder = demo.folder
     config = f"{folder}/config.yaml"
     job = {
         "command": ["-m", "train", "--config", config],
@@ -221,14 +221,14 @@ def _write_job(story: Story) -> None:
         "resume_args": ["--resume-from-checkpoint", "{checkpoint}"],
     }
     text = yaml.safe_dump({"job": job}, sort_keys=False, default_flow_style=None, width=100)
-    with story.box.inventory.open("a") as file:
+    with demo.box.inventory.open("a") as file:
         file.write(text)
-    _say("The inventory: the hosts, and the job that they shall do.", ["cat", "hosts.yaml"])
-    _print(story.box.inventory.read_text())
+    _say("The inventory: the hosts and their job.", ["cat", "hosts.yaml"])
+    _print(demo.box.inventory.read_text())
 
 
 def _real(argv: Sequence[str]) -> list[str]:
-    """Return the argv with this very program where the person types its name."""
+    """Return the argv with this installation of clusterctl in place of its name."""
     if argv[0] == "clusterctl":
         return [sys.executable, "-m", *argv]
     return list(argv)
@@ -239,7 +239,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _too_late(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise ClusterError(f"the demo did not end within {LIMIT_SECONDS} s")
+    raise ClusterError(f"the demo did not finish within {LIMIT_SECONDS} s")
 
 
 def _say(title: str, argv: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
-"""A stand-in for nvidia-smi, which shows GPUs that are not there.
+"""A fake nvidia-smi, which shows GPUs that do not exist.
 
-It answers `nvidia-smi -q -x` and `nvidia-smi -L` in the schema that NVIDIA documents, written here
-from that schema, and lists no process on any GPU; a job on such a host finds no CUDA device.
+It answers `nvidia-smi -q -x` and `nvidia-smi -L` in NVIDIA's documented schema, and lists no
+process on any GPU. A job on such a host finds no CUDA device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NONE = Gpus()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What the stand-in says of one kind of GPU."""
+    """What the fake nvidia-smi reports for one GPU model."""
 
     product: str
     architecture: str
@@ -116,14 +116,14 @@ _GPU = """\
 
 _SCRIPT = """\
 #!/bin/sh
-# clusterctl's stand-in: shows {count} {model} that are not there.
+# clusterctl's fake nvidia-smi: shows {count} {model} that do not exist.
 here=$(dirname "$0")
 case "$*" in
   "-q -x" | "-x -q") exec cat "$here/nvidia-smi.xml" ;;
   "-L") exec cat "$here/nvidia-smi.list" ;;
   --query-compute-apps=*) exit 0 ;;
 esac
-echo "nvidia-smi (stand-in of the sandbox): knows -q -x, -L and processes, found: $*" >&2
+echo "nvidia-smi (stand-in of the sandbox): expected -q -x, -L or processes, found: $*" >&2
 exit 2
 """
 
@@ -132,16 +132,18 @@ def parse(text: str) -> Gpus:
     """Read `MODELxCOUNT`.
 
     Raises:
-        UsageError: it is not that, or the model is not known here.
+        UsageError: the text has another form, or the model is unknown.
     """
     found = re.fullmatch(r"([A-Za-z0-9]+)x([1-9]\d?)", text)
     if found is None or found[1].upper() not in MODELS:
-        raise UsageError(f"--gpus: wanted {'|'.join(MODELS)} x COUNT, as H100x8; found {text!r}")
+        raise UsageError(
+            f"--gpus: expected {'|'.join(MODELS)} x COUNT, such as H100x8; found {text!r}"
+        )
     return Gpus(model=found[1].upper(), count=int(found[2]))
 
 
 def install(folder: Path, gpus: Gpus, *, host: str) -> None:
-    """Put a stand-in nvidia-smi into a folder of a host's PATH."""
+    """Install a fake nvidia-smi in a folder of a host's PATH."""
     uuids = [_uuid(host, minor) for minor in range(gpus.count)]
     product = MODELS[gpus.model].product
     listing = [f"GPU {i}: {product} (UUID: {uuid})\n" for i, uuid in enumerate(uuids)]
@@ -151,17 +153,17 @@ def install(folder: Path, gpus: Gpus, *, host: str) -> None:
 
 
 def install_failing(folder: Path, message: str, code: int) -> None:
-    """Put an nvidia-smi there that only fails, with the driver's words."""
+    """Install an nvidia-smi that fails with a message of the driver."""
     _write_program(folder, f"#!/bin/sh\necho {shlex.quote(message)}\nexit {code}\n")
 
 
 def install_hanging(folder: Path) -> None:
-    """Put an nvidia-smi there that never answers, as on a GPU that fell off the bus."""
+    """Install an nvidia-smi that hangs, as on a GPU that fell off the bus."""
     _write_program(folder, "#!/bin/sh\nexec sleep 100000\n")
 
 
 def remove(folder: Path) -> None:
-    """Take the stand-in away."""
+    """Remove the fake nvidia-smi."""
     for name in ("nvidia-smi", "nvidia-smi.xml", "nvidia-smi.list"):
         (folder / name).unlink(missing_ok=True)
 
@@ -174,7 +176,7 @@ def _write_program(folder: Path, text: str) -> None:
 
 
 def document(gpus: Gpus, *, host: str) -> str:
-    """Return what `nvidia-smi -q -x` prints on a host with these GPUs, all healthy and idle."""
+    """Return the output of `nvidia-smi -q -x` for these GPUs, all healthy and idle."""
     model = MODELS[gpus.model]
     parts = [
         _GPU.format(

@@ -28,7 +28,7 @@ def judge_user(name: str) -> None:
     taken = name != ROOT and name in {entry.pw_name for entry in pwd.getpwall()}
     if taken or not _USER.fullmatch(name):
         found = f"{name!r}, an account of this machine" if taken else repr(name)
-        raise UsageError(f"--users: wanted root or new names such as ada, found {found}")
+        raise UsageError(f"--users: expected root or new names such as ada, found {found}")
 
 
 def accounts(users: Iterable[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The inventory that a sandbox writes for itself."""
+"""Writes the inventory of a sandbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.sandbox.layout import Host, Layout
 def text(
     layout: Layout, hosts: Sequence[Host], jumps: Sequence[Host], *, user: str, master_port: int
 ) -> str:
-    """Return hosts.yaml for these hosts, reached as this user through these jump hosts."""
+    """Return hosts.yaml for these hosts, with this user and these jump hosts."""
     alone = len({host.address for host in hosts}) == len(hosts)
     document: dict[str, Any] = {
         "cluster": layout.name,

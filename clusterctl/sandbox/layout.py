@@ -1,4 +1,4 @@
-"""What a sandbox is made of: its hosts, and the name of every file and folder it keeps."""
+"""The hosts of a sandbox, and the names of its files and folders."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROOT = "root"
 
 
 def base() -> Path:
-    """Return the folder under which this user's sandboxes live; never under HOME."""
+    """Return the folder of this user's sandboxes; never under HOME."""
     root = os.environ.get("CLUSTERCTL_SANDBOXES")
     return Path(root) if root else Path(f"/var/tmp/clusterctl-sandbox-{os.getuid()}")  # noqa: S108
 
 
 def current() -> str:
-    """Return the sandbox on whose controller's side this process is, else the usual one."""
+    """Return the sandbox that this process runs in, else the default one."""
     root = os.environ.get(processes.STAMP)
     return Path(root).name if root else "sandbox"
 
@@ -40,31 +40,31 @@ class Host:
     address: str
     port: int
     users: tuple[str, ...]
-    """Who can log in; the first is the inventory's."""
+    """Users that can log in; the first is the inventory's."""
     shell: str
-    """Login shell, as `dash` or, with rc files that print, `bash+noise`."""
+    """Login shell, such as `dash`; `bash+noise` has rc files that print."""
     interface: str
     shared: str
     """The folder that all hosts share, as the host sees it."""
     workspace: str
-    """A folder of this host alone, as the host sees it."""
+    """A folder that only this host has, as the host sees it."""
     state: str | None = None
-    """Where node state goes when hosts share /var/tmp."""
+    """The folder for node state if hosts share /var/tmp."""
     gpus: Gpus = NO_GPUS
-    """What a stand-in nvidia-smi shows."""
+    """The GPUs that the fake nvidia-smi shows."""
     networks: tuple[str, ...] = ()
-    """With netns: its addresses, each with the length of its prefix; `address` is the first."""
+    """With netns: its addresses with prefix lengths; `address` is the first."""
     behind: tuple[str, ...] = ()
-    """The same of a jump host, on the network that it leads to."""
+    """For a jump host: its addresses on the network behind it."""
 
     @property
     def user(self) -> str:
-        """Who logs in."""
+        """The user that the inventory logs in as."""
         return self.users[0]
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses that its name stands for."""
+        """The addresses of its name."""
         return tuple(network.partition("/")[0] for network in self.networks) or (self.address,)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Host:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Host:
-        """Return the host that `to_json` wrote; keys of a later version are not read."""
+        """Return the host that `to_json` wrote; ignores unknown keys."""
         known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
         known |= {k: tuple(v) for k, v in known.items() if isinstance(v, list)}
         return cls(**known | {"gpus": Gpus(**value["gpus"])})
@@ -81,7 +81,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """All names of one sandbox's files."""
+    """The paths of one sandbox."""
 
     root: Path
 
@@ -90,11 +90,11 @@ class Layout:
         """Return the layout of the sandbox of this name.
 
         Raises:
-            UsageError: the name cannot be a cluster's name.
+            UsageError: the name is no valid cluster name.
         """
         if not NAME.fullmatch(name):
             raise UsageError(
-                f"sandbox name: wanted [a-z0-9-]{{1,24}}, found {name!r}", hint="--name lab"
+                f"sandbox name: expected [a-z0-9-]{{1,24}}, found {name!r}", hint="--name lab"
             )
         return cls(root=base() / name)
 
@@ -105,12 +105,12 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What the sandbox is, written once it is up."""
+        """The description of the sandbox, written once it is up."""
         return self.root / "sandbox.json"
 
     @property
     def faults(self) -> Path:
-        """The faults that are in force."""
+        """The active faults."""
         return self.root / "faults.json"
 
     @property
@@ -135,15 +135,15 @@ class Layout:
 
     @property
     def key(self) -> Path:
-        """The private key that logs in as root, or as whoever runs a loopback sandbox."""
+        """The private key for root, or for the user of a loopback sandbox."""
         return self.ssh / "id_ed25519"
 
     def key_of(self, user: str) -> Path:
-        """Return the private key of one of the users of netns hosts."""
+        """Return the private key of a user of netns hosts."""
         return self.key if user == ROOT else self.ssh / f"id_ed25519-{user}"
 
     def inventory_of(self, user: str) -> Path:
-        """Return the hosts.yaml of a user who is not the first."""
+        """Return the hosts.yaml of a user other than the first."""
         return self.root / f"hosts-{user}.yaml"
 
     @property
@@ -158,7 +158,7 @@ class Layout:
 
     @property
     def controller_pid(self) -> Path:
-        """Pid and start time of the process that holds the controller's namespaces."""
+        """Pid and start time of the process that keeps the controller's namespaces."""
         return self.root / "controller" / "pid"
 
     @property

@@ -68,7 +68,7 @@ class Netns(Backend):
             ("--jumps", wanted.jumps, MOST_JUMPS),
         ):
             if found > most:
-                raise UsageError(f"{option}: wanted {most} at most, found {found}")
+                raise UsageError(f"{option}: expected {most} at most, found {found}")
         for name in wanted.shells:
             shells.path_of(name)
         for user in wanted.users:
@@ -284,7 +284,7 @@ class Netns(Backend):
         pid = processes.recorded(self.layout.controller_pid)
         if pid is None:
             raise ClusterError(
-                f"sandbox {self.layout.name}: its controller side is gone",
+                f"sandbox {self.layout.name}: its controller side has exited",
                 hint=f"clusterctl sandbox down --name {self.layout.name}",
             )
         return pid

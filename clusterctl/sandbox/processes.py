@@ -1,4 +1,4 @@
-"""Finding and ending processes that belong to a sandbox, and only those."""
+"""Finds and kills the processes of a sandbox, and only those."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 import psutil
 
 STAMP = "CLUSTERCTL_SANDBOX"
-"""Every process that a sandbox starts carries its folder in this variable, and hands it on."""
+"""Every process of a sandbox inherits the sandbox's folder in this variable."""
 HOST_STAMP = "CLUSTERCTL_SANDBOX_HOST"
-"""On the loopback backend: which host of the sandbox a process belongs to."""
+"""With the loopback backend: the host that a process belongs to."""
 
 GONE_SECONDS = 60.0
-"""Long: the machine may be busy with other things than what was killed."""
+"""Long, because a busy machine may need time to reap killed processes."""
 
 
 def spawn(
     argv: list[str], *, environment: Mapping[str, str], log: Path, ready: int | None = None
 ) -> int:
-    """Start a process in a session of its own, with no terminal, and return its pid.
+    """Start a process in a new session, without a terminal, and return its pid.
 
     Args:
         argv: the program and its arguments.
@@ -41,12 +41,12 @@ def spawn(
 
 
 def record(file: Path, pid: int) -> None:
-    """Write a pid with its start time, so that a reused pid is never taken for ours."""
+    """Write a pid with its start time, to detect a reused pid."""
     file.write_text(f"{pid} {_began(pid)}\n")
 
 
 def recorded(file: Path) -> int | None:
-    """Return the pid in a file made by `record` if that very process still lives."""
+    """Return the pid in a file of `record` if the same process is still alive."""
     try:
         pid, began = file.read_text().split()
         return int(pid) if _began(int(pid)) == began and alive(int(pid)) else None
@@ -55,10 +55,10 @@ def recorded(file: Path) -> int | None:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, in a form that is the same whenever it is asked for.
+    """Return the start time of a process; the value never changes.
 
-    On Linux in ticks since the machine's start: psutil adds the time of that start, which the
-    kernel reckons from the clock, so that it jumps when that is set or corrected (proc(5): btime).
+    On Linux it is in ticks since boot. psutil adds the boot time, which jumps when the clock is set
+    or corrected (proc(5): btime).
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -67,7 +67,7 @@ def _began(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Say whether a process lives; one that has ended but was not collected does not."""
+    """Tell whether a process is alive; a zombie is not."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -77,7 +77,7 @@ def alive(pid: int) -> bool:
 
 
 def stamped(root: Path, host: str | None = None) -> set[int]:
-    """Return the processes that carry a sandbox's stamp (and a host's, where one is named)."""
+    """Return the processes with the stamp of a sandbox, or of one of its hosts."""
     found = set()
     for process in psutil.process_iter():
         try:
@@ -101,12 +101,12 @@ def tree(pid: int) -> set[int]:
 
 
 def in_namespaces(kind: str, inodes: set[int]) -> set[int]:
-    """Return the processes whose namespace of a kind (`net`, `pid`) is one of these."""
+    """Return the processes in one of these namespaces; `kind` is such as `net` or `pid`."""
     return {pid for pid in _pids() if namespace(pid, kind) in inodes}
 
 
 def namespace(pid: int, kind: str) -> int | None:
-    """Return the inode of a process's namespace; None where it cannot be seen."""
+    """Return the inode of a process's namespace; None if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/ns/{kind}").stat().st_ino
     except OSError:
@@ -118,7 +118,7 @@ def _pids() -> Iterator[int]:
 
 
 def end(find: Callable[[], set[int]]) -> set[int]:
-    """Kill what `find` finds until it finds nothing; return what could not be ended."""
+    """Kill the processes that `find` returns until none is left; return any survivors."""
     until = time.monotonic() + GONE_SECONDS
     while True:
         left = {pid for pid in find() - {os.getpid()} if alive(pid)}
@@ -129,7 +129,7 @@ def end(find: Callable[[], set[int]]) -> set[int]:
 
 
 def send(pids: set[int], sign: signal.Signals) -> None:
-    """Send a signal to processes, of which some may have just gone, or be another user's."""
+    """Send a signal to processes; ignore those that have exited or belong to other users."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, sign)

@@ -1,4 +1,4 @@
-"""The sandbox as its users see it: up, its hosts, commands in it, down."""
+"""The interface of a sandbox: start it, run commands in it, inject faults, remove it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Sandbox:
     backend_name: BackendName
     hosts: tuple[Host, ...]
     jumps: tuple[Host, ...] = ()
-    """The jump hosts that lead to them, in the order in which they are passed."""
+    """The jump hosts in front of them, in the order from the controller to the nodes."""
     master_port: int
-    """The port that its inventory names, so that a fault can sit on it."""
+    """The port that its inventory sets; a fault can occupy it."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Sandbox:
 
     @property
     def backend(self) -> Backend:
-        """What reaches into its hosts."""
+        """The backend that runs its hosts."""
         return BACKENDS[self.backend_name](self.layout)
 
     def host(self, name: str) -> Host:
@@ -72,7 +72,7 @@ class Sandbox:
             if host.name == name:
                 return host
         names = ", ".join(host.name for host in (*self.jumps, *self.hosts))
-        raise UsageError(f"sandbox {self.name}: wanted one of {names}, found {name!r}")
+        raise UsageError(f"sandbox {self.name}: expected one of {names}, found {name!r}")
 
     def folder(self, name: str) -> Path:
         """Return the folder, on this machine, of a host's own files."""
@@ -83,7 +83,7 @@ class Sandbox:
         return self.backend.controller(argv, str(cwd or Path.cwd()))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that `command` wants to be started with."""
+        """Return the environment for `command`."""
         return self.backend.environment()
 
     def run(
@@ -94,12 +94,12 @@ class Sandbox:
         cwd: str | Path | None = None,
         **options: Any,  # noqa: ANN401  (as subprocess.run has them)
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the controller's side; stdout and stderr come back as text.
+        """Run a command on the controller's side, and capture stdout and stderr as text.
 
         Args:
             argv: the command.
             env: variables to set besides those of the sandbox.
-            cwd: where it runs; the current folder if not told.
+            cwd: where it runs; by default the current folder.
             options: passed on to `subprocess.run`.
         """
         settings = {"capture_output": True, "text": True, "check": False} | options
@@ -112,20 +112,20 @@ class Sandbox:
         argv: Sequence[str],
         **options: Any,  # noqa: ANN401  (as subprocess.run has them)
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host as root, not through SSH; for looking and for setting up."""
+        """Run a command on a host as root, without SSH."""
         settings = {"capture_output": True, "text": True, "check": False} | options
         return subprocess.run(self.backend.on(self.host(node), argv), **settings)  # noqa: PLW1510
 
     def fault(self, node: str, kind: str, value: str | None = None) -> InForce:
-        """Put a fault on a host.
+        """Inject a fault into a host.
 
         Args:
             node: the host's name.
             kind: a name of `faults.registry.FAULTS`.
-            value: what the kind takes, as a port; its default if not told.
+            value: the value of the kind, such as a port; by default its own.
 
         Raises:
-            ClusterError: it cannot be had here.
+            ClusterError: this sandbox does not support it.
         """
         fault = registry.of_kind(kind)
         place = self._place(self.host(node), value or "")
@@ -138,14 +138,14 @@ class Sandbox:
         return registry.heal(self.layout, lambda one: self._place(self.host(one.node), one.value))
 
     def faults(self) -> list[InForce]:
-        """Return the faults in force."""
+        """Return the active faults."""
         return registry.in_force(self.layout)
 
     def _place(self, host: Host, value: str) -> Place:
         return Place(backend=self.backend, host=host, master_port=self.master_port, value=value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what it is, and its faults, as JSON types."""
+        """Return its description and faults as JSON types."""
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -158,7 +158,7 @@ class Sandbox:
         }
 
     def down(self) -> None:
-        """End the sandbox and remove all of it."""
+        """Stop the sandbox and remove all of it."""
         remove(self.name)
 
 
@@ -176,27 +176,27 @@ def up(
     """Start a sandbox.
 
     Args:
-        name: its name; another sandbox may be up beside it under another name.
-        nodes: how many hosts.
-        backend: how hosts are made; the best that this machine can do if not told.
-        gpus: what a stand-in nvidia-smi shows on each host.
-        shells: login shells, dealt out to the hosts in turn.
-        users: who can log in, the first by the inventory; root and `ada`, or you, if not told.
-        ip: the versions of the Internet Protocol that hosts speak.
-        jumps: how many jump hosts lead to them, each reached through the one before it.
+        name: its name; several sandboxes with different names may be up.
+        nodes: the number of hosts.
+        backend: how hosts are made; by default the best that this machine supports.
+        gpus: the GPUs that the fake nvidia-smi shows on each host.
+        shells: login shells; the hosts get them in turn.
+        users: users that can log in, the inventory's first; by default root and `ada`, or you.
+        ip: the IP versions of the hosts.
+        jumps: the number of jump hosts, each behind the one before it.
 
     Raises:
-        UsageError: there is one of this name already, or it cannot be as asked.
-        ClusterError: it could not be started; nothing of it is left.
+        UsageError: the name is in use, or the backend does not support the options.
+        ClusterError: it could not be started; all of it is removed.
     """
     layout = Layout.of(name)
     if nodes < 1:
-        raise UsageError(f"--nodes: wanted 1 or more, found {nodes}")
+        raise UsageError(f"--nodes: expected 1 or more, found {nodes}")
     chosen = backend or best_backend()
     if chosen == "netns" and (why := netns.missing()):
-        raise UsageError(f"the netns backend cannot be had here: {why}", hint="--backend loopback")
+        raise UsageError(f"the netns backend does not work here: {why}", hint="--backend loopback")
     driver = BACKENDS[chosen](layout)
-    with contextlib.suppress(FileExistsError):  # if it is no folder, the next line tells
+    with contextlib.suppress(FileExistsError):  # the next line checks that it is a folder
         base().mkdir(mode=0o700, parents=True, exist_ok=True)
     _must_be_ours(base())
     try:
@@ -204,9 +204,9 @@ def up(
         layout.root.chmod(0o755)
     except FileExistsError:
         raise UsageError(
-            f"sandbox {name} is already there", hint=f"clusterctl sandbox down --name {name}"
+            f"sandbox {name} already exists", hint=f"clusterctl sandbox down --name {name}"
         ) from None
-    umask = os.umask(0o022)  # others than root must be able to read a host's /etc
+    umask = os.umask(0o022)  # ordinary users must be able to read a host's /etc
     try:
         hosts = driver.plan(
             Wanted(
@@ -241,12 +241,12 @@ def up(
 
 
 def best_backend() -> BackendName:
-    """Return the most real backend that works here."""
+    """Return the most realistic backend that works here."""
     return "netns" if netns.missing() is None else "loopback"
 
 
 def _must_be_ours(folder: Path) -> None:
-    """Refuse a folder whose files others can change: its programs and pids are believed.
+    """Refuse a folder whose files other users can change, as its programs are run.
 
     Raises:
         UsageError: it is another user's, or open to others.
@@ -275,7 +275,7 @@ def _lay_out(layout: Layout, hosts: Sequence[Host]) -> None:
 
 
 def _save(sandbox: Sandbox) -> None:
-    """Write what needs the hosts' final ports, the state last: it says that `up` got through."""
+    """Write the files that need the hosts' final ports; the state last, as it marks success."""
     layout = sandbox.layout
     sshd.write_known_hosts(layout, (*sandbox.jumps, *sandbox.hosts))
     first, *others = sandbox.hosts[0].users
@@ -292,18 +292,18 @@ def find(name: str = "sandbox") -> Sandbox:
     """Return the sandbox of this name, started by this or another process.
 
     Raises:
-        UsageError: there is none, its start was cut off, or another version started it.
+        UsageError: it does not exist, did not start fully, or is of another version.
     """
     layout = Layout.of(name)
     if os.path.lexists(base()):
         _must_be_ours(base())
     if not layout.root.exists():
-        raise UsageError(f"there is no sandbox {name}", hint=f"clusterctl sandbox up --name {name}")
+        raise UsageError(f"no sandbox {name}", hint=f"clusterctl sandbox up --name {name}")
     try:
         document = json.loads(layout.state.read_text())
     except (OSError, ValueError):
         raise UsageError(
-            f"sandbox {name} was not started to the end",
+            f"sandbox {name} did not start fully",
             hint=f"clusterctl sandbox down --name {name}",
         ) from None
     try:
@@ -323,7 +323,7 @@ def find(name: str = "sandbox") -> Sandbox:
 
 
 def names() -> list[str]:
-    """Return the names of this user's sandboxes, whole or not."""
+    """Return the names of this user's sandboxes, also of those that did not start fully."""
     try:
         return sorted(path.name for path in base().iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -331,22 +331,22 @@ def names() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """End a sandbox, whole, half started or half removed, and remove all of it.
+    """Stop a sandbox and remove all of it, also one that is incomplete.
 
     Raises:
-        UsageError: its files are not this user's alone: what they name is not ended.
-        ClusterError: some of its processes could not be ended; its files stay.
+        UsageError: other users can change its files, so they are not trusted.
+        ClusterError: some of its processes survive; its files stay.
     """
     if os.path.lexists(base()):
         _must_be_ours(base())
     layout = Layout.of(name)
     left = set().union(*(backend(layout).end() for backend in BACKENDS.values()))
     if left:
-        raise ClusterError(f"sandbox {name}: processes that could not be ended: {sorted(left)}")
+        raise ClusterError(f"sandbox {name}: could not kill these processes: {sorted(left)}")
     cgroup.remove(layout)
     while layout.root.exists():
-        with contextlib.suppress(FileNotFoundError):  # another takes it down too
+        with contextlib.suppress(FileNotFoundError):  # another process removes it, too
             shutil.rmtree(layout.root)
     if not names():
-        with contextlib.suppress(OSError):  # it is gone, or another sandbox has just come
+        with contextlib.suppress(OSError):  # it is removed, or has a new sandbox
             base().rmdir()

@@ -1,4 +1,4 @@
-"""Login shells of sandbox hosts, and rc files that print where a quiet one would do."""
+"""The login shells of sandbox hosts, with rc files that may print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterctl.errors import ClusterError, UsageError
 
 NOISE = "+noise"
-"""`bash+noise`: its rc files write to stdout and stderr, as those of many people do."""
+"""`bash+noise`: its rc files write to stdout and stderr, as those of many users do."""
 
 KNOWN = ("sh", "dash", "bash", "zsh", "fish", "tcsh")
 
@@ -28,11 +28,11 @@ def split(shell: str) -> tuple[str, bool]:
     """Return a shell's name and whether its rc files print.
 
     Raises:
-        UsageError: no such shell is known here.
+        UsageError: the shell is unknown.
     """
     name = shell.removesuffix(NOISE)
     if name not in KNOWN:
-        raise UsageError(f"shell: wanted one of {', '.join(KNOWN)}, found {name!r}")
+        raise UsageError(f"shell: expected one of {', '.join(KNOWN)}, found {name!r}")
     return name, shell.endswith(NOISE)
 
 
@@ -46,7 +46,7 @@ def path_of(shell: str) -> str:
     found = shutil.which(name, path="/bin:/usr/bin:/usr/local/bin")
     if found is None:
         raise ClusterError(
-            f"shell {name}: wanted on this machine, found none",
+            f"shell {name}: expected on this machine, found none",
             hint=f"sudo apt-get install {name}",
         )
     return found

@@ -1,4 +1,4 @@
-"""The real sshd of each host: its keys, its configuration, and who may log in."""
+"""Configures the sshd of each host: its keys, its settings, and who may log in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_SECONDS = 20.0
 
 
 def program() -> str:
-    """Return the path of sshd, which wants to be started by its full path.
+    """Return the full path of sshd, which it must be started by.
 
     Raises:
         ClusterError: it is not installed.
@@ -27,13 +27,13 @@ def program() -> str:
     found = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/opt/homebrew/sbin")
     if found is None:
         raise ClusterError(
-            "sshd: wanted on this machine, found none", hint="sudo apt-get install openssh-server"
+            "sshd: expected on this machine, found none", hint="sudo apt-get install openssh-server"
         )
     return found
 
 
 def make_keys(files: Iterable[Path]) -> None:
-    """Make ed25519 key pairs, all at once.
+    """Make ed25519 key pairs concurrently.
 
     Raises:
         ClusterError: ssh-keygen is missing or failed.
@@ -48,7 +48,7 @@ def make_keys(files: Iterable[Path]) -> None:
         ]
     except FileNotFoundError:
         raise ClusterError(
-            "ssh-keygen: wanted on this machine, found none",
+            "ssh-keygen: expected on this machine, found none",
             hint="sudo apt-get install openssh-client",
         ) from None
     codes = [process.wait() for process in running]
@@ -92,20 +92,20 @@ def configuration(
     if authorized is not None:
         lines.append(f"AuthorizedKeysFile {authorized}")
     if _version() >= (9, 8):
-        # All logins come from one address here: one wrong key would shut out the next test.
+        # All logins come from one address: a wrong key would block the next login.
         lines.append("PerSourcePenalties no")
     return "\n".join(lines) + "\n"
 
 
 @cache
 def _version() -> tuple[int, int]:
-    told = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r"OpenSSH_(\d+)\.(\d+)", told)
+    version = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r"OpenSSH_(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def write_known_hosts(layout: Layout, hosts: Iterable[Host]) -> None:
-    """Record every host's key under its name and its addresses."""
+    """Write every host's key with its name and addresses."""
     lines = []
     for host in hosts:
         key = " ".join((layout.host(host.name) / "host_key.pub").read_text().split()[:2])
@@ -118,8 +118,8 @@ def write_known_hosts(layout: Layout, hosts: Iterable[Host]) -> None:
 def write_client(layout: Layout) -> None:
     """Make an `ssh` for the controller's side that reads the sandbox's own settings.
 
-    ssh finds its settings, keys and known hosts by the home in passwd, not by HOME, and passwd is
-    this machine's.
+    ssh finds its settings, keys and known hosts in the home of passwd, not of HOME. The controller
+    has this machine's passwd.
     """
     layout.ssh_config.write_text(
         f"UserKnownHostsFile {layout.ssh / 'known_hosts'}\nIdentityFile {layout.key}\n"
@@ -130,7 +130,7 @@ def write_client(layout: Layout) -> None:
 
 
 def write_ways(layout: Layout, gates: Sequence[Host], nodes: Sequence[Host]) -> None:
-    """Tell that `ssh` who logs in to netns hosts, with which keys, and which way leads there."""
+    """Write the user, the keys and the jump hosts of netns hosts into that ssh's settings."""
     lines = [f"User {nodes[0].user}", f"IdentityFile {layout.ssh}/id_ed25519-%r"]
     for before, after in itertools.pairwise([*([gate] for gate in gates), nodes]):
         lines += [f"Host {host.name}\n  ProxyJump {before[0].name}" for host in after]
@@ -139,17 +139,17 @@ def write_ways(layout: Layout, gates: Sequence[Host], nodes: Sequence[Host]) -> 
 
 
 def size(log: Path) -> int:
-    """Return how long a log is, for `wait_until_listening` to look behind."""
+    """Return the size of a log, as `since` of `wait_until_listening`."""
     return log.stat().st_size if log.exists() else 0
 
 
 def wait_until_listening(log: Path, *, since: int = 0) -> bool:
-    """Wait for sshd's own word that it listens; False when its port was taken.
+    """Wait until sshd's log shows that it listens; False if its port is in use.
 
-    Looking in the log costs nothing; connecting would count as a login that failed.
+    It reads the log because a test connection would count as a failed login.
 
     Raises:
-        ClusterError: it did not come up; with what it said.
+        ClusterError: it did not start.
     """
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:

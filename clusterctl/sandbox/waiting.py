@@ -1,4 +1,4 @@
-"""Waiting for the words that starting processes write to pipes."""
+"""Waits for the words that starting processes write to pipes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START_SECONDS = 20.0
 
 
 class Waiting:
-    """Pipes to processes that are starting, all waited for at once."""
+    """Pipes from processes that are starting; waits for all of them together."""
 
     def __init__(self) -> None:
         self._ends: dict[int, tuple[str, Path]] = {}
@@ -29,17 +29,17 @@ class Waiting:
             os.close(end)
 
     def expect(self, name: str, log: Path) -> int:
-        """Return the descriptor that the process called `name` shall write to."""
+        """Return the descriptor that the process called `name` writes to."""
         ours, theirs = os.pipe()
         self._ends[ours], self._said[ours] = (name, log), ""
         self._theirs.append(theirs)
         return theirs
 
     def until(self, word: str) -> None:
-        """Wait until every process has said the word.
+        """Wait until every process has written the word.
 
         Raises:
-            ClusterError: one ended or stayed silent; with its log.
+            ClusterError: a process exited or wrote nothing in time; with its log.
         """
         while self._theirs:
             os.close(self._theirs.pop())

@@ -64,14 +64,14 @@ def test_exec_on_a_host(clusterctl: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("up", "--nodes", "0"), "--nodes: wanted 1 or more"),
+        (("up", "--nodes", "0"), "--nodes: expected 1 or more"),
         (("up", "--gpus", "H100"), "as H100x8"),
         pytest.param(
             *(("up", "--shells", "ksh"), "found 'ksh'"),
             marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root to choose shells"),
         ),
-        (("exec", "--", "true"), "there is no sandbox"),
-        (("down", "--name", "No/Such"), "sandbox name: wanted"),
+        (("exec", "--", "true"), "no sandbox"),
+        (("down", "--name", "No/Such"), "sandbox name: expected"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_hint(

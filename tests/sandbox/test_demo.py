@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(250)
 def test_it_wants_the_project_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="not in this folder") as refused:
-        demo.tell("d-unused")
+        demo.run("d-unused")
     assert refused.value.hint == "cd to a clone of clusterctl, then: make demo"
 
 
@@ -91,14 +91,14 @@ def test_nothing_stays_when_it_is_ended(
     run.wait_for("made")
     run.process.send_signal(number)
     assert run.end() == 130, run.log.read_text()
-    assert "Nothing of it stays behind" in run.log.read_text()
+    assert "Remove the hosts and all their files" in run.log.read_text()
     assert run.name not in sandbox.names()
 
 
 def test_nothing_stays_when_a_step_fails(make_demo: Callable[[str], Demo]) -> None:
     run = make_demo("print('made'); raise SystemExit(3)")
     assert run.end() == 1, run.log.read_text()
-    assert "wanted exit code 0, found 3" in run.log.read_text()
+    assert "expected exit code 0, found 3" in run.log.read_text()
     assert run.name not in sandbox.names()
 
 
@@ -121,7 +121,7 @@ def test_nothing_stays_when_nobody_reads_it(
 
     monkeypatch.setattr(demo, "_print", say)
     with pytest.raises(BrokenPipeError):
-        demo.tell("d-unused")
+        demo.run("d-unused")
     assert down == [True]
 
 

@@ -15,7 +15,7 @@ from tests.conftest import MakeSandbox
 
 @pytest.mark.parametrize("text", ["H100", "x8", "H100x0", "K80x2", "H100x8x8", "H100 x 8"])
 def test_what_is_no_model_and_count_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="as H100x8"):
+    with pytest.raises(UsageError, match="such as H100x8"):
         gpus.parse(text)
 
 

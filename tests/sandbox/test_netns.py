@@ -84,7 +84,7 @@ def test_each_user_has_a_home_a_key_and_an_inventory(make_sandbox: MakeSandbox) 
 
 @pytest.mark.parametrize("user", ["", "sshd", "Ada", "a/b", "-a"])
 def test_a_user_that_cannot_be_is_refused(user: str) -> None:
-    with pytest.raises(UsageError, match="--users: wanted"):
+    with pytest.raises(UsageError, match="--users: expected"):
         hostfiles.judge_user(user)
 
 
@@ -191,7 +191,7 @@ def test_a_start_that_was_cut_off_is_cleaned_up(
         with pytest.raises(KeyboardInterrupt):
             sandbox.up(layout.name, nodes=2, backend="netns")
     assert processes.stamped(layout.root)
-    with pytest.raises(ClusterError, match="not started to the end"):
+    with pytest.raises(ClusterError, match="did not start fully"):
         sandbox.find(layout.name)
     sandbox.remove(layout.name)
     assert not processes.stamped(layout.root)

@@ -40,7 +40,7 @@ def test_interface_names_differ(sandbox3: Sandbox) -> None:
 
 def test_a_name_is_taken_once(make_sandbox: MakeSandbox) -> None:
     box = make_sandbox(nodes=1)
-    with pytest.raises(UsageError, match="already there") as refused:
+    with pytest.raises(UsageError, match="already exists") as refused:
         sandbox.up(box.name)
     assert refused.value.hint == f"clusterctl sandbox down --name {box.name}"
 

@@ -1,4 +1,4 @@
-"""One file a launcher: how an engine that exists is started on each node."""
+"""The launchers, one file each: how each one starts on a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_launcher(name: str) -> Launcher:
     """Return a launcher.
 
     Raises:
-        UsageError: it is not one that can be launched with.
+        UsageError: clusterctl does not support it.
     """
     try:
         return LAUNCHERS[name]

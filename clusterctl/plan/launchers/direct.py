@@ -1,7 +1,7 @@
-"""direct: no engine; the supervisor starts the ranks itself with the variables that torch reads.
+"""direct: the supervisor itself starts the ranks with the variables that torch reads.
 
-Saves an agent and its import of torch on every node. What would say that an elastic agent is
-there (`TORCHELASTIC_…`) is not set, for there is none.
+This saves a launcher process and its import of torch on every node. `TORCHELASTIC_…` is not set,
+because there is no elastic agent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from clusterctl.plan.launchers.interface import LaunchContext, Launcher, node_va
 
 
 def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
-    """Return what `init_process_group` with `env://` reads, and what else torchrun would set."""
+    """Return the variables of `env://`, and the others that torchrun would set."""
     return (
         ("MASTER_ADDR", context.master_address),
         ("MASTER_PORT", str(context.master_port)),
@@ -29,7 +29,7 @@ def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
 
 
 def _for_torchrun(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
-    """Return what a torchrun that the node's one process starts takes for flags not given to it."""
+    """Return the defaults for a torchrun that the node's only process starts."""
     return (
         ("PET_NNODES", str(context.nnodes)),
         ("PET_NODE_RANK", str(context.node_rank)),

@@ -1,4 +1,4 @@
-"""What a launcher is to a plan: how it is called on a node, and what it sets for the ranks."""
+"""The interface of a launcher: its command on a node, and the variables of the ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
-    """One node of a run, as its launcher must know it."""
+    """What a launcher must know about one node of a run."""
 
     python: str
     node_rank: int
@@ -20,19 +20,19 @@ class LaunchContext:
     master_address: str
     master_port: int
     args: tuple[str, ...]
-    """The person's own arguments for the launcher."""
+    """The user's own arguments for the launcher."""
     log_dir: str
     """Folder on the node for the launcher's own files; empty: the launcher chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """How one engine starts the ranks of a node."""
+    """How one launcher starts the ranks of a node."""
 
     argv: Callable[[LaunchContext], tuple[str, ...]] | None
     """What stands before a rank's command; None: the supervisor starts the ranks."""
     environment: Callable[[LaunchContext], tuple[tuple[str, str | None], ...]]
-    """What the ranks need to find each other; None: it differs from rank to rank."""
+    """The variables for the rendezvous; None: the value differs between ranks."""
     restarts: Callable[[tuple[str, ...]], bool]
     """Whether it starts ranks again by itself, from the person's arguments."""
     needs_torch: bool
@@ -42,5 +42,5 @@ class Launcher:
 
 
 def node_variables(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
-    """Return the variables by which scripts know their node, the same under every launcher."""
+    """Return the variables that identify the node, equal for every launcher."""
     return (("NODE_RANK", str(context.node_rank)), ("NNODES", str(context.nnodes)))

@@ -1,7 +1,7 @@
-"""torchrun: PyTorch's own agent on every node, found at one address without a search.
+"""torchrun: PyTorch's own agent on every node, with a static rendezvous.
 
-Static rendezvous: who is rank 0 and where is known, so nothing has to be negotiated. The address
-is always said, because torchrun would give its peers a name that only this node may know.
+The master's address is known, so the agents negotiate nothing. Each agent gets its own address,
+because torchrun would announce a host name that the other nodes may not resolve.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def argv(context: LaunchContext) -> tuple[str, ...]:
         f"--master-addr={context.master_address}",
         f"--master-port={context.master_port}",
         f"--local-addr={context.address}",
-        # Else it leaves a folder in /tmp.
+        # Without it torchrun leaves a folder in /tmp.
         *((f"--log-dir={context.log_dir}",) if context.log_dir else ()),
         *context.args,
         "--no-python",
@@ -29,12 +29,12 @@ def argv(context: LaunchContext) -> tuple[str, ...]:
 
 
 def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
-    """Return what scripts read beyond the ranks' variables, which torchrun sets itself."""
+    """Return the variables that scripts read and torchrun does not set."""
     return node_variables(context)
 
 
 def restarts(args: tuple[str, ...]) -> bool:
-    """Tell whether the arguments let it start ranks again."""
+    """Tell whether the arguments let it restart ranks."""
     value = ""
     for word, following in zip(args, (*args[1:], ""), strict=False):
         name, equals, given = word.replace("_", "-").partition("=")
@@ -44,7 +44,7 @@ def restarts(args: tuple[str, ...]) -> bool:
 
 
 def limit_restarts(count: int) -> tuple[str, ...]:
-    """Return its argument for that many restarts."""
+    """Return its argument for this number of restarts."""
     return (f"--max-restarts={count}",)
 
 

@@ -1,1 +1,1 @@
-"""Real faults to put on the hosts of a sandbox, a file a kind of thing that breaks."""
+"""Real faults for the hosts of a sandbox, one file per area."""

@@ -1,4 +1,4 @@
-"""Faults of a host's GPUs, as the stand-in nvidia-smi tells them."""
+"""Faults of a host's GPUs, as the fake nvidia-smi reports them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _OfGpus(Fault):
     def inject(self, place: Place) -> None:
         if place.host.gpus.count == 0:
             raise UsageError(
-                f"{self.kind}: wanted a host with GPUs, found none on {place.host.name}",
+                f"{self.kind}: expected a host with GPUs, found none on {place.host.name}",
                 hint="clusterctl sandbox up --gpus H100x8",
             )
         self._break(place)
@@ -34,7 +34,7 @@ class _OfGpus(Fault):
 
 
 class GpuMissing(_OfGpus):
-    """One GPU fewer than was bought."""
+    """One GPU fewer than expected."""
 
     kind = "gpu-missing"
     summary = "nvidia-smi shows one GPU fewer"

@@ -1,4 +1,4 @@
-"""What every fault is: something that is done to one host, and undone."""
+"""The interface of a fault: it breaks one host, and can be undone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ HIGHEST_PORT = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a fault sits."""
+    """The host and the value of a fault."""
 
     backend: Backend
     host: Host
     master_port: int
     value: str
-    """What the person gave with the fault, or its default."""
+    """The value given with the fault, or its default."""
 
     @property
     def netns(self) -> Netns:
@@ -49,7 +49,7 @@ class Place:
             UsageError: it is none.
         """
         if not self.value.isdigit() or not 0 < int(self.value) <= HIGHEST_PORT:
-            raise UsageError(f"port: wanted 1 to {HIGHEST_PORT}, found {self.value!r}")
+            raise UsageError(f"port: expected 1 to {HIGHEST_PORT}, found {self.value!r}")
         return int(self.value)
 
     def run(self, argv: list[str], text: str = "") -> None:
@@ -114,12 +114,12 @@ class Fault(ABC):
     summary: ClassVar[str]
     """What it does, for `clusterctl sandbox fault --help`."""
     takes: ClassVar[str] = ""
-    """What VALUE is, where it takes one."""
+    """What VALUE is, if it takes one."""
     loopback: ClassVar[bool] = False
-    """Hosts of the loopback backend can have it too."""
+    """Hosts of the loopback backend support it, too."""
 
     def default(self, place: Place) -> str:
-        """Return VALUE where the person gave none."""
+        """Return the default VALUE."""
         del place
         return ""
 
@@ -134,4 +134,4 @@ class Fault(ABC):
 
     @abstractmethod
     def heal(self, place: Place) -> None:
-        """Undo it; a host that was started anew since has nothing to undo."""
+        """Undo it; a host that was rebooted since has nothing to undo."""

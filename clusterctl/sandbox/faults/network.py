@@ -1,4 +1,4 @@
-"""Faults of a host's network: firewalls, cables, interfaces, a port that is taken."""
+"""Faults of a host's network: firewalls, cables, interfaces, a port in use."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class _Firewall(Fault):
 
 
 class PortDropped(_Firewall):
-    """A firewall that says nothing: connecting hangs until a timeout."""
+    """A firewall that drops packets: a connect hangs until its timeout."""
 
     kind = "port-dropped"
-    summary = "a firewall drops what goes to a port, in and out, without a word"
+    summary = "a firewall silently drops all packets of a port, in and out"
     verdict = "drop"
 
 
@@ -62,7 +62,7 @@ class PortRejected(_Firewall):
     """A firewall that answers, as firewalld does: `No route to host`."""
 
     kind = "port-rejected"
-    summary = "a firewall rejects what goes to a port, in and out"
+    summary = "a firewall rejects all packets of a port, in and out"
     verdict = "reject with icmpx type admin-prohibited"
 
 
@@ -83,10 +83,10 @@ class LinkDown(Fault):
 
 
 class SecondInterface(Fault):
-    """One more network that is up, and that other hosts may not be on."""
+    """A second network that is up and that other hosts may lack."""
 
     kind = "second-interface"
-    summary = "one more interface is up, on a network of its own"
+    summary = "a second interface is up, on a separate network"
     takes = "NAME=ADDRESS/PREFIX"
 
     @override
@@ -100,7 +100,7 @@ class SecondInterface(Fault):
     def inject(self, place: Place) -> None:
         name, equals, address = place.value.partition("=")
         if not (name and equals and "/" in address):
-            raise UsageError(f"wanted {self.takes}, found {place.value!r}")
+            raise UsageError(f"expected {self.takes}, found {place.value!r}")
         place.netns.switch(f"link add {SECOND_BRIDGE} type bridge forward_delay 0", check=False)
         place.netns.switch(
             f"link set {SECOND_BRIDGE} up",
@@ -117,10 +117,10 @@ class SecondInterface(Fault):
 
 
 class InterfacesRenamed(Fault):
-    """A name that is not what it was before a reboot or a new kernel."""
+    """A new interface name, as after a reboot or a new kernel."""
 
     kind = "interfaces-renamed"
-    summary = "the network interface has another name than before"
+    summary = "the network interface has a new name"
     takes = "NAME"
 
     @override
@@ -143,7 +143,7 @@ def _rename(old: str, new: str) -> str:
 
 
 class PortTaken(Fault):
-    """A port that another process listens on, as a forgotten run does."""
+    """A port that another process listens on, such as a forgotten run."""
 
     kind = "port-taken"
     summary = "another process listens on a port"

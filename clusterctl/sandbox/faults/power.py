@@ -1,4 +1,4 @@
-"""Faults of a host as a whole: its sshd, its life, its speed, its clock."""
+"""Faults of a whole host: its sshd, processes, speed and clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _sshd(place: Place, *, wanted: str = "") -> set[int]:
 
 
 class SshdKilled(Fault):
-    """No more SSH; what the sessions started lives on."""
+    """SSH ends; processes that the sessions started keep running."""
 
     kind = "sshd-killed"
     summary = "sshd is killed, with all its sessions"
@@ -48,7 +48,7 @@ class Frozen(Fault):
     """A kernel that still answers for processes that do not."""
 
     kind = "frozen"
-    summary = "no process of the host runs any more, but its kernel answers"
+    summary = "all processes of the host are frozen, but its kernel answers"
     loopback = True
 
     @override
@@ -67,7 +67,7 @@ class Killed(Fault):
     """A power failure; healed by a reboot with the same disks."""
 
     kind = "killed"
-    summary = "the power fails: every process is gone at once and no packet says so"
+    summary = "the power fails: every process ends at once, and no packet is sent"
     loopback = True
 
     @override
@@ -81,10 +81,10 @@ class Killed(Fault):
 
 
 class Slow(Fault):
-    """A host that gets little of a CPU, as one that throttles does."""
+    """A host that gets little CPU, such as one that throttles."""
 
     kind = "slow"
-    summary = "the host gets only so much of one CPU"
+    summary = "the host gets only a part of one CPU"
     takes = "PERCENT"
     loopback = True
 
@@ -96,7 +96,7 @@ class Slow(Fault):
     @override
     def inject(self, place: Place) -> None:
         if not place.value.isdigit() or int(place.value) < 1:
-            raise UsageError(f"percent of a CPU: wanted 1 or more, found {place.value!r}")
+            raise UsageError(f"percent of a CPU: expected 1 or more, found {place.value!r}")
         layout = place.backend.layout
         cgroup.limit(layout, place.host.name, place.pids(), int(place.value))
 
@@ -106,10 +106,10 @@ class Slow(Fault):
 
 
 class WrongClock(Fault):
-    """A clock that nobody set; for what is started by SSH from now on."""
+    """A wrong clock, for new SSH sessions."""
 
     kind = "wrong-clock"
-    summary = "the clock is wrong by so many seconds, in sessions from now on"
+    summary = "the clock is off by some seconds, in new sessions"
     takes = "SECONDS"
     loopback = True
 
@@ -121,7 +121,7 @@ class WrongClock(Fault):
     @override
     def inject(self, place: Place) -> None:
         if not re.fullmatch(r"[+-]\d+", place.value):
-            raise UsageError(f"seconds: wanted +300 or -300, found {place.value!r}")
+            raise UsageError(f"seconds: expected +300 or -300, found {place.value!r}")
         self._restart(
             place,
             {
@@ -147,4 +147,6 @@ def _libfaketime() -> Path:
     for pattern in ("*/faketime", "faketime"):
         for found in Path("/usr/lib").glob(f"{pattern}/libfaketimeMT.so.1"):
             return found
-    raise ClusterError("libfaketime: wanted, found none", hint="sudo apt-get install faketime")
+    raise ClusterError(
+        "libfaketime: expected on this machine, found none", hint="sudo apt-get install faketime"
+    )

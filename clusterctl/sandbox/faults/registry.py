@@ -1,4 +1,4 @@
-"""All faults by name, and the record of those that are in force."""
+"""All faults by name, and the record of the active ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_kind(kind: str) -> Fault:
         return FAULTS[kind]
     near = get_close_matches(kind, FAULTS, n=1)
     raise UsageError(
-        f"fault: wanted one of {', '.join(FAULTS)}; found {kind!r}",
+        f"fault: expected one of {', '.join(FAULTS)}; found {kind!r}",
         hint=f"did you mean {near[0]}?" if near else "clusterctl sandbox fault --help",
     )
 
@@ -72,7 +72,7 @@ def _write(layout: Layout, faults: list[InForce]) -> None:
 
 
 def inject(layout: Layout, fault: Fault, place: Place) -> InForce:
-    """Put a fault on a host, and note it first: half of it may be done when it fails.
+    """Inject a fault; record it first, because a failure may leave half of it.
 
     Raises:
         UsageError: this backend's hosts cannot have it, or not so; nothing was done.

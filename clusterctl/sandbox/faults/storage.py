@@ -1,4 +1,4 @@
-"""Faults of a host's storage: shared folders that are gone, are others, or hang."""
+"""Faults of a host's storage: shared folders that are missing, replaced, or hang."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class SharedUnmounted(Fault):
 
 
 class SharedReplaced(Fault):
-    """Another file system in the place of the shared one, with the same folders."""
+    """Another filesystem in place of the shared one, with the same folders."""
 
     kind = "shared-replaced"
-    summary = "another file system is mounted where the shared folder was"
+    summary = "another filesystem is mounted in place of the shared folder"
 
     @override
     def inject(self, place: Place) -> None:
@@ -48,10 +48,10 @@ class SharedReplaced(Fault):
 
 
 class HungMount(Fault):
-    """A file system that answers nothing, as NFS does when its server is gone."""
+    """A filesystem that hangs, such as NFS when its server is down."""
 
     kind = "hung-mount"
-    summary = "whoever looks into a folder hangs"
+    summary = "any access to a folder hangs"
     takes = "FOLDER"
 
     @override
@@ -61,7 +61,7 @@ class HungMount(Fault):
     @override
     def inject(self, place: Place) -> None:
         if not place.value.startswith("/"):
-            raise UsageError(f"folder: wanted an absolute path, found {place.value!r}")
+            raise UsageError(f"folder: expected an absolute path, found {place.value!r}")
         place.hold(Path(hang.__file__).read_text(), self.kind, place.value)
 
     @override

@@ -29,7 +29,7 @@ def test_a_fault_that_was_refused_leaves_nothing_to_heal(
 ) -> None:
     box = make_sandbox(nodes=1, backend="loopback")
     box.fault("node1", "port-taken")
-    with pytest.raises(UsageError, match="wanted"):
+    with pytest.raises(UsageError, match="expected"):
         box.fault("node1", kind, value)
     assert [one.kind for one in box.heal()] == ["port-taken"]
 
