@@ -351,7 +351,7 @@ def test_busy_nodes_refuse_a_second_launch_and_name_the_holder(project: Project)
     assert checked.returncode == 125
     told = " ".join(checked.stderr.split())
     assert re.search(rf"run {run} 'base' \(job.py\) from \S+ of root since", told)
-    assert f"clusterctl status {run} shows it" in told
+    assert f"clusterctl status {run} (as its owner) shows that run" in told
     elsewhere = replace(project, state=project.state.with_name("elsewhere"))
     assert elsewhere.status("base")["run"] == run
     assert elsewhere.status()["name"] == "base"

@@ -115,7 +115,7 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     answer = project.run("resume", "--checkpoint", "latest", env=here)
     assert answer.returncode == 0, answer.stderr
     assert f'["base", "--from", "{project.workdir}/later/step-000030"]' in answer.stdout
-    assert "job.checkpoints and job.resume_args: the inventory's" in answer.stderr
+    assert "job.checkpoints and job.resume_args: taken from the inventory" in answer.stderr
     assert answer.stderr.count("changed since") == 1
     assert f"warning: hosts.yaml: job.env.LR changed since {run} was launched" in answer.stderr
     assert "(to use the new: --env NAME=VALUE)" in answer.stderr
