@@ -23,7 +23,7 @@ A flag wins over the file, and of two flags the last one.
 Headings in the file (`model:`, `data:`, …) are only for the reader: a key may stand under any of them or under none.
 Under `lora:` the short names `r`, `alpha`, `dropout` and `target_modules` do.
 
-An unknown key is refused with the nearest right one, a wrong value with `file:line: key: wanted, found`, all of them at once, exit code 2.
+An unknown key is refused with the nearest right one, a wrong value with `file:line: key: expected, found`, all of them at once, exit code 2.
 Spellings of other programs are taken where they mean the same; they stand in the last column.
 `packing: true`, `bf16: true`, `use_lora: false`, `group_by_length: true`, `save_strategy: epoch` are understood as well.
 What belongs to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) is named as such.

@@ -150,21 +150,21 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, Given]:
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
-        problems.append(f"{path}: wanted a configuration file, found: {error.strerror}")
+        problems.append(f"{path}: expected a configuration file, found: {error.strerror}")
         return {}
     except UnicodeDecodeError as error:
-        problems.append(f"{path}: wanted UTF-8 text, found byte {error.object[error.start]:#x}")
+        problems.append(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#x}")
         return {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problems.append(f"{path}:{line}: wanted YAML, found: {error.problem}")
+        problems.append(f"{path}:{line}: expected YAML, found: {error.problem}")
         return {}
     except yaml.YAMLError as error:
-        problems.append(f"{path}: wanted YAML, found: {str(error).splitlines()[0]}")
+        problems.append(f"{path}: expected YAML, found: {str(error).splitlines()[0]}")
         return {}
     if not isinstance(root, yaml.MappingNode):
         found = "an empty file" if root is None else "no mapping"
-        problems.append(f"{path}:1: wanted `key: value` lines, found {found}")
+        problems.append(f"{path}:1: expected `key: value` lines, found {found}")
         return {}
     return _read_pairs(_pairs(root, path, None, problems), problems)
 
@@ -183,12 +183,14 @@ def _pairs(
             close = nearest(name, section_names()) if section is None else ""
             where = f"; nearest: {close}" if close else ""
             problems.append(
-                f"{source}: {name}: wanted a value or a section, found a mapping{where}"
+                f"{source}: {name}: expected a value or a section, found a mapping{where}"
             )
         elif isinstance(value, yaml.SequenceNode):
             items = [item.value for item in value.value if isinstance(item, yaml.ScalarNode)]
             if len(items) < len(value.value):
-                problems.append(f"{source}: {name}: wanted a plain list, found one with more in it")
+                problems.append(
+                    f"{source}: {name}: expected a plain list, found one with more in it"
+                )
             found.append((_full(name, section), items, source))
         else:
             empty = value.tag == "tag:yaml.org,2002:null"
@@ -210,7 +212,7 @@ def _flags(rest: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
             meant = (
                 f"; a file is given as --config {word}" if word.endswith((".yaml", ".yml")) else ""
             )
-            problems.append(f"{word}: wanted a flag (--key value), found a word alone{meant}")
+            problems.append(f"{word}: expected a flag (--key value), found a word alone{meant}")
             continue
         flag, equals, value = word.partition("=")
         if not equals:
@@ -225,7 +227,7 @@ def _sets(sets: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
-            problems.append(f"--set {text}: wanted KEY=VALUE, found no =")
+            problems.append(f"--set {text}: expected KEY=VALUE, found no =")
             continue
         section, _, name = key.strip().replace("-", "_").rpartition(".")
         found.append((_full(name, section), value, f"--set {key}"))
@@ -246,13 +248,13 @@ def _read_pairs(pairs: list[tuple[str, Any, str]], problems: list[str]) -> dict[
         name = answer.name
         if name in given and not source.startswith("--"):  # of two flags the last one holds
             problems.append(
-                f"{source}: {spelling}: wanted once, found again (first: {given[name].source})"
+                f"{source}: {spelling}: expected once, found again (first: {given[name].source})"
             )
             continue
         try:
             value = convert(name, answer.value)
         except ValueError as error:
-            problems.append(f"{source}: {spelling}: wanted {error}, found {answer.value!r}")
+            problems.append(f"{source}: {spelling}: expected {error}, found {answer.value!r}")
             continue
         given[name] = Given(name=name, value=value, source=source)
     return given

@@ -187,7 +187,7 @@ class Batches:
         members = tuple(ranks_of_pools) or (size.world_size,)
         if len(members) > 1 and size.total % size.world_size:
             problem = (
-                f"global_batch_size: wanted a multiple of {size.world_size} ranks with "
+                f"global_batch_size: expected a multiple of {size.world_size} ranks with "
                 f"node_data strided, found {size.total}"
             )
             raise ConfigError((problem,))

@@ -53,14 +53,14 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
         )
     if total < world_size:
         raise ConfigError(
-            (f"global_batch_size: wanted {world_size} or more (1 a rank), found {total}",),
+            (f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",),
             hint=f"fewer ranks, or --set global_batch_size={world_size}",
         )
     needed = -(-total // (each * world_size))
     if steps is not None and steps != needed:
         comes_to = each * world_size * steps
         found = (
-            f"global_batch_size: wanted {total}, found per_device_train_batch_size {each} x "
+            f"global_batch_size: expected {total}, found per_device_train_batch_size {each} x "
             f"{world_size} ranks x gradient_accumulation_steps {steps} = {comes_to}"
         )
         raise ConfigError(

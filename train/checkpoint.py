@@ -143,7 +143,7 @@ class Checkpoints:
         except OSError as error:
             problem = str(error)
         if problems := self._problems(problem):
-            message = "output_dir: wanted to set another history's checkpoints aside, found "
+            message = "output_dir: expected to set another history's checkpoints aside, found "
             raise CheckpointError(f"{message}{problems}\nhint: choose another output_dir")
         return tuple(f"set aside: {path} is not of this history" for path in moved)
 

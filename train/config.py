@@ -335,7 +335,7 @@ NOT_THE_NUMBERS = frozenset({
 def _conflicts(config: Config) -> list[str]:
     """Return what cannot be as written: required keys, ranges, and then _quarrels."""
     found = [
-        f"{name}: wanted {what}, found nothing"
+        f"{name}: expected {what}, found nothing"
         for name, what in (
             ("name_or_path", "the base model's folder or hub id"),
             ("dataset_path", "a .jsonl file, a folder of them, or a hub dataset id"),
@@ -346,23 +346,23 @@ def _conflicts(config: Config) -> list[str]:
     for item in dataclasses.fields(config):
         value, least = getattr(config, item.name), item.metadata["least"]
         if least is not None and value is not None and not value >= least:
-            found.append(f"{item.name}: wanted {least:g} or more, found {value}")
+            found.append(f"{item.name}: expected {least:g} or more, found {value}")
     found += [
-        f"{name}: wanted a share below 1, found {getattr(config, name)}"
+        f"{name}: expected a share below 1, found {getattr(config, name)}"
         for name in ("lora_dropout", "eval_split", "warmup_ratio", "adam_beta1", "adam_beta2")
         if getattr(config, name) >= 1
     ]
     if config.min_lr_ratio > 1:
-        found.append(f"min_lr_ratio: wanted at most 1, found {config.min_lr_ratio}")
+        found.append(f"min_lr_ratio: expected at most 1, found {config.min_lr_ratio}")
     if config.seed >= 1 << 64:
-        found.append(f"seed: wanted a number of 64 bits, found {config.seed}")
+        found.append(f"seed: expected a number of 64 bits, found {config.seed}")
     return found + _quarrels(config)
 
 
 def _quarrels(config: Config) -> list[str]:
     """Return the keys that exclude each other, or need another beside them."""
     found = [
-        f"{name}: wanted a folder, found {value}; object stores are not written to: mount the "
+        f"{name}: expected a folder, found {value}; object stores are not written to: mount the "
         "store, or write to a folder and copy whole checkpoints"
         for name in ("output_dir", "cache_dir", "resume_from_checkpoint")
         if "://" in (value := getattr(config, name) or "")
@@ -373,23 +373,25 @@ def _quarrels(config: Config) -> list[str]:
         ("eval_dataset_path", "eval_split"),
     ):
         if getattr(config, one) and getattr(config, other):
-            found.append(f"{one} and {other}: wanted one of them, found both")
+            found.append(f"{one} and {other}: expected one of them, found both")
     if config.eval_steps and not (config.eval_dataset_path or config.eval_split):
-        found.append("eval_steps: wanted eval_dataset_path or eval_split beside it, found neither")
+        found.append(
+            "eval_steps: expected eval_dataset_path or eval_split beside it, found neither"
+        )
     if config.max_steps and config.warmup_steps > config.max_steps:
         found.append(
-            f"warmup_steps: wanted at most max_steps ({config.max_steps}), "
+            f"warmup_steps: expected at most max_steps ({config.max_steps}), "
             f"found {config.warmup_steps}"
         )
     flash = config.attn_implementation.startswith("flash_attention")
     if flash and config.batching == "packed" and config.per_device_train_batch_size > 1:
         # transformers tells packed documents apart there only where they are one row.
         found.append(
-            f"per_device_train_batch_size: wanted 1 for packed rows with "
+            f"per_device_train_batch_size: expected 1 for packed rows with "
             f"{config.attn_implementation}, whose documents would see each other otherwise, found "
             f"{config.per_device_train_batch_size}; a longer seq_len fills the GPU as well, and "
             "attn_implementation: sdpa takes several rows"
         )
     if config.method == "lora" and not config.lora_target_modules:
-        found.append("lora_target_modules: wanted names of modules or all-linear, found none")
+        found.append("lora_target_modules: expected names of modules or all-linear, found none")
     return found

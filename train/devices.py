@@ -49,7 +49,7 @@ def choose(place: Place) -> torch.device:
     number = 0 if count == 1 else place.local_rank
     if number >= count:
         message = (
-            f"local rank {place.local_rank}: wanted a GPU of its own on {socket.gethostname()}, "
+            f"local rank {place.local_rank}: expected a GPU of its own on {socket.gethostname()}, "
             f"found {count} GPUs\nhint: start as many processes a node as it has GPUs"
         )
         raise NoPlace(message)
@@ -87,7 +87,7 @@ def _told_by(rank: int, told: Store, place: Place) -> Device:
     except RuntimeError as error:
         away = [str(r) for r in range(place.world_size) if not told.check([str(r)])]
         message = (
-            f"wanted all {place.world_size} ranks within start_timeout, found nobody for rank "
+            f"expected all {place.world_size} ranks within start_timeout, found nobody for rank "
             f"{', '.join(away)}\nhint: their own logs say why"
         )
         raise TimeoutError(message) from error
@@ -102,7 +102,7 @@ def quarrel(rows: Sequence[Device]) -> str:
             f"rank {rank} on {rows[rank].host} on {rows[rank].kind}" for rank in unlike
         )
         return (
-            f"devices: wanted every rank on the same kind, {usual} here, found {found}"
+            f"devices: expected every rank on the same kind, {usual} here, found {found}"
             f"\nhint: nvidia-smi on {rows[unlike[0]].host} says how its GPUs are; "
             "`CUDA_VISIBLE_DEVICES=` on all nodes trains on CPUs"
         )
@@ -111,7 +111,7 @@ def quarrel(rows: Sequence[Device]) -> str:
         first = firsts.setdefault(row.uuid, rank) if row.uuid else rank
         if first != rank:
             return (
-                f"devices: wanted a GPU of its own for each rank, found rank {first} and rank "
+                f"devices: expected a GPU of its own for each rank, found rank {first} and rank "
                 f"{rank} on {row.host} on the same one ({row.uuid})"
                 "\nhint: start as many processes a node as it has GPUs, or give each process its "
                 "own in CUDA_VISIBLE_DEVICES"

@@ -111,12 +111,12 @@ def _parameters(path: Path) -> int:
     with path.open("rb") as file:
         length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
         if length > size:
-            raise ValueError(f"{path}: wanted a safetensors file, found none")
+            raise ValueError(f"{path}: expected a safetensors file, found none")
         header = json.loads(file.read(length))
     tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
     whole = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
     if size < whole:
-        raise ValueError(f"{path}: wanted {whole} bytes, found {size}: it is cut off")
+        raise ValueError(f"{path}: expected {whole} bytes, found {size}: it is cut off")
     return sum(math.prod(tensor["shape"]) for tensor in tensors)
 
 

@@ -46,21 +46,21 @@ def find_storage(ranks: Ranks, folder: Path, wanted: str) -> bool:
     shared = not blind
     if blind and len(blind) < len(ranks.leaders) - 1:
         message = (
-            f"output_dir {folder}: wanted one folder on all nodes or one on each, "
+            f"output_dir {folder}: expected one folder on all nodes or one on each, "
             f"found that {', '.join(blind)} cannot see what {ranks.hosts[0]} writes and others can"
         )
         raise NodesDiffer(message)
     if wanted == "shared" and not shared:
         message = (
-            f"checkpoint_storage: wanted output_dir {folder} shared, found that "
+            f"checkpoint_storage: expected output_dir {folder} shared, found that "
             f"{', '.join(blind)} cannot see what {ranks.hosts[0]} writes there"
             "\nhint: mount it on all nodes, or set checkpoint_storage: per-node"
         )
         raise NodesDiffer(message)
     if wanted == "per-node" and shared and len(ranks.leaders) > 1:
         message = (
-            f"checkpoint_storage: wanted a folder of its own on each node, found that all see the "
-            f"same {folder}\nhint: set checkpoint_storage: auto"
+            "checkpoint_storage: expected a folder of its own on each node, found that all see "
+            f"the same {folder}\nhint: set checkpoint_storage: auto"
         )
         raise NodesDiffer(message)
     return shared
@@ -103,9 +103,8 @@ def spread(
         raise problems[0]
     for name, wanted in files.items():
         if owners[name] != ranks.place.rank and measure(folder / name) != wanted:
-            message = (
-                f"{folder / name}: wanted what {ranks.hosts[owners[name]]} sent, found other bytes"
-            )
+            sender = ranks.hosts[owners[name]]
+            message = f"{folder / name}: expected what {sender} sent, found other bytes"
             raise OSError(message)
 
 

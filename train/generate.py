@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-new-tokens", type=int, default=60, metavar="N", help="at most (60)")
     options = parser.parse_args(argv)
     if options.max_new_tokens < 1:
-        parser.error(f"--max-new-tokens: wanted 1 or more, found {options.max_new_tokens}")
+        parser.error(f"--max-new-tokens: expected 1 or more, found {options.max_new_tokens}")
     if options.adapter and not (options.adapter / "adapter_config.json").exists():
         found = "no adapter_config.json in it" if options.adapter.is_dir() else "no such folder"
-        print(f"error: --adapter: wanted an exported adapter, found {found}", file=sys.stderr)
+        print(f"error: --adapter: expected an exported adapter, found {found}", file=sys.stderr)
         print("hint: a finished training leaves one in its output_dir/adapter", file=sys.stderr)
         return 2
     words = as_question if options.chat else as_text
@@ -79,7 +79,7 @@ def as_question(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (as 
     """
     if not tokenizer.chat_template:
         raise Unanswered(
-            "--chat: wanted a tokenizer with a chat template, found none\n"
+            "--chat: expected a tokenizer with a chat template, found none\n"
             "hint: without --chat the prompt is continued as text"
         )
     messages = [{"role": "user", "content": prompt}]
@@ -124,11 +124,11 @@ def answers(
         )
     except (OSError, ValueError) as error:
         found = _first(error)
-        raise Unanswered(f"--model: wanted a causal language model, found: {found}") from error
+        raise Unanswered(f"--model: expected a causal language model, found: {found}") from error
     room = getattr(base.config, "max_position_embeddings", None) or sys.maxsize
     if not ids or len(ids) + most > room:
         raise Unanswered(
-            f"--prompt: wanted 1 to {max(0, room - most)} tokens, so that {most} new ones find "
+            f"--prompt: expected 1 to {max(0, room - most)} tokens, so that {most} new ones find "
             f"room in the model's {room}, found {len(ids)}"
         )
     said = {"base": _continue(base, tokenizer, ids, most)}
@@ -147,7 +147,7 @@ def answers(
             ) as error:  # fmt: skip
                 found = f"{type(error).__name__}: {_first(error)}"
                 raise Unanswered(
-                    f"--adapter: wanted an adapter of {model}, found: {found}"
+                    f"--adapter: expected an adapter of {model}, found: {found}"
                 ) from error
         said["adapter"] = _continue(trained, tokenizer, ids, most)
     return said

@@ -62,7 +62,7 @@ def model_folder(config: Config) -> Path:
     folder = Path(name)
     if not (folder / "config.json").is_file():
         raise ConfigError(
-            (f"name_or_path: wanted a model's folder at {folder}, found {_instead(folder)}",),
+            (f"name_or_path: expected a model's folder at {folder}, found {_instead(folder)}",),
             hint="a path must be there on every node; a hub id looks like org/name",
         )
     return folder
@@ -85,7 +85,7 @@ def dataset_files(config: Config) -> dict[str, tuple[Path, ...]]:
             items = sorted(path.rglob("*"))
             if not any(item.suffix in lines.SUFFIXES for item in items):
                 raise ConfigError(
-                    (f"{key}: wanted *.jsonl files in {name} on the hub, found none",),
+                    (f"{key}: expected *.jsonl files in {name} on the hub, found none",),
                     hint=f"hf download --repo-type dataset {name}, and make JSON lines of its "
                     f"files, as of Parquet: {lines.WAY_OUT['.parquet']}",
                 )
@@ -126,11 +126,11 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
             cause = error.__cause__  # the hub's own answer, where it gave one
             hint = f"hf download {name} on this node, or give a local path"
             if offline:
-                said = f"wanted {name} from this machine's hub cache, found it missing there"
+                said = f"expected {name} from this machine's hub cache, found it missing there"
             elif isinstance(cause, HfHubHTTPError):
                 said, hint = _refused(name, cause), _hint(cause)
             else:
-                said = f"wanted {name} from {_endpoint()}, found no answer"
+                said = f"expected {name} from {_endpoint()}, found no answer"
             raise ConfigError((f"{key}: {said}",), hint=hint) from error
         except HfHubHTTPError as error:
             raise ConfigError((f"{key}: {_refused(name, error)}",), hint=_hint(error)) from error
@@ -163,7 +163,7 @@ def _endpoint() -> str:
 
 def _refused(name: str, error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    return f"wanted {name} from {_endpoint()}, found HTTP {status} ({type(error).__name__})"
+    return f"expected {name} from {_endpoint()}, found HTTP {status} ({type(error).__name__})"
 
 
 def _hint(error: Exception) -> str:

@@ -54,7 +54,7 @@ def _laid(config: Config, ranks: Ranks, folder: Path) -> Layout:
     counts = ranks.on_nodes()
     size = ranks.place.world_size
     if config.parallel == "single" and size > 1:
-        message = f"parallel: wanted one process for single, found {size}\nhint: parallel: auto"
+        message = f"parallel: expected one process for single, found {size}\nhint: parallel: auto"
         raise ModelError(message)
     if config.parallel != "auto":
         return Layout(name=config.parallel)
@@ -116,4 +116,4 @@ def _no_room(config: Config, ranks: Ranks, folder: Path, *, shards: int, usable:
         return f"its size cannot be read ({type(error).__name__}: {error})"
     if need.total <= usable * room:
         return ""
-    return f"wanted {need.words()}, found {room / GIB:.1f} GiB"
+    return f"expected {need.words()}, found {room / GIB:.1f} GiB"

@@ -75,17 +75,17 @@ def find(path: Path, *, key: str) -> tuple[Path, ...]:
         found = (
             "it is no file" if above == path.absolute() else f"there is {above} and nothing below"
         )
-        raise ConfigError((f"{key}: wanted a file or folder at {path}, found: {found}",))
+        raise ConfigError((f"{key}: expected a file or folder at {path}, found: {found}",))
     with path.open("rb") as file:
         start = file.read(64).lstrip()
     if path.suffix in WAY_OUT and not start.startswith(b"{"):
         raise ConfigError(
-            (f"{key}: wanted JSON lines in {path}, found {path.suffix[1:]}",),
+            (f"{key}: expected JSON lines in {path}, found {path.suffix[1:]}",),
             hint=WAY_OUT[path.suffix],
         )
     if start.startswith(b"["):
         raise ConfigError(
-            (f"{key}: wanted JSON lines in {path}, found one JSON array",),
+            (f"{key}: expected JSON lines in {path}, found one JSON array",),
             hint=WAY_OUT[".json"],
         )
     return (path,)
@@ -108,7 +108,7 @@ def of_folder(folder: Path, items: list[Path], *, key: str, name: str) -> tuple[
         other = next((item for item in items if item.suffix in WAY_OUT), None)
         found = "none" if other is None else f"{other.name}, which it cannot read"
         raise ConfigError(
-            (f"{key}: wanted *.jsonl files in {name}, found {found}",),
+            (f"{key}: expected *.jsonl files in {name}, found {found}",),
             hint=WAY_OUT[other.suffix] if other else None,
         )
     splits = {path: _split(path.relative_to(folder)) for path in files}
@@ -121,7 +121,7 @@ def of_folder(folder: Path, items: list[Path], *, key: str, name: str) -> tuple[
         found = ", ".join(path.name for path in files)
         wanted = "train" if key == "dataset_path" else " or ".join(HELD_OUT)
         raise ConfigError(
-            (f"{key}: wanted files named {wanted} in {name}, found {found}",),
+            (f"{key}: expected files named {wanted} in {name}, found {found}",),
             hint="give the path of the file that is meant",
         )
     return unnamed

@@ -153,7 +153,7 @@ class Trainer:
             if not math.isfinite(value)
         )
         return (
-            f"step {step}: wanted a finite {what}, found: {who}; the weights are still those of "
+            f"step {step}: expected a finite {what}, found: {who}; the weights are still those of "
             f"step {step - 1}\nhint: lower learning_rate or max_grad_norm, or look at the samples "
             "of this step"
         )

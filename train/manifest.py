@@ -138,13 +138,13 @@ def verify(folder: Path) -> str:
         except OSError as error:
             raise Damaged(f"{name} cannot be read: {error}") from error
         if size != wanted.size:
-            raise Damaged(f"{name}: wanted {wanted.size} bytes, found {size}")
+            raise Damaged(f"{name}: expected {wanted.size} bytes, found {size}")
         try:
             found = measure(folder / name)
         except OSError as error:
             raise Damaged(f"{name} cannot be read: {error}") from error
         if found != wanted:
-            message = f"{name}: wanted SHA-256 {wanted.sha256[:12]}, found {found.sha256[:12]}"
+            message = f"{name}: expected SHA-256 {wanted.sha256[:12]}, found {found.sha256[:12]}"
             raise Damaged(f"{message}: its bytes were changed")
     return digest
 

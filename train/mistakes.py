@@ -20,20 +20,20 @@ def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
     """Return what a library said of a model as a person can act on it."""
     text = " ".join(str(error).split())
     if "target module" in text.lower():
-        names = f"lora_target_modules: wanted modules of {config.name_or_path}, found: {text}"
+        names = f"lora_target_modules: expected modules of {config.name_or_path}, found: {text}"
         return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
     if "attn_implementation" in text:
         return ConfigError(
-            (f"attn_implementation: wanted {config.attn_implementation}, found: {text}",),
+            (f"attn_implementation: expected {config.attn_implementation}, found: {text}",),
             hint="attn_implementation: eager, which every model has",
         )
     if isinstance(error, ImportError):
         return ConfigError(
-            (f"the model {config.name_or_path}: wanted its packages installed, found: {text}",),
+            (f"the model {config.name_or_path}: expected its packages installed, found: {text}",),
             hint="install it on every node, or set attn_implementation: sdpa",
         )
     return ConfigError(
-        (f"name_or_path: wanted a causal language model in {folder}, found: {text}",),
+        (f"name_or_path: expected a causal language model in {folder}, found: {text}",),
         hint="it needs whole *.safetensors: `python -m train --check` looks at the files",
     )
 
@@ -50,7 +50,7 @@ def room_for(what: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         found = " ".join(str(error).split())
         raise ConfigError(
-            (f"{what}: wanted room in this GPU's memory, found: {found}",),
+            (f"{what}: expected room in this GPU's memory, found: {found}",),
             hint="a smaller per_device_train_batch_size (in evaluation per_device_eval_batch_size) "
             "or seq_len, activation_checkpointing: true, or more ranks; `python -m train --check` "
             "estimates what it takes",

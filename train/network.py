@@ -75,7 +75,9 @@ def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as
         return
     most = known // MULTIPLE * MULTIPLE  # rows are filled up
     if config.seq_len > most:
-        message = f"seq_len: wanted at most {most}, since {config.name_or_path} has learned {known}"
+        message = (
+            f"seq_len: expected at most {most}, since {config.name_or_path} has learned {known}"
+        )
         raise ConfigError((f"{message} positions, found {config.seq_len}",))
 
 

@@ -87,7 +87,9 @@ def take(output: Path) -> Callable[[], None]:
                 file.write(text)
             break
     except OSError as error:
-        raise ConfigError((f"output_dir: wanted a folder to write to, found: {error}",)) from error
+        raise ConfigError(
+            (f"output_dir: expected a folder to write to, found: {error}",)
+        ) from error
     done = threading.Event()
     threading.Thread(target=_beat, args=(path, done), daemon=True).start()
 
@@ -149,7 +151,7 @@ def _remove(path: Path, text: str) -> None:
 def _in_use(path: Path, owner: Process | None) -> ConfigError:
     who = f"process {owner.pid} on {owner.host}" if owner else "another process"
     return ConfigError(
-        (f"output_dir: wanted a folder that no other run uses, found {who} in {path.parent}",),
+        (f"output_dir: expected a folder that no other run uses, found {who} in {path.parent}",),
         hint="wait for its end, stop it, or choose another output_dir",
     )
 

@@ -46,7 +46,7 @@ class Place:
         missing = [name for name in names if name not in environment]
         if missing:
             message = (
-                f"{', '.join(missing)}: wanted beside the other distributed variables, found unset"
+                f"{', '.join(missing)}: expected with the other distributed variables, found unset"
                 "\nhint: start with clusterctl launch or torchrun, or unset RANK and WORLD_SIZE"
             )
             raise NoPlace(message)
@@ -58,14 +58,14 @@ class Place:
             text = environment[key]
             found = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else -1
             if found < least:
-                message = f"{key}: wanted a whole number from {least} on, found {text!r}"
+                message = f"{key}: expected a whole number from {least} on, found {text!r}"
                 raise NoPlace(f"{message}\nhint: start with clusterctl launch or torchrun")
             return found
 
         rank, world_size = number(0, "RANK"), number(1, "WORLD_SIZE", least=1)
         local_world_size = number(1, "LOCAL_WORLD_SIZE", least=1)
         if rank >= world_size:
-            message = f"RANK: wanted one below WORLD_SIZE, which is {world_size}, found {rank}"
+            message = f"RANK: expected one below WORLD_SIZE, which is {world_size}, found {rank}"
             raise NoPlace(f"{message}\nhint: ranks are counted from 0")
         return cls(
             rank=rank,

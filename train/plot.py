@@ -26,12 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = [path / NAME if path.is_dir() else path for path in options.runs]
     missing = [path for path in files if not path.is_file()]
     if missing:
-        print(f"error: {missing[0]}: wanted a run's {NAME}, found none", file=sys.stderr)
+        print(f"error: {missing[0]}: expected a run's {NAME}, found none", file=sys.stderr)
         return 2
     records = {path: list(read(path)) for path in files}
     empty = [path for path, found in records.items() if not series(found, "step", "loss")]
     if empty:
-        print(f"error: {empty[0]}: wanted steps, found none yet", file=sys.stderr)
+        print(f"error: {empty[0]}: expected steps, found none yet", file=sys.stderr)
         return 2
     for path, found in records.items():
         print("\n".join(summary(path, found)))
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("no picture: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
         return 0
     except (OSError, ValueError) as error:  # the latter for a kind of file that is not known
-        print(f"error: {target}: wanted a picture written, found: {error}", file=sys.stderr)
+        print(f"error: {target}: expected a picture written, found: {error}", file=sys.stderr)
         return 2
     print(f"picture: {target}")
     return 0

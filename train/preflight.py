@@ -153,11 +153,13 @@ def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
         yield Finding(state="fail", about="model", said=f"{name}: cannot be read: {error}")
         return
     if not shape.complete or not shape.parameters:
-        said = f"{folder}: wanted all its *.safetensors, found some missing"
+        said = f"{folder}: expected all its *.safetensors, found some missing"
         yield Finding(state="fail", about="model", said=said)
         return
     if not any((folder / file).is_file() for file in tokencache.TOKENIZER_FILES):
-        yield Finding(state="fail", about="model", said=f"{folder}: wanted a tokenizer, found none")
+        yield Finding(
+            state="fail", about="model", said=f"{folder}: expected a tokenizer, found none"
+        )
     said = f"{estimate.weights_in_words(shape.parameters)}, {shape.layers} layers"
     yield Finding(state="ok", about="model", said=said)
     yield from _asked_for(config, folder)
@@ -222,20 +224,20 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
             record = json.loads(line.content)
             keys = set(record)
         except (ValueError, TypeError, RecursionError):
-            bad.append(f"{line.where}: wanted a JSON object")
+            bad.append(f"{line.where}: expected a JSON object")
             continue
         if not ({"text", "messages"} & keys or {"prompt", "completion"} <= keys):
-            bad.append(f"{line.where}: wanted {FORMS}, found the keys {', '.join(sorted(keys))}")
+            bad.append(f"{line.where}: expected {FORMS}, found the keys {', '.join(sorted(keys))}")
     size = sum(path.stat().st_size for path in files)
     if not first:
-        return Finding(state="fail", about="data", said=f"{key}: wanted lines, found none")
+        return Finding(state="fail", about="data", said=f"{key}: expected lines, found none")
     if len(bad) > config.max_bad_lines:
         return Finding(
             state="fail", about="data", said=f"{bad[0]} ({len(bad)} of {len(first)} bad)"
         )
     chats = any(b'"messages"' in line.content for line in first)
     if chats and not _has_template(Path(config.name_or_path)):
-        said = f"{key}: wanted a chat template beside the model for messages, found none"
+        said = f"{key}: expected a chat template beside the model for messages, found none"
         return Finding(state="fail", about="data", said=said)
     each = sum(len(line.content) for line in first) / len(first)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
@@ -274,7 +276,7 @@ def _folders(config: Config) -> Iterator[Finding]:
         yield Finding(state="ok" if free > wanted else "fail", about="folders", said=said)
     wanted_from = config.resume_from_checkpoint
     if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
-        said = f"resume_from_checkpoint: wanted COMPLETE in {wanted_from}, found none"
+        said = f"resume_from_checkpoint: expected COMPLETE in {wanted_from}, found none"
         yield Finding(state="fail", about="folders", said=said)
 
 

@@ -168,7 +168,7 @@ class Ranks:
                     for rank in ranks
                 ]
                 problems.append(
-                    f"{what}: wanted the same on every node ({_short(common)}), found "
+                    f"{what}: expected the same on every node ({_short(common)}), found "
                     + ", ".join(others)
                 )
         if problems:
@@ -185,7 +185,7 @@ class Ranks:
         if layout == "hsdp":
             if len(counts) > 1:
                 message = (
-                    "parallel: wanted hsdp, found nodes with different numbers of ranks "
+                    "parallel: expected hsdp, found nodes with different numbers of ranks "
                     f"({', '.join(f'{n}: {c}' for n, c in self.on_nodes().items())})"
                     "\nhint: set parallel: fsdp"
                 )

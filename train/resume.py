@@ -84,7 +84,7 @@ def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> Choice | None
     if best.folder is None:
         if not refused:
             return None
-        message = "resume_from_checkpoint: wanted a whole checkpoint, found none\n"
+        message = "resume_from_checkpoint: expected a whole checkpoint, found none\n"
         raise CheckpointError(message + "\n".join(refused) + _hint(checkpoints, ranks, wanted))
     if not checkpoints.shared:
         _bring(ranks, best, rows)
@@ -152,7 +152,7 @@ def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
         problem = str(error)
     said = enumerate(ranks.gather(problem, ranks.storage))
     if problems := [f"rank {r} on {ranks.hosts[r]}: {text}" for r, text in said if text]:
-        message = f"{best.folder}: wanted it copied to every node, found "
+        message = f"{best.folder}: expected it copied to every node, found "
         raise CheckpointError(message + "; ".join(problems))
     if ranks.is_first:
         where = ", ".join(ranks.hosts[rank] for rank in lacking)
@@ -172,7 +172,7 @@ def _same_seal(ranks: Ranks, best: Found) -> None:
     rows = ranks.gather(problem, ranks.storage)
     wrong = [f"{ranks.hosts[rank]}: {text}" for rank, text in enumerate(rows) if text]
     if wrong:
-        message = f"{best.folder}: wanted the same checkpoint on every node, found\n"
+        message = f"{best.folder}: expected the same checkpoint on every node, found\n"
         raise CheckpointError(message + "\n".join(wrong))
 
 
@@ -238,7 +238,7 @@ def _state(folder: Path) -> dict[str, Any]:
     if schema != SCHEMA or lacking:
         what = f"one without {', '.join(sorted(lacking))}" if schema == SCHEMA else f"{schema}"
         message = (
-            f"{folder / STATE}: wanted schema {SCHEMA}, found {what}"
+            f"{folder / STATE}: expected schema {SCHEMA}, found {what}"
             "\nhint: go on with the version of train/ that wrote it, or choose another output_dir"
         )
         raise CheckpointError(message)
@@ -258,7 +258,7 @@ def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     """
     if then["base"] != now["base"]:
         message = (
-            f"checkpoint: wanted base model {now['base'][:12]}, found that it was trained on "
+            f"checkpoint: expected base model {now['base'][:12]}, found that it was trained on "
             f"{then['base'][:12]}\nhint: set name_or_path to {then['config']['name_or_path']} as "
             "it was then"
         )
@@ -273,15 +273,15 @@ def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ]
     if fixed:
         was, is_now = changed[fixed[0]]
-        message = f"{fixed[0]}: wanted {was} as in the checkpoint, found {is_now}"
+        message = f"{fixed[0]}: expected {was} as in the checkpoint, found {is_now}"
         raise CheckpointError(message)
     remarks = [f"{key} was {was}, is {is_now}" for key, (was, is_now) in changed.items()]
     if (was_cut := _shares(then)) != (is_cut := _shares(now)):
         wanted, found = (", ".join(f"{share:.0%}" for share in cut) for cut in (was_cut, is_cut))
         if then["position"]["consumed"]:
             message = (
-                f"node_data: wanted the nodes' shares of the samples as in the checkpoint ({wanted}"
-                f"), found {found}: in the middle of an epoch some samples would come twice and "
+                f"node_data: expected the nodes' shares as in the checkpoint ({wanted}), "
+                f"found {found}: in the middle of an epoch some samples would come twice and "
                 "others never\nhint: go on with as many nodes and ranks as then, or from a "
                 "checkpoint at the end of an epoch (save_epochs: 1); trainings with node_data: "
                 "whole go on with any number of nodes"

@@ -138,7 +138,7 @@ def _together(
         # The data has shrunk since: there is nothing left of this epoch.
         position = Position(epoch=progress.position.epoch + 1)
         remark = (
-            f"resume: wanted sample {progress.position.consumed} of epoch "
+            f"resume: expected sample {progress.position.consumed} of epoch "
             f"{progress.position.epoch}, found {batches.epoch_rows}: the next epoch begins"
         )
         remarks = (*remarks, remark)
@@ -189,7 +189,7 @@ def _refuse_foreign_tokens(config: Config, ranks: Ranks, model: Model, corpus: C
     # All of a node's tokens are read for it, so once a node.
     largest = max(ranks.gather(corpus.largest_token if ranks.is_leader else 0))
     if largest >= model.vocabulary:
-        wanted = f"{config.name_or_path}: wanted an embedding for token {largest} of the data"
+        wanted = f"{config.name_or_path}: expected an embedding for token {largest} of the data"
         raise ConfigError(
             (f"{wanted}, found {model.vocabulary} embeddings",),
             hint="the tokenizer beside the model is another one's: put the model's own there",

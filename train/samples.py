@@ -64,7 +64,7 @@ def read(line: bytes, tokenizer: Any) -> Document:  # noqa: ANN401  (a transform
             piece.text.encode()
     except UnicodeEncodeError as error:
         found = f"half a character, {error.object[error.start]!r}"
-        raise BadLine(f"wanted text, found {found}") from None
+        raise BadLine(f"expected text, found {found}") from None
     return document
 
 
@@ -72,13 +72,15 @@ def _document(line: bytes, tokenizer: Any) -> Document:  # noqa: ANN401  (as abo
     try:
         record = json.loads(line)
     except UnicodeDecodeError as error:
-        raise BadLine(f"wanted UTF-8 text, found byte {error.object[error.start]:#x}") from None
+        raise BadLine(f"expected UTF-8 text, found byte {error.object[error.start]:#x}") from None
     except json.JSONDecodeError as error:
-        raise BadLine(f"wanted a JSON object, found: {error.msg} (column {error.colno})") from None
+        raise BadLine(
+            f"expected a JSON object, found: {error.msg} (column {error.colno})"
+        ) from None
     except (ValueError, RecursionError) as error:  # too long a number, too many brackets
-        raise BadLine(f"wanted a JSON object, found: {error}") from None
+        raise BadLine(f"expected a JSON object, found: {error}") from None
     if not isinstance(record, dict):
-        raise BadLine(f"wanted a JSON object, found {type(record).__name__}")
+        raise BadLine(f"expected a JSON object, found {type(record).__name__}")
     if "messages" in record:
         return _chat(record["messages"], tokenizer, learn_from=0)
     if "prompt" in record and "completion" in record:
@@ -87,14 +89,14 @@ def _document(line: bytes, tokenizer: Any) -> Document:  # noqa: ANN401  (as abo
         text = _text(record, "text")
         pieces = (Piece(text=text, special=True, spans="all"),)
         return Document(pieces=pieces, ends=True, splits=True)
-    raise BadLine(f"wanted {FORMS}, found the keys {', '.join(map(str, record)) or '(none)'}")
+    raise BadLine(f"expected {FORMS}, found the keys {', '.join(map(str, record)) or '(none)'}")
 
 
 def _text(record: dict[str, Any], key: str) -> str:
     value = record[key]
     if not isinstance(value, str) or not value.strip():
         found = "nothing" if value in ("", None) else repr(value)[:40]
-        raise BadLine(f"{key}: wanted some text, found {found}")
+        raise BadLine(f"{key}: expected some text, found {found}")
     return value
 
 
@@ -102,7 +104,7 @@ def _completion(prompt: Any, completion: Any, tokenizer: Any) -> Document:  # no
     if isinstance(prompt, list) and isinstance(completion, list):
         return _chat([*prompt, *completion], tokenizer, learn_from=len(prompt))
     if not isinstance(prompt, str):
-        raise BadLine(f"prompt: wanted text, found {type(prompt).__name__}")
+        raise BadLine(f"prompt: expected text, found {type(prompt).__name__}")
     answer = _text({"completion": completion}, "completion")
     return Document(
         pieces=(
@@ -119,9 +121,9 @@ def _chat(messages: Any, tokenizer: Any, *, learn_from: int) -> Document:  # noq
     if not isinstance(messages, list) or not all(
         isinstance(item, dict) and isinstance(item.get("role"), str) for item in messages
     ):
-        raise BadLine('messages: wanted a list of {"role", "content"}')
+        raise BadLine('messages: expected a list of {"role", "content"}')
     if not tokenizer.chat_template:
-        raise BadLine("messages: wanted a tokenizer with a chat template, found none")
+        raise BadLine("messages: expected a tokenizer with a chat template, found none")
     whole = _render(tokenizer, messages, prompt=False)
     _refuse_printed(messages, whole)
     answers = {
@@ -135,7 +137,7 @@ def _chat(messages: Any, tokenizer: Any, *, learn_from: int) -> Document:  # noq
         if index < learn_from:
             continue
         if not answer.strip():
-            said = f"messages: message {index + 1}, an answer: wanted some text, found nothing"
+            said = f"messages: message {index + 1}, an answer: expected some text, found nothing"
             raise BadLine(said)
         before = _render(tokenizer, messages[:index], prompt=True)
         end = ends.get(index, -1)
@@ -144,7 +146,7 @@ def _chat(messages: Any, tokenizer: Any, *, learn_from: int) -> Document:  # noq
             raise BadLine(f"messages: {said}")
         spans.append((len(before), end))
     if not spans:
-        raise BadLine("messages: wanted an answer of the assistant to learn, found none")
+        raise BadLine("messages: expected an answer of the assistant to learn, found none")
     piece = Piece(text=whole, special=False, spans=tuple(spans))
     return Document(pieces=(piece,), ends=False, splits=False)
 
@@ -156,7 +158,7 @@ def _refuse_printed(messages: list[Any], whole: str) -> None:
         parts = isinstance(content, list | dict)
         if parts and (message["role"] == "assistant" or str(content) in whole):
             found = type(content).__name__
-            raise BadLine(f"messages: content of message {number}: wanted text, found {found}")
+            raise BadLine(f"messages: content of message {number}: expected text, found {found}")
 
 
 def _ends(

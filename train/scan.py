@@ -113,7 +113,7 @@ def same(files: tuple[Path, ...], before: Identity) -> None:
     """
     if identity(files) != before:
         raise ConfigError(
-            (f"{files[0].parent}: wanted data that stays as it is, found it written to meanwhile",),
+            (f"{files[0].parent}: expected data that stays as it is, found it changed meanwhile",),
             hint="start again when it is whole",
         )
 

@@ -99,7 +99,7 @@ def prove(network: nn.Module, layout: str) -> None:
     ]
     if alone:
         message = (
-            f"{alone[0]}: wanted every trained parameter sharded, found this one ordinary "
+            f"{alone[0]}: expected every trained parameter sharded, found this one ordinary "
             f"(and {len(alone) - 1} others): each rank would train its own"
         )
         raise ModelError(message)

@@ -64,7 +64,7 @@ def look(config: Config, folder: Path) -> str:
             found = " ".join(str(error).split())
             built_in = config.attn_implementation in BUILT_IN
             raise ConfigError(
-                (f"attn_implementation: wanted {config.attn_implementation}, found: {found}",),
+                (f"attn_implementation: expected {config.attn_implementation}, found: {found}",),
                 hint="attn_implementation: eager, which every model has"
                 if built_in
                 else "install it on every node, or set attn_implementation: sdpa",
@@ -107,7 +107,7 @@ def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (
         return
     (name,) = (name for name, module in network.named_modules() if module is head)
     if meant := [target for target in config.lora_target_modules if _means(target, name)]:
-        said = "wanted no adapter on a head that shares the input embeddings' weights"
+        said = "expected no adapter on a head that shares the input embeddings' weights"
         raise ConfigError((f"lora_target_modules: {said}, found {meant[0]}",), hint="leave it out")
 
 
@@ -126,4 +126,4 @@ def _lacks(target: str, names: list[str]) -> str:
     known = sorted({name.rpartition(".")[2] for name in names})
     close = difflib.get_close_matches(target.rpartition(".")[2], known, n=2, cutoff=0.6)
     nearest = f"nearest: {', '.join(close)}" if close else f"there are {', '.join(known)}"
-    return f"lora_target_modules: wanted modules of the model, found no {target}; {nearest}"
+    return f"lora_target_modules: expected modules of the model, found no {target}; {nearest}"

@@ -83,11 +83,11 @@ def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     _train(folder, processes, [*common, f"--output-dir={whole}"])
     losses = _losses(whole)
     if len(losses) != STEPS or not all(map(math.isfinite, losses.values())):
-        raise SmokeError(f"wanted {STEPS} steps with finite losses, found {losses}")
+        raise SmokeError(f"expected {STEPS} steps with finite losses, found {losses}")
     yield f"trained {STEPS} steps on {processes} processes, checkpoints at {SAVED}, {STEPS}"
     checkpoint = next(whole.glob(f"step-*{SAVED}"), None)
     if checkpoint is None:
-        raise SmokeError(f"wanted a checkpoint of step {SAVED} in {whole}, found none")
+        raise SmokeError(f"expected a checkpoint of step {SAVED} in {whole}, found none")
     _train(
         folder,
         processes,
@@ -95,7 +95,7 @@ def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     )
     again = _losses(resumed)
     if again != {step: loss for step, loss in losses.items() if step > SAVED}:
-        raise SmokeError(f"wanted the same losses after resuming: {losses}, found {again}")
+        raise SmokeError(f"expected the same losses after resuming: {losses}, found {again}")
     yield f"resumed at step {SAVED}: the same losses bit for bit"
     yield _reload(folder / "model", resumed / "adapter")
 
@@ -147,6 +147,6 @@ def _reload(model: Path, adapter: Path) -> str:
         before = base(input_ids=ids).logits
         after = PeftModel.from_pretrained(base, str(adapter))(input_ids=ids).logits
     if torch.equal(before, after):
-        raise SmokeError("wanted an adapter that changes the model, found one that does nothing")
+        raise SmokeError("expected an adapter that changes the model, found one that does nothing")
     about = json.loads((adapter / "adapter_config.json").read_text())
     return f"exported an adapter (r={about['r']}) that PEFT loads"

@@ -101,7 +101,7 @@ def _switch(name: str, value: str) -> Renamed | str | None:  # noqa: PLR0911  (a
             return Renamed(name="save_epochs", value="1")
         case "save_strategy" | "eval_strategy" | "evaluation_strategy":
             key = f"{name.partition('_')[0].replace('evaluation', 'eval')}_steps"
-            return "" if value in {"steps", "no"} else f"wanted the key {key}"
+            return "" if value in {"steps", "no"} else f"expected the key {key}"
         case _:
             return None
 

@@ -126,7 +126,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        problem = f"cache_dir: wanted a folder to write {folder}, found: {error.strerror}"
+        problem = f"cache_dir: expected a folder to write {folder}, found: {error.strerror}"
         raise ConfigError((problem,)) from error
 
 

@@ -114,7 +114,7 @@ def prepare(config: Config, place: Place, tokenizer: Any = None) -> Corpus:  # n
         train, held_out = train.where(~mask), train.where(mask)
     for key, found in (("dataset_path", train), ("evaluation", held_out)):
         if found is not None and not len(found):
-            raise ConfigError((f"{key}: wanted samples to learn from, found none",))
+            raise ConfigError((f"{key}: expected samples to learn from, found none",))
     return Corpus(
         train=train,
         eval=held_out,
@@ -154,7 +154,7 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
         )
     except Exception as error:  # (transformers raises what it likes)
         found = " ".join(str(error).split())
-        problem = f"name_or_path: wanted a tokenizer in {model}, found: {found}"
+        problem = f"name_or_path: expected a tokenizer in {model}, found: {found}"
         raise ConfigError((problem,)) from error
     tokenizer.model_max_length = 1 << 30  # our own seq_len decides; no warnings about others
     return tokenizer
@@ -171,7 +171,7 @@ def _open(
     if len(bad) > SHOWN:
         notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
     if len(bad) > config.max_bad_lines:
-        limit = f"{key}: wanted at most {config.max_bad_lines} unusable lines (max_bad_lines), "
+        limit = f"{key}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = f"mend them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
     cut = sum(about["cut"] for about in manifest["shards"])

@@ -22,6 +22,6 @@ def from_document(document: object) -> dict[str, NodeFacts]:
         DocumentError: the document does not hold facts.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("nodes"), list):
-        raise DocumentError("wanted an object with a list `nodes`")
+        raise DocumentError("expected an object with a list `nodes`")
     nodes = from_json(tuple[NodeFacts, ...], document["nodes"], "nodes", finite=False)
     return {node.node: node for node in nodes}

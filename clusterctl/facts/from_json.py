@@ -58,24 +58,24 @@ def from_json(
         bounded = not finite
     if not fits or not bounded:
         name = getattr(wanted, "__name__", str(wanted))
-        raise DocumentError(f"{where}: wanted {name}, found {value!r}")
+        raise DocumentError(f"{where}: expected {name}, found {value!r}")
     return value
 
 
 def _tuple(arms: tuple[Any, ...], value: object, where: str, *, finite: bool) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise DocumentError(f"{where}: wanted a list, found {value!r}")
+        raise DocumentError(f"{where}: expected a list, found {value!r}")
     if arms[-1] is Ellipsis:
         arms = arms[:1] * len(value)
     if len(arms) != len(value):
-        raise DocumentError(f"{where}: wanted {len(arms)} values, found {len(value)}")
+        raise DocumentError(f"{where}: expected {len(arms)} values, found {len(value)}")
     pairs = enumerate(zip(arms, value, strict=True))
     return tuple(from_json(arm, item, f"{where}[{i}]", finite=finite) for i, (arm, item) in pairs)
 
 
 def _object(wanted: Any, value: object, where: str, *, finite: bool) -> Any:  # noqa: ANN401  (a class)
     if not isinstance(value, Mapping):
-        raise DocumentError(f"{where}: wanted an object, found {value!r}")
+        raise DocumentError(f"{where}: expected an object, found {value!r}")
     fields = {
         name: from_json(hint, value[name], f"{where}.{name}", finite=finite)
         for name, hint in type_hints(wanted).items()

@@ -89,17 +89,20 @@ def _bytes(path: Path) -> bytes:
         others = (path.parent / name for name in _OTHER_NAMES)
         other = next((other for other in others if other.is_file()), None)
         init = "clusterctl init HOST... writes one; -i FILE names another"
-        problem, hint = "wanted an inventory, found no such file", f"-i {other}" if other else init
+        problem, hint = (
+            "expected an inventory, found no such file",
+            f"-i {other}" if other else init,
+        )
     except IsADirectoryError:
-        problem, hint = "wanted a file, found a folder", f"-i {path / 'hosts.yaml'}"
+        problem, hint = "expected a file, found a folder", f"-i {path / 'hosts.yaml'}"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        problem, hint = f"wanted a readable file, found: {reason}", "-i FILE names another"
+        problem, hint = f"expected a readable file, found: {reason}", "-i FILE names another"
     else:
         if len(content) <= SIZE_LIMIT:
             return content
         problem, hint = (
-            f"wanted an inventory of at most {SIZE_LIMIT} bytes, found more",
+            f"expected an inventory of at most {SIZE_LIMIT} bytes, found more",
             Problems.hint,
         )
     raise InventoryError((f"{path}: {problem}",), hint=hint)

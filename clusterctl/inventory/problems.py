@@ -47,7 +47,7 @@ class Problems:
         """Add one problem."""
         line = self.line(path) if line is None else line
         key = f" {key_of(path)}:" if path else ""
-        self._found.append((line, f"{self.place(line)}:{key} wanted {wanted}, found {found}"))
+        self._found.append((line, f"{self.place(line)}:{key} expected {wanted}, found {found}"))
 
     def raise_if_any(self) -> None:
         """Raise an error if there are problems.

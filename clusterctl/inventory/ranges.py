@@ -35,7 +35,7 @@ class BadRange(ValueError):  # noqa: N818  (named for what was written)
 
     def __init__(self, *, wanted: str, found: str) -> None:
         """Keep both halves apart, for messages that show a place between them."""
-        super().__init__(f"wanted {wanted}, found {found}")
+        super().__init__(f"expected {wanted}, found {found}")
         self.wanted = wanted
         self.found = found
 

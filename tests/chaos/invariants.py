@@ -298,7 +298,7 @@ def wrong_outcome(
     if found in outcomes:
         return []
     wanted = " or ".join(sorted(map(str, outcomes)))
-    return [f"{who}: the run is {found} ({cause.get('message')}), wanted {wanted}"]
+    return [f"{who}: the run is {found} ({cause.get('message')}), expected {wanted}"]
 
 
 _REFUSED = frozenset({"busy", "check", "controller", "plan", "start", "sync"})
@@ -333,7 +333,7 @@ def wrong_code(who: str, code: int | None, *right: int) -> list[str]:
     """Say that a verb's exit code is none of those that are right; None: it did not end."""
     if code in right:
         return []
-    return [f"{who}: exit code {code}, wanted {' or '.join(map(str, right))}"]
+    return [f"{who}: exit code {code}, expected {' or '.join(map(str, right))}"]
 
 
 FOLDER = re.compile(

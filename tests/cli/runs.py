@@ -136,7 +136,7 @@ class Project:
         """Wait until a run is in a state."""
         until = time.monotonic() + DONE
         while (found := self.status(run)["state"]) != state:
-            assert time.monotonic() < until, f"{run} is {found}, wanted {state}"
+            assert time.monotonic() < until, f"{run} is {found}, expected {state}"
             time.sleep(0.2)
 
 

@@ -27,7 +27,7 @@ def test_an_explanation_needs_no_inventory(
         (["--explain", "storage.share"], "hint: did you mean storage.shared?"),
         (["--only", "netwrk"], "there is no check 'netwrk'"),
         (["--facts", "none.json"], "none.json: No such file or directory"),
-        (["--facts", "bad.json"], "bad.json: not saved facts: wanted an object with a list"),
+        (["--facts", "bad.json"], "bad.json: not saved facts: expected an object with a list"),
         (["--facts", "hosts.yaml"], "hosts.yaml: not saved facts"),
         (
             ["--facts", "facts.json", "--report", "x.pdf"],

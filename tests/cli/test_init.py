@@ -128,14 +128,14 @@ def test_hosts_that_are_none_are_all_told(capsys: pytest.CaptureFixture[str]) ->
     assert main(["init", "gpu01", "gpu01", "b[3-1]", "--name", "My Lab"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         (
-            "--name: cluster: wanted a name of 1 to 24 characters a-z, 0-9 and -, no - in front,"
+            "--name: cluster: expected a name of 1 to 24 characters a-z, 0-9 and -, no - in front,"
             ' found "My Lab"'
         ),
         (
-            'argument 2: nodes[1].host: wanted each host once, found "gpu01" again'
+            'argument 2: nodes[1].host: expected each host once, found "gpu01" again'
             " (first at argument 1)"
         ),
-        'argument 3: nodes[2].host: wanted the smaller number first: 1-3, found "b[3-1]"',
+        'argument 3: nodes[2].host: expected the smaller number first: 1-3, found "b[3-1]"',
         "hint: clusterctl init --help",
     ]
     assert not Path("hosts.yaml").exists()

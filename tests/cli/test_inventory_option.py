@@ -61,7 +61,7 @@ def test_a_missing_inventory_is_never_this_machine(folder: Path) -> None:
     (folder / "hosts.yaml").unlink()
     with pytest.raises(InventoryError) as caught:
         selected()
-    assert str(caught.value) == "hosts.yaml: wanted an inventory, found no such file"
+    assert str(caught.value) == "hosts.yaml: expected an inventory, found no such file"
     assert caught.value.hint == "clusterctl init HOST... writes one; -i FILE names another"
 
 
@@ -75,10 +75,10 @@ def test_every_verb_refuses_a_bad_inventory(
     assert out == ""
     assert err.splitlines() == [
         (
-            'hosts.yaml:2: nodes[1].host: wanted each host once, found "gpu01" again'
+            'hosts.yaml:2: nodes[1].host: expected each host once, found "gpu01" again'
             " (first at hosts.yaml:2)"
         ),
-        'hosts.yaml:3: workdri: wanted "workdir", found "workdri"',
+        'hosts.yaml:3: workdri: expected "workdir", found "workdri"',
         "hint: clusterctl init -i new.yaml writes a valid one to compare with",
     ]
 

@@ -110,7 +110,7 @@ def test_an_inventory_of_the_cluster_says_how_its_nodes_are_reached(
     [
         ("nodes: [a, c]", "it lacks b"),
         ("cluster: other\nnodes: [a, b]", ""),
-        ("nodes: 5", "hosts.yaml:2: nodes: wanted a list of hosts"),
+        ("nodes: 5", "hosts.yaml:2: nodes: expected a list of hosts"),
     ],
 )
 def test_another_inventory_in_the_folder_does_not_count(

@@ -24,12 +24,16 @@ def test_a_cluster_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "where"),
     [
-        ("shared", "/a", r"cluster\.shared: wanted a list, found '/a'"),
-        ("master_port", 1 << 64, r"cluster\.master_port: wanted int, found 1844674407370955"),
-        ("master_port", True, r"cluster\.master_port: wanted int, found True"),
-        ("job", {"launcher": "mpirun"}, r"cluster\.job\.launcher: wanted .*, found 'mpirun'"),
-        ("job", {"env": [["A"]]}, r"cluster\.job\.env\[0\]: wanted 2 values, found 1"),
-        ("job", {"lost_after": float("nan")}, r"cluster\.job\.lost_after: wanted float, found nan"),
+        ("shared", "/a", r"cluster\.shared: expected a list, found '/a'"),
+        ("master_port", 1 << 64, r"cluster\.master_port: expected int, found 1844674407370955"),
+        ("master_port", True, r"cluster\.master_port: expected int, found True"),
+        ("job", {"launcher": "mpirun"}, r"cluster\.job\.launcher: expected .*, found 'mpirun'"),
+        ("job", {"env": [["A"]]}, r"cluster\.job\.env\[0\]: expected 2 values, found 1"),
+        (
+            "job",
+            {"lost_after": float("nan")},
+            r"cluster\.job\.lost_after: expected float, found nan",
+        ),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_its_place(

@@ -158,17 +158,17 @@ def test_unknown_keys_are_ignored_and_whole_numbers_are_floats_too() -> None:
 @pytest.mark.parametrize(
     ("value", "where"),
     [
-        ([], r": wanted an object"),
+        ([], r": expected an object"),
         ({}, r": .*'node'"),
-        ({"node": 5}, r".node: wanted str, found 5"),
-        ({"node": "a", "cpus": "8"}, r".cpus: wanted int, found '8'"),
+        ({"node": 5}, r".node: expected str, found 5"),
+        ({"node": "a", "cpus": "8"}, r".cpus: expected int, found '8'"),
         (
             {"node": "a", "ephemeral_ports": [1]},
-            r".ephemeral_ports: wanted 2 values, found 1",
+            r".ephemeral_ports: expected 2 values, found 1",
         ),
         (
             {"node": "a", "interfaces": [{"name": 1}]},
-            r".interfaces\[0\].name: wanted str",
+            r".interfaces\[0\].name: expected str",
         ),
         (
             {"node": "a", "interfaces": [{"name": "e", "addresses": ["here"]}]},

@@ -60,22 +60,22 @@ def test_every_problem_is_told_with_its_line(hostfile: Path) -> None:
         load(hostfile)
     assert list(caught.value.problems) == [
         (
-            'hostfile:2: nodes[1].host: wanted each host once, found "gpu01" again'
+            'hostfile:2: nodes[1].host: expected each host once, found "gpu01" again'
             " (first at hostfile:1)"
         ),
-        'hostfile:3: wanted slots=..., found "slot=8"',
-        'hostfile:4: wanted a number after =, found "slots=many"',
-        'hostfile:5: wanted slots=..., found "max_slots=8"',
-        'hostfile:6: wanted slots once, found "slots=4"',
-        'hostfile:7: nodes[6].host: wanted the smaller number first: 07-09, found "gpu[09-07]"',
-        "hostfile:8: nodes[7].gpus: wanted auto, or a whole number from 0 to 256, found 9999",
-        'hostfile:9: wanted host slots=N, with user= and port= at most, found "8"',
+        'hostfile:3: expected slots=..., found "slot=8"',
+        'hostfile:4: expected a number after =, found "slots=many"',
+        'hostfile:5: expected slots=..., found "max_slots=8"',
+        'hostfile:6: expected slots once, found "slots=4"',
+        'hostfile:7: nodes[6].host: expected the smaller number first: 07-09, found "gpu[09-07]"',
+        "hostfile:8: nodes[7].gpus: expected auto, or a whole number from 0 to 256, found 9999",
+        'hostfile:9: expected host slots=N, with user= and port= at most, found "8"',
     ]
 
 
 def test_an_empty_hostfile_is_an_error(hostfile: Path) -> None:
     hostfile.write_text("# nobody\n")
-    with pytest.raises(InventoryError, match="hostfile:1: wanted an inventory, found an empty"):
+    with pytest.raises(InventoryError, match="hostfile:1: expected an inventory, found an empty"):
         load(hostfile)
 
 

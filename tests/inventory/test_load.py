@@ -145,7 +145,7 @@ def test_the_reference_shows_real_messages() -> None:
 def test_a_missing_file_is_an_error_that_says_how_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(InventoryError) as caught:
         load(tmp_path / "hosts.yaml")
-    assert str(caught.value) == f"{tmp_path}/hosts.yaml: wanted an inventory, found no such file"
+    assert str(caught.value) == f"{tmp_path}/hosts.yaml: expected an inventory, found no such file"
     assert caught.value.hint == "clusterctl init HOST... writes one; -i FILE names another"
 
 
@@ -157,23 +157,25 @@ def test_a_file_that_may_be_meant_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_inventory(tmp_path: Path) -> None:
-    assert problems_of(tmp_path) == [f"{tmp_path}: wanted a file, found a folder"]
+    assert problems_of(tmp_path) == [f"{tmp_path}: expected a file, found a folder"]
 
 
 def test_a_name_that_no_file_can_have_is_an_error() -> None:
-    assert problems_of(Path("a\0b")) == ["a\0b: wanted a readable file, found: embedded null byte"]
+    assert problems_of(Path("a\0b")) == [
+        "a\0b: expected a readable file, found: embedded null byte"
+    ]
 
 
 def test_a_file_without_end_is_read_up_to_the_limit() -> None:
     assert problems_of(Path("/dev/zero")) == [
-        f"/dev/zero: wanted an inventory of at most {SIZE_LIMIT} bytes, found more"
+        f"/dev/zero: expected an inventory of at most {SIZE_LIMIT} bytes, found more"
     ]
 
 
 def test_many_ranges_are_refused_before_they_are_spread(write: Write) -> None:
     entries = "".join(f"  - n{at}x[1-4000]\n" for at in range(500))
     assert problems_of(write(f"cluster: lab\nnodes:\n{entries}")) == [
-        "hosts.yaml:2: nodes: wanted at most 4096 hosts, found more"
+        "hosts.yaml:2: nodes: expected at most 4096 hosts, found more"
     ]
 
 

@@ -79,10 +79,10 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
         (
             "gpu[3-1]",
             None,
-            '--nodes: wanted the smaller number first: 1-3, found "gpu[3-1]"',
+            '--nodes: expected the smaller number first: 1-3, found "gpu[3-1]"',
             "--nodes gpu07",
         ),
-        ("", None, '--nodes: wanted a name on each side of a comma, found ""', "--nodes gpu07"),
+        ("", None, '--nodes: expected a name on each side of a comma, found ""', "--nodes gpu07"),
         (
             "gpu01",
             "gpu01",

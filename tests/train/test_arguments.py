@@ -80,18 +80,18 @@ def test_every_mistake_has_its_file_and_line(file: Path) -> None:
         parse(["--config", str(file), "--nope=1", "word"])
     said = str(caught.value)
     assert f"{file}:1: learning_rte: unknown key; nearest: learning_rate" in said
-    assert f"{file}:2: lr: wanted a number, found 'much'" in said
+    assert f"{file}:2: lr: expected a number, found 'much'" in said
     assert f"{file}:3: num_nodes: belongs to the launcher" in said
-    assert f"{file}:5: data_seed: wanted once, found again (first: {file}:4)" in said
-    assert f"{file}:6: extra: wanted a value or a section, found a mapping" in said
-    assert f"{file}:7: save_total_limit: wanted a whole number, found None" in said
+    assert f"{file}:5: data_seed: expected once, found again (first: {file}:4)" in said
+    assert f"{file}:6: extra: expected a value or a section, found a mapping" in said
+    assert f"{file}:7: save_total_limit: expected a whole number, found None" in said
     assert "--nope: nope: unknown key" in said
-    assert "word: wanted a flag" in said
+    assert "word: expected a flag" in said
 
 
 def test_a_conflict_is_told_with_the_line_of_its_key(file: Path) -> None:
     file.write_text("name_or_path: m\ndataset_path: d\nlora_r: 0\n")
-    with pytest.raises(ConfigError, match=re.escape(f"{file}:3: lora_r: wanted 1 or more")):
+    with pytest.raises(ConfigError, match=re.escape(f"{file}:3: lora_r: expected 1 or more")):
         parse(["--config", str(file)]).config()
 
 
@@ -100,8 +100,8 @@ def test_a_conflict_is_told_with_the_line_of_its_key(file: Path) -> None:
     [
         ("", "found an empty file"),
         ("- a\n", "found no mapping"),
-        ("model:\n\tname_or_path: m\n", ":2: wanted YAML"),
-        ("a: [1\n", "wanted YAML"),
+        ("model:\n\tname_or_path: m\n", ":2: expected YAML"),
+        ("a: [1\n", "expected YAML"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(file: Path, text: str, wanted: str) -> None:

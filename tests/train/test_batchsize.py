@@ -37,6 +37,6 @@ def test_numbers_that_cannot_all_be_true_are_refused_with_the_arithmetic() -> No
     keys = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     with pytest.raises(ConfigError) as caught:
         batch_size(make(global_batch_size=128, **keys), 8)
-    assert "wanted 128" in str(caught.value)
+    assert "expected 128" in str(caught.value)
     assert "2 x 8 ranks x gradient_accumulation_steps 4 = 64" in str(caught.value)
     assert "it becomes 8" in str(caught.value)

@@ -108,7 +108,7 @@ def test_a_run_falls_back_from_a_damaged_checkpoint_and_says_so(
         nodes=(2,), save_steps=2, output_dir=str(output), resume_from_checkpoint="latest"
     )
     assert "passed over" in again.said()
-    assert "__1_0.distcp: wanted SHA-256" in again.said()
+    assert "__1_0.distcp: expected SHA-256" in again.said()
     assert "step 4" in again.said()
     assert again.losses() == written.losses()
     assert weights(again) == weights(written)
@@ -172,7 +172,7 @@ def test_another_base_model_is_refused(world: World, written: Training, tiny: Pa
         resume_from_checkpoint=str(written.output / "step-000006"),
     )
     assert run.wait() == [4]
-    assert "wanted base model" in run.said()
+    assert "expected base model" in run.said()
 
 
 def test_nodes_with_folders_of_their_own_each_have_all(world: World, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_checkpoints_that_cannot_be_set_aside_end_all_ranks(
     output = copied(written, tmp_path)
     run = world.start(nodes=(2,), output_dir=str(output), before=no_setting_aside)
     assert run.wait() == [4, 4]
-    assert "output_dir: wanted to set another history's checkpoints aside, found " in run.said(1)
+    assert "output_dir: expected to set another history's checkpoints aside, found " in run.said(1)
     assert "hint: choose another output_dir" in run.said()
     assert steps_of(output) == [2, 4, 6], "nothing is lost"
 

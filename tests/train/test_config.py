@@ -31,7 +31,7 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
     ("keys", "wanted"),
     [
         ({"eval_split": 1.0}, "a share below 1"),
-        ({"save_steps": 5, "save_epochs": 1}, "wanted one of them, found both"),
+        ({"save_steps": 5, "save_epochs": 1}, "expected one of them, found both"),
         ({"max_steps": 3, "warmup_steps": 4}, "at most max_steps (3)"),
         ({"min_lr_ratio": 1.5}, "at most 1"),
         ({"seed": 1 << 64}, "64 bits"),
@@ -54,7 +54,7 @@ def test_values_that_cannot_be_are_refused(keys: dict[str, object], wanted: str)
 
 
 def test_object_stores_are_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"output_dir: wanted a folder.*mount the store"):
+    with pytest.raises(ConfigError, match=r"output_dir: expected a folder.*mount the store"):
         make(output_dir="s3://bucket/run")
 
 

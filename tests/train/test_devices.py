@@ -27,7 +27,7 @@ def test_a_node_without_its_gpu_is_named() -> None:
 
     rows = [Device("a", "cuda", f"GPU-{n}") for n in range(2)] + [Device("b", "cpu", "")]
     said = quarrel(rows)
-    assert "wanted every rank on the same kind, cuda here, found rank 2 on b on cpu" in said
+    assert "expected every rank on the same kind, cuda here, found rank 2 on b on cpu" in said
     assert "hint: nvidia-smi on b" in said
 
 
@@ -62,7 +62,7 @@ def test_more_processes_than_gpus_are_refused() -> None:
     with (
         patch("torch.cuda.is_available", lambda: True),
         patch("torch.cuda.device_count", lambda: 2),
-        pytest.raises(NoPlace, match="local rank 2: wanted a GPU of its own"),
+        pytest.raises(NoPlace, match="local rank 2: expected a GPU of its own"),
     ):
         devices.choose(Place(local_rank=2, local_world_size=3))
 

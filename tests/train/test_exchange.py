@@ -59,7 +59,7 @@ def test_a_file_that_cannot_be_read_keeps_nobody_waiting(tmp_path: Path) -> None
     assert not hung
     first, second = json.loads((tmp_path / "said-0").read_text())
     assert "Input/output error" in first
-    assert "bad: wanted what " in second, "zeros came in its place"
+    assert "bad: expected what " in second, "zeros came in its place"
     assert (tmp_path / "node-1/good").read_bytes() == b"x" * SIZE
 
 
@@ -98,4 +98,4 @@ def test_a_copy_with_other_bytes_is_not_gone_on_from(world: World, tmp_path: Pat
     shutil.rmtree(apart / "node-1/output/step-000002")
     again = world.start(**how, before=other_bytes_once, resume_from_checkpoint="latest")
     assert again.wait() == [4, 4]
-    assert "wanted it copied to every node, found rank 1 on " in again.said()
+    assert "expected it copied to every node, found rank 1 on " in again.said()

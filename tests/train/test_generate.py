@@ -81,10 +81,10 @@ def test_a_text_begins_as_in_training_and_is_left_open(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--prompt", "word " * 500], "--prompt: wanted 1 to 196 tokens"),
+        (["--prompt", "word " * 500], "--prompt: expected 1 to 196 tokens"),
         (["--prompt", ""], "found 0"),
-        (["--prompt", "x", "--chat"], "--chat: wanted a tokenizer with a chat template"),
-        (["--prompt", "x", "--model", "./nowhere"], "--model: wanted a causal language model"),
+        (["--prompt", "x", "--chat"], "--chat: expected a tokenizer with a chat template"),
+        (["--prompt", "x", "--model", "./nowhere"], "--model: expected a causal language model"),
     ],
 )
 def test_what_cannot_be_answered_is_told(
@@ -106,7 +106,7 @@ def test_an_adapter_that_cannot_be_loaded_is_told(
         (tmp_path / "adapter_model.safetensors").write_bytes(weights)
     words = ["--model", str(tiny / "model"), "--prompt", "x", "--adapter", str(tmp_path)]
     assert generate.main([*words, "--max-new-tokens", "1"]) == 2
-    assert f"--adapter: wanted an adapter of {tiny / 'model'}, found: " in capsys.readouterr().err
+    assert f"--adapter: expected an adapter of {tiny / 'model'}, found: " in capsys.readouterr().err
 
 
 def test_an_adapter_without_a_weight_for_the_model_is_told(
@@ -122,14 +122,14 @@ def test_an_adapter_without_a_weight_for_the_model_is_told(
     words = ["--model", str(tiny / "model"), "--prompt", "x", "--adapter", str(tmp_path)]
     assert generate.main([*words, "--max-new-tokens", "1"]) == 2
     found = capsys.readouterr().err
-    assert f"wanted an adapter of {tiny / 'model'}, found: UserWarning: Found missing" in found
+    assert f"expected an adapter of {tiny / 'model'}, found: UserWarning: Found missing" in found
     assert "layers.0" not in found
 
 
 def test_no_tokens_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         generate.main(["--model", "m", "--prompt", "x", "--max-new-tokens", "0"])
-    assert "--max-new-tokens: wanted 1 or more, found 0" in capsys.readouterr().err
+    assert "--max-new-tokens: expected 1 or more, found 0" in capsys.readouterr().err
 
 
 def test_the_base_speaks_in_the_numbers_it_is_kept_in(

@@ -169,7 +169,7 @@ def test_a_nodes_processes_download_once(tmp_path: Path, stand_in: Hub) -> None:
 def test_offline_takes_what_is_there_and_asks_nobody(tmp_path: Path, stand_in: Hub) -> None:
     ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/text", "offline")
     assert code == 2
-    assert "name_or_path: wanted org/tiny from this machine's hub cache" in out
+    assert "name_or_path: expected org/tiny from this machine's hub cache" in out
     assert "hint: hf download org/tiny" in out
     assert not stand_in.downloads
     node(tmp_path, stand_in, "org/tiny", "org/text", "")
@@ -183,7 +183,7 @@ def test_offline_takes_what_is_there_and_asks_nobody(tmp_path: Path, stand_in: H
 def test_a_gated_model_needs_the_token_which_is_never_shown(tmp_path: Path, stand_in: Hub) -> None:
     ((code, out),) = node(tmp_path, stand_in, "org/gated", "org/text", "")
     assert code == 2
-    assert f"wanted org/gated from {stand_in.url}, found HTTP 401" in out
+    assert f"expected org/gated from {stand_in.url}, found HTTP 401" in out
     assert "env_from: [HF_TOKEN]" in out
     ((code, out),) = node(tmp_path, stand_in, "org/gated", "org/text", "", token=TOKEN)
     assert code == 0, out
@@ -246,7 +246,7 @@ def test_a_model_and_data_of_the_hub_are_trained_on_and_then_without_it(
 def test_an_unknown_name_is_told(tmp_path: Path, stand_in: Hub) -> None:
     ((code, out),) = node(tmp_path, stand_in, "org/nothing", "org/text", "")
     assert code == 2
-    assert "wanted org/nothing" in out
+    assert "expected org/nothing" in out
     assert "HTTP 404" in out
 
 
@@ -256,7 +256,7 @@ def test_an_unknown_name_is_told(tmp_path: Path, stand_in: Hub) -> None:
 )
 def test_a_path_that_holds_no_model_is_told(tmp_path: Path, name: str, found: str) -> None:
     config = Config(name_or_path=name.format(tmp_path), dataset_path="d")
-    with pytest.raises(ConfigError, match="name_or_path: wanted a model's folder") as caught:
+    with pytest.raises(ConfigError, match="name_or_path: expected a model's folder") as caught:
         hub.model_folder(config)
     assert found in str(caught.value)
 

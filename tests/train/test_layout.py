@@ -38,7 +38,7 @@ def test_where_one_node_has_no_room_all_are_sharded_flat_and_it_is_said(world: W
     assert "sharded over 2 ranks (FSDP)" in run.said()
     assert "every layer's weights cross the network" in run.said()
     assert "does not fit on rank 1 on " in run.said()
-    assert "wanted about 0." in run.said()
+    assert "expected about 0." in run.said()
 
 
 def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_path: Path) -> None:

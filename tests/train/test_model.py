@@ -204,17 +204,17 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
             "shares the input embeddings' weights, found lm_head",
         ),
         ({"nodes": (1,), "attn_implementation": "flash_attention_2"}, 2, "packages installed"),
-        ({"nodes": (2,), "before": short_of_memory}, 2, "the batch: wanted room"),
+        ({"nodes": (2,), "before": short_of_memory}, 2, "the batch: expected room"),
         (
             {"nodes": (2,), "before": short_of_memory, "eval_steps": 3},
             2,
-            "a batch of the evaluation: wanted room",
+            "a batch of the evaluation: expected room",
         ),
-        ({"nodes": (2,), "before": too_large}, 2, "the base model: wanted room"),
-        ({"nodes": (2,), "parallel": "single"}, 3, "wanted one process for single, found 2"),
+        ({"nodes": (2,), "before": too_large}, 2, "the base model: expected room"),
+        ({"nodes": (2,), "parallel": "single"}, 3, "expected one process for single, found 2"),
         ({"nodes": (2, 1), "parallel": "hsdp"}, 3, "nodes with different numbers of ranks"),
-        ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: wanted"),
-        ({"nodes": (1,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "wanted a finite"),
+        ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: expected"),
+        ({"nodes": (1,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "expected a finite"),
         ({"nodes": (2,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "rank 1 on"),
         ({"nodes": (2,), "resume_from_checkpoint": "/nowhere/step-000001"}, 4, "no such folder"),
     ],
@@ -283,7 +283,7 @@ def test_an_attention_that_a_model_does_not_have_is_told_the_one_it_has(base: Co
 
     found = 'it does not support that. Load it with `attn_implementation="eager"` meanwhile'
     told = unusable(base, Path(base.name_or_path), ValueError(found))
-    assert told.problems == (f"attn_implementation: wanted sdpa, found: {found}",)
+    assert told.problems == (f"attn_implementation: expected sdpa, found: {found}",)
     assert told.hint
     assert told.hint.startswith("attn_implementation: eager")
 
@@ -302,7 +302,7 @@ def test_what_rank_0_cannot_load_is_said_on_every_rank(
     run = world.start(nodes=(2,), name_or_path=str(folder))
     assert run.wait() == [2, 2]
     for rank in (0, 1):
-        assert "name_or_path: wanted a causal language model" in run.said(rank)
+        assert "name_or_path: expected a causal language model" in run.said(rank)
         assert "Traceback" not in run.said(rank)
 
 
@@ -339,7 +339,7 @@ def test_nodes_with_other_files_are_named(world: World, tmp_path: Path, base: Co
     weights.write_bytes(content)
     run = world.start(nodes=(1, 1), apart=apart, name_or_path="model")
     assert set(run.wait()) == {3}
-    assert "the base model model: wanted the same on every node" in run.said()
+    assert "the base model model: expected the same on every node" in run.said()
     assert "rank 1 on" in run.said()
 
 
@@ -361,7 +361,7 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
         for layer in network.model.layers:
             fully_shard(layer, mesh=mesh)
         late = get_peft_model(network, lora(base))
-        with pytest.raises(ModelError, match=r"wanted every trained parameter sharded"):
+        with pytest.raises(ModelError, match=r"expected every trained parameter sharded"):
             prove(late, "fsdp")
     finally:
         dist.destroy_process_group()

@@ -109,7 +109,7 @@ def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="output_dir: wanted a folder to write to"):
+    with pytest.raises(ConfigError, match="output_dir: expected a folder to write to"):
         take(tmp_path / "file")
 
 
@@ -120,7 +120,7 @@ def test_a_second_run_leaves_a_living_ones_folder_alone(world: World) -> None:
     run.wait_for("Step 6/")
     second = world.start(output_dir=str(run.output), eval_dataset_path=None)
     assert second.wait() == [2]
-    assert "output_dir: wanted a folder that no other run uses, found process" in second.said()
+    assert "output_dir: expected a folder that no other run uses, found process" in second.said()
     assert run.status()["state"] == "running"
     run.send(signal.SIGTERM)
     assert run.wait() == [0]

@@ -53,7 +53,7 @@ def test_a_picture_that_cannot_be_written_is_told(
     assert main([str(write(tmp_path / "run", 5)), "-o", str(tmp_path / target)]) == 2
     said = capsys.readouterr()
     assert "steps 1 to 5" in said.out
-    assert said.err.startswith(f"error: {tmp_path / target}: wanted a picture written, found: ")
+    assert said.err.startswith(f"error: {tmp_path / target}: expected a picture written, found: ")
     assert found in said.err
 
 

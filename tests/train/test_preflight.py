@@ -123,9 +123,9 @@ def test_what_would_stop_it_is_told_all_at_once(config: Config, tmp_path: Path) 
         resume_from_checkpoint=str(tmp_path / "step-000001"),
     )
     failed = {finding.about: finding.said for finding in check(wrong) if finding.state == "fail"}
-    assert "wanted a model's folder" in failed["model"]
+    assert "expected a model's folder" in failed["model"]
     assert "found the keys instruction" in failed["data"]
-    assert "wanted COMPLETE" in failed["folders"]
+    assert "expected COMPLETE" in failed["folders"]
     assert preflight.main(wrong) == 2
 
 
@@ -168,14 +168,14 @@ def test_weights_that_are_cut_off_behind_their_header_are_told(config: Config) -
     path.write_bytes(path.read_bytes()[:-1])
     (model,) = said(config, "model")
     assert model.state == "fail"
-    assert model.said.endswith(f"wanted {whole} bytes, found {whole - 1}: it is cut off")
+    assert model.said.endswith(f"expected {whole} bytes, found {whole - 1}: it is cut off")
 
 
 @pytest.mark.usefixtures("gpus")
 def test_a_line_too_deep_for_json_is_told(config: Config) -> None:
     Path(config.dataset_path).write_text('{"text": ' + "[" * 100_000 + "\n")
     (finding,) = said(config, "data")
-    assert (finding.state, "wanted a JSON object" in finding.said) == ("fail", True)
+    assert (finding.state, "expected a JSON object" in finding.said) == ("fail", True)
 
 
 def test_it_needs_no_torch(config: Config) -> None:

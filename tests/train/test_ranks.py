@@ -54,18 +54,18 @@ def test_without_variables_it_is_a_single_process() -> None:
 def test_half_of_the_variables_are_refused() -> None:
     from train.place import NoPlace, Place
 
-    with pytest.raises(NoPlace, match=r"MASTER_ADDR, MASTER_PORT: wanted .*\n?hint: .*torchrun"):
+    with pytest.raises(NoPlace, match=r"MASTER_ADDR, MASTER_PORT: expected .*\n?hint: .*torchrun"):
         Place.from_environment({"RANK": "0", "WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("WORLD_SIZE", "abc", "wanted a whole number from 1 on, found 'abc'"),
-        ("LOCAL_WORLD_SIZE", "0", "wanted a whole number from 1 on, found '0'"),
-        ("GROUP_WORLD_SIZE", "0", "wanted a whole number from 1 on, found '0'"),
-        ("LOCAL_RANK", "-1", "wanted a whole number from 0 on, found '-1'"),
-        ("RANK", "6", "wanted one below WORLD_SIZE, which is 6, found 6"),
+        ("WORLD_SIZE", "abc", "expected a whole number from 1 on, found 'abc'"),
+        ("LOCAL_WORLD_SIZE", "0", "expected a whole number from 1 on, found '0'"),
+        ("GROUP_WORLD_SIZE", "0", "expected a whole number from 1 on, found '0'"),
+        ("LOCAL_RANK", "-1", "expected a whole number from 0 on, found '-1'"),
+        ("RANK", "6", "expected one below WORLD_SIZE, which is 6, found 6"),
     ],
 )
 def test_a_variable_that_is_no_such_number_is_refused(name: str, text: str, words: str) -> None:
@@ -97,7 +97,7 @@ def another_package(rank: int) -> None:
 def test_the_package_that_differs_is_named(world: World) -> None:
     run = world.start(nodes=(2,), max_steps=1, before=another_package)
     assert set(run.wait()) == {3}
-    assert "the installed transformers: wanted the same on every node (5.20.0)" in run.said()
+    assert "the installed transformers: expected the same on every node (5.20.0)" in run.said()
     assert "has 5.21.0" in run.said()
     assert "hint: clusterctl sync" in run.said()
 
@@ -115,7 +115,7 @@ def test_another_patch_of_python_is_said_and_that_is_all(world: World) -> None:
     assert "Python differs: 3.12.1 on " in run.said()
     refused = world.start(nodes=(1, 1, 1), max_steps=1, before=another_python)
     assert set(refused.wait()) == {3}
-    assert "the installed python: wanted the same on every node (3.12), found" in refused.said()
+    assert "the installed python: expected the same on every node (3.12), found" in refused.said()
 
 
 def test_a_rank_that_is_no_number_ends_without_a_traceback(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_rank_that_is_no_number_ends_without_a_traceback(tmp_path: Path) -> No
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith(
-        "error: RANK: wanted a whole number from 0 on, found 'abc'\nhint: "
+        "error: RANK: expected a whole number from 0 on, found 'abc'\nhint: "
     )
 
 

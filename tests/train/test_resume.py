@@ -81,7 +81,7 @@ def test_another_scale_of_the_adapters_is_refused(world: World) -> None:
         **SHORT, lora_alpha=64, output_dir=str(first.output), resume_from_checkpoint="latest"
     )
     assert again.wait() == [4]
-    assert "lora_alpha: wanted" in again.said()
+    assert "lora_alpha: expected" in again.said()
 
 
 ABOUT: dict[str, Any] = {
@@ -111,7 +111,7 @@ def test_weights_of_another_shape_are_refused_before_any_is_loaded(key: str, val
     from train.resume import _differences
 
     now = {**ABOUT, "config": {**ABOUT["config"], key: value, "learning_rate": 2e-4}}
-    with pytest.raises(CheckpointError, match=f"{key}: wanted .* as in the checkpoint"):
+    with pytest.raises(CheckpointError, match=f"{key}: expected .* as in the checkpoint"):
         _differences(ABOUT, now)
     del now["config"][key]
     assert _differences(ABOUT, now) == ("learning_rate was 0.0001, is 0.0002",)
@@ -160,7 +160,7 @@ def test_data_that_shrank_begins_its_next_epoch(world: World, tiny: Path) -> Non
         **how | {"max_steps": 4}, output_dir=str(first.output), resume_from_checkpoint="latest"
     )
     assert "the data changed since" in again.said()
-    assert "resume: wanted sample 36 of epoch 0, found " in again.said()
+    assert "resume: expected sample 36 of epoch 0, found " in again.said()
     assert again.losses()[4] > 0, "no step of nothing"
     state = json.loads((again.output / "step-000004/state.json").read_text())
     assert state["position"] == {"epoch": 1, "consumed": 12}
@@ -179,8 +179,8 @@ def test_another_kind_of_numbers_is_said(world: World) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": 2}, "state.json: wanted schema 1, found 2"),
-        ({"position": None}, "state.json: wanted schema 1, found one without position"),
+        ({"schema": 2}, "state.json: expected schema 1, found 2"),
+        ({"position": None}, "state.json: expected schema 1, found one without position"),
     ],
 )
 def test_a_state_of_another_version_is_refused(
@@ -266,7 +266,7 @@ def test_other_nodes_go_on_with_samples_of_their_own_from_the_end_of_an_epoch_on
     how = strided | {"max_steps": steps_of(first.output)[0] + 1}
     refused = world.start(**how, resume_from_checkpoint=str(middle.output / "step-000002"))
     assert refused.wait() == [4]
-    assert "wanted the nodes' shares of the samples as in the checkpoint" in refused.said()
+    assert "expected the nodes' shares of the samples as in the checkpoint" in refused.said()
     assert "(50%, 50%), found 100%" in refused.said()
     one = world.run(**how, resume_from_checkpoint=str(end))
     assert "the nodes' shares of the samples were 50%, 50%, are 100%" in one.said()

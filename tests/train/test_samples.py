@@ -148,34 +148,34 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"{", "wanted a JSON object"),
+        (b"{", "expected a JSON object"),
         (b"[1]", "found list"),
-        (b'{"text": "\xff"}', "wanted UTF-8"),
-        (b'{"text": " "}', "text: wanted some text"),
+        (b'{"text": "\xff"}', "expected UTF-8"),
+        (b'{"text": " "}', "text: expected some text"),
         (b'{"text": 3}', "found 3"),
         (b'{"instruction": "a", "output": "b"}', "found the keys instruction, output"),
-        (b'{"prompt": 1, "completion": "b"}', "prompt: wanted text"),
-        (b'{"prompt": "a", "completion": ""}', "completion: wanted some text, found nothing"),
+        (b'{"prompt": 1, "completion": "b"}', "prompt: expected text"),
+        (b'{"prompt": "a", "completion": ""}', "completion: expected some text, found nothing"),
         (b'{"text": "a \\ud83d b"}', "found half a character, '\\ud83d'"),
         (b'{"prompt": "\\udc00", "completion": "b"}', "found half a character"),
         (b'{"text": ' + b"9" * 5000 + b"}", "found: Exceeds the limit"),
         (b"[" * 100_000, "found: maximum recursion depth"),
-        (b'{"messages": "hi"}', "messages: wanted a list"),
-        (b'{"messages": [{"role": "user", "content": "a"}]}', "wanted an answer"),
+        (b'{"messages": "hi"}', "messages: expected a list"),
+        (b'{"messages": [{"role": "user", "content": "a"}]}', "expected an answer"),
         (
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]}',
-            "messages: message 2, an answer: wanted some text, found nothing",
+            "messages: message 2, an answer: expected some text, found nothing",
         ),
         (
             b'{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "b"}]}]}',
-            "messages: content of message 1: wanted text, found list",
+            "messages: content of message 1: expected text, found list",
         ),
         (
             (
                 b'{"messages": [{"role": "user", "content": {"type": "text", "text": "a"}},'
                 b' {"role": "assistant", "content": "b"}]}'
             ),
-            "messages: content of message 1: wanted text, found dict",
+            "messages: content of message 1: expected text, found dict",
         ),
     ],
 )

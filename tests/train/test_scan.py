@@ -139,5 +139,5 @@ def test_data_that_is_written_to_meanwhile_is_refused(
             file.write("y\n")
 
     monkeypatch.setattr(scan, "_blocks", growing)
-    with pytest.raises(ConfigError, match="wanted data that stays as it is"):
+    with pytest.raises(ConfigError, match="expected data that stays as it is"):
         scan.scan((path,), 1)

@@ -25,7 +25,7 @@ def test_a_modules_name_is_checked_and_the_nearest_said(base: Config) -> None:
         for finding in check(targets(base, "q_projj", "down_proj", "qkv"))
         if finding.about == "modules"
     }
-    start = "lora_target_modules: wanted modules of the model, found no "
+    start = "lora_target_modules: expected modules of the model, found no "
     (first, second) = findings
     assert first == f"{start}q_projj; nearest: q_proj, v_proj"
     assert second.startswith(f"{start}qkv")
@@ -54,10 +54,12 @@ def test_no_weights_are_read(base: Config, tiny: Path, tmp_path: Path) -> None:
 
 def test_an_attention_that_is_not_installed_is_told(base: Config, tiny: Path) -> None:
     config = replace(base, attn_implementation="flash_attention_2")
-    with pytest.raises(ConfigError, match="attn_implementation: wanted flash_attention_2") as told:
+    with pytest.raises(
+        ConfigError, match="attn_implementation: expected flash_attention_2"
+    ) as told:
         skeleton.look(config, tiny / "model")
     assert "attn_implementation: sdpa" in str(told.value)
-    with pytest.raises(ConfigError, match="attn_implementation: wanted spda"):
+    with pytest.raises(ConfigError, match="attn_implementation: expected spda"):
         skeleton.look(replace(base, attn_implementation="spda"), tiny / "model")
 
 
@@ -65,7 +67,7 @@ def test_a_model_without_the_usual_attention_is_told(base: Config, tmp_path: Pat
     about = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 1}
     (tmp_path / "config.json").write_text(json.dumps(about))
     assert not skeleton.is_usual(base, tmp_path)
-    with pytest.raises(ConfigError, match="attn_implementation: wanted sdpa") as told:
+    with pytest.raises(ConfigError, match="attn_implementation: expected sdpa") as told:
         skeleton.look(base, tmp_path)
     assert told.value.hint == "attn_implementation: eager, which every model has"
     assert skeleton.is_usual(replace(base, attn_implementation="eager"), tmp_path)

@@ -70,7 +70,7 @@ def test_all_is_told_of_a_tokenizer_that_cannot_be_loaded(config: Config, tmp_pa
     about = (Path(config.name_or_path) / "config.json").read_text()
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.json").write_text(about)
-    with pytest.raises(ConfigError, match=r"wanted a tokenizer in .*sentencepiece or tiktoken"):
+    with pytest.raises(ConfigError, match=r"expected a tokenizer in .*sentencepiece or tiktoken"):
         tokens.load_tokenizer(tmp_path / "bare", config)
 
 
@@ -156,9 +156,9 @@ def test_bad_lines_are_named_and_counted(config: Config) -> None:
     with pytest.raises(ConfigError) as caught:
         tokens.prepare(replace(config, max_bad_lines=1), Place())
     said = str(caught.value)
-    assert f"{path}:4: wanted a JSON object" in said
-    assert f"{path}:10: wanted text" in said
-    assert "wanted at most 1 unusable lines (max_bad_lines), found 2" in said
+    assert f"{path}:4: expected a JSON object" in said
+    assert f"{path}:10: expected text" in said
+    assert "expected at most 1 unusable lines (max_bad_lines), found 2" in said
     corpus = tokens.prepare(replace(config, max_bad_lines=2), Place())
     assert 3 not in corpus.train.lines
     assert len(corpus.notes) == 2
@@ -232,7 +232,7 @@ def test_data_that_changes_under_the_tokeniser_is_refused(
         return plainly(*words)
 
     monkeypatch.setattr(samples, "encode", meanwhile)
-    with pytest.raises(ConfigError, match="wanted data that stays as it is"):
+    with pytest.raises(ConfigError, match="expected data that stays as it is"):
         tokens.prepare(config, Place())
     assert not [path for path in cache_of(config).iterdir() if _is_made(path)]
 
@@ -260,5 +260,5 @@ def test_waiting_ends_when_nobody_makes_the_tokens(
 @pytest.mark.parametrize("name", ["missing.jsonl", "empty"])
 def test_missing_data_is_told(config: Config, tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="dataset_path: wanted"):
+    with pytest.raises(ConfigError, match="dataset_path: expected"):
         tokens.prepare(replace(config, dataset_path=str(tmp_path / name)), Place())

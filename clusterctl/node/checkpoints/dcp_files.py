@@ -89,7 +89,7 @@ def check_dcp(folder: str, *, content: bool, progress: Progress) -> Tuple[List[s
             raise Invalid("%s is missing" % item.file)
         size = os.path.getsize(shard)
         if size < item.offset + item.length:
-            message = "%s has %d bytes, wanted %d"
+            message = "%s has %d bytes, expected %d"
             raise Invalid(message % (item.file, size, item.offset + item.length))
         if os.path.getmtime(shard) > saved + 1 and not mixed:
             # A copy that keeps no times looks the same.
@@ -124,7 +124,7 @@ def _check_item(shard: str, item: SavedItem, progress: Progress) -> bool:
         except NoChecksum:
             return False
     if item.plain and item.size is not None and item.size != records.get("data/0", item.size):
-        message = "%s is changed, or %s is: %s has %d bytes, wanted %d"
+        message = "%s is changed, or %s is: %s has %d bytes, expected %d"
         raise Invalid(message % (name, METADATA, item.name, records["data/0"], item.size))
     return True
 

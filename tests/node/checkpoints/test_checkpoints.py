@@ -255,7 +255,7 @@ def test_torch_distributed_checkpoint(tmp_path: Path) -> None:
     flip_a_bit(shard, whole.index(torch.arange(100.0).numpy().tobytes()[:40]) + 20)
     assert "is changed" in judged(path)["why"]
     shard.write_bytes(whole[:-1])
-    assert "wanted" in judged(path, verify=False)["why"]
+    assert "expected" in judged(path, verify=False)["why"]
     shard.unlink()
     assert "is missing" in judged(path, verify=False)["why"]
     metadata = path / ".metadata"
