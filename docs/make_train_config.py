@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent / "reference" / "train-config.md"
 HEAD = """\
 # Keys of a training
 
-What `python -m train` can be told.
+The keys of `python -m train`.
 Written by `python docs/make_train_config.py`; a test keeps it equal.
 
 A key stands in the file given with `--config`, or on the command line as `--set KEY=VALUE` or as a flag of its own.
@@ -29,7 +29,7 @@ Spellings of other programs are taken where they mean the same; they stand in th
 What belongs to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) is named as such.
 
 The batch of a step is `per_device_train_batch_size` x ranks x `gradient_accumulation_steps`.
-With `global_batch_size` the accumulation is derived, so the batch is the same on any number of nodes; where it does not divide, some places of a step stay empty and the run says so.
+With `global_batch_size` the accumulation is derived, so the batch is the same on any number of nodes; where it does not divide, some places of a step stay empty, and the run prints a warning.
 """
 
 

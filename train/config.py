@@ -54,7 +54,7 @@ class Config:
     method: Method = _key(
         "model",
         "lora",
-        "`lora` trains small adapters beside the frozen base; `full` trains every weight.",
+        "`lora` trains small adapters next to the frozen base; `full` trains every weight.",
         also="finetuning_type adapter train_type",
     )
     dtype: Dtype = _key(
@@ -142,7 +142,7 @@ class Config:
     seq_len: int = _key(
         "data",
         1024,
-        "Longest sample in tokens. Longer text goes on in a further sample; longer prompts, "
+        "Longest sample in tokens. Longer text continues in the next sample; longer prompts, "
         "completions and chats are cut.",
         also="sequence_len sequence_length max_length max_seq_length max_seq_len cutoff_len "
         "block_size",
@@ -167,7 +167,7 @@ class Config:
         "whole",
         "`whole`: every node reads all samples, and results do not depend on how many nodes there "
         "are. `strided`: node i keeps only the samples i, i+N, ... of N nodes; another number of "
-        "nodes goes on from the end of an epoch only.",
+        "nodes resumes from the end of an epoch only.",
     )
     cache_dir: str | None = _key(
         "data",
@@ -274,7 +274,7 @@ class Config:
         "checkpoint", 3, "Good checkpoints kept.", also="keep keep_checkpoints", least=1
     )
     async_save: bool = _key(
-        "checkpoint", False, "Write checkpoints while training goes on.", also="async"
+        "checkpoint", False, "Write checkpoints while training continues.", also="async"
     )
     checkpoint_storage: Storage = _key(
         "checkpoint",
@@ -375,9 +375,7 @@ def _quarrels(config: Config) -> list[str]:
         if getattr(config, one) and getattr(config, other):
             found.append(f"{one} and {other}: expected one of them, found both")
     if config.eval_steps and not (config.eval_dataset_path or config.eval_split):
-        found.append(
-            "eval_steps: expected eval_dataset_path or eval_split beside it, found neither"
-        )
+        found.append("eval_steps: expected eval_dataset_path or eval_split with it, found neither")
     if config.max_steps and config.warmup_steps > config.max_steps:
         found.append(
             f"warmup_steps: expected at most max_steps ({config.max_steps}), "

@@ -54,8 +54,8 @@ def judge_nodes(
     _judge_addresses(placed, network, problems, same_machine=same_machine)
     for path, section in {one.path: one.section for one in placed}.items():
         if section.gpus and section.procs:
-            found = f"it beside gpus: {section.gpus}"
-            problems.add((*path, "procs"), wanted="procs beside gpus: 0 only", found=found)
+            found = f"gpus: {section.gpus}"
+            problems.add((*path, "procs"), wanted="procs only with gpus: 0", found=found)
 
 
 def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: bool) -> None:

@@ -30,7 +30,7 @@ _HEAD = """\
 _SSH = "# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}\n"
 _OPTIONS = f"""\
 
-# What else can be said here; without it ssh_config, or what is found on the nodes, decides.
+# Other keys. Without them, ssh_config and the nodes themselves decide.
 {_SSH}# defaults: {{gpus: 8, python: /opt/venv/bin/python}}  # the job's interpreter
 # shared: [/workspace]                               # one filesystem, seen by all nodes
 # network: {{subnet: 10.11.7.0/24, master_port: 29600}}

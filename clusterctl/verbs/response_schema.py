@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
-NOT_OURS = "its answer is not one of ours"
+NOT_OURS = "its reply is not a clusterctl message"
 
 LOG_NAME = re.compile(r"events\.jsonl|launcher\.log|ranks/[0-9]{1,7}\.log")
 """The files that `tail` sends."""

@@ -50,7 +50,7 @@ def test_a_part_that_is_none_is_named_and_the_other_nodes_shown(bad: object) -> 
     pool = FakePool(CLUSTER, {"a": a, "b": b})
     view = drive(status(pool, RUN, CLUSTER))
     assert [node.state for node in view.nodes] == ["unreachable", "running"]
-    assert "not one of ours" in view.nodes[0].failure
+    assert "not a clusterctl message" in view.nodes[0].failure
     stream = io.StringIO()
     show_status(Screen(make_console(stream), make_console(stream)), view)
     assert "\x1b" not in stream.getvalue()
@@ -91,7 +91,7 @@ def test_a_piece_of_a_log_that_is_none_is_passed_over(bad: Message) -> None:
         drive(read(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)), seen.append)
         said = [event for event in seen if isinstance(event, Notice)]
         lines = [line for event in seen if isinstance(event, LogLines) for line in event.lines]
-        assert ["not one of ours" in one.text for one in said] == [True]
+        assert ["not a clusterctl message" in one.text for one in said] == [True]
         assert [line.line.text for line in lines] == ["good"]
 
 
@@ -104,7 +104,7 @@ def test_a_piece_of_a_log_that_is_none_is_not_collected(bad: Message, tmp_path: 
     collected = logs.collect(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path)
     troubles = drive(collected)
     assert [trouble.node for trouble in troubles.values()] == ["a"]
-    assert "not one of ours" in troubles["a"].message
+    assert "not a clusterctl message" in troubles["a"].message
     assert (tmp_path / "b/ranks/1.log").read_bytes() == b"good\n"
 
 
@@ -115,7 +115,7 @@ def test_a_part_without_an_end_of_ours_is_not_taken_for_a_good_one(end: Message)
     followed = drive(follow(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
     for troubles in (read, followed.troubles):
         assert [trouble.node for trouble in troubles.values()] == ["a"]
-        assert "not one of ours" in troubles["a"].message
+        assert "not a clusterctl message" in troubles["a"].message
     judged = run_result(followed.log, followed.troubles, None)
     assert (judged.exit_code, judged.ended_by) == (125, "unknown")
 

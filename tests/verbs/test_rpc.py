@@ -30,7 +30,7 @@ def test_an_error_that_is_none_of_ours_is_named(error: object) -> None:
     found = node_error(Reply(node="a", messages=(Message({"error": error}),)))
     assert found is not None
     assert (found.node, found.state, found.answered) == ("a", "bad-output", True)
-    assert "its answer is not one of ours" in found.message
+    assert "its reply is not a clusterctl message" in found.message
 
 
 def test_an_error_as_json() -> None:

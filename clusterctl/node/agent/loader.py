@@ -31,7 +31,7 @@ ENTRY = "clusterctl.node.agent.loader"
 
 _PHRASES = """
     Returns:
-        OSError: nobody can look now.
+        OSError:
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 from clusterctl.node.agent.child_tasks import gather, run_function
 from clusterctl.node.run.processes import Process, ProcessKey

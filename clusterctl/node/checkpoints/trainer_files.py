@@ -52,7 +52,7 @@ def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> Non
     sharded = any(re.fullmatch(r"optimizer_\d+", name) for name in names)
     if not (sharded or deepspeed or names.intersection(_OPTIMIZERS)):
         found.doubts.append(
-            "optimizer.pt is missing: the Trainer resumes with a new optimizer, without a word"
+            "optimizer.pt is missing: the Trainer would silently resume with a new optimizer"
         )
 
 

@@ -81,7 +81,7 @@ class Attempt:
     def time_out(self) -> None:
         """End for lack of time: silence after the connection stood is somebody else's listener."""
         if self.challenge_sent:
-            self.end("foreign", "it accepts the connection and then says nothing")
+            self.end("foreign", "it accepts the connection but sends nothing")
         else:
             self.end("timeout", "no answer: packets are dropped on the way")
 

@@ -187,7 +187,7 @@ def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
         except LaunchRefused:
             continue
         return f"the newest complete one: --checkpoint {shlex.quote(chosen.path)}"
-    return "no complete checkpoint of this run was found beside it"
+    return "no other checkpoint of this run is complete"
 
 
 def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

@@ -137,7 +137,7 @@ class RunLog:
 
     def trouble(self, reply: Reply) -> NodeError | None:
         """Return why a node's part was not read to its end; None if it was."""
-        strange = self._strange.get(reply.node) or "it says nothing of its part"
+        strange = self._strange.get(reply.node) or "it sent no status of the run"
         if self.is_hopeless(reply.node):
             return bad_output(reply.node, strange)
         wrong = node_error(reply)

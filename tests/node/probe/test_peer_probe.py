@@ -69,7 +69,7 @@ class Conversation:
 
     def _read(self) -> Message:
         message = read_message(cast("BinaryIO", self._node.stdout))
-        assert message is not None, "the node ended without a word"
+        assert message is not None, "the node ended silently"
         return message
 
     def _write(self, message: Message) -> None:
@@ -256,7 +256,7 @@ def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
 
     assert (made["state"], made["words"]) == (
         "foreign",
-        "it accepts the connection and then says nothing",
+        "it accepts the connection but sends nothing",
     )
 
 

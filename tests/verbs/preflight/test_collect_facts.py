@@ -51,7 +51,7 @@ def test_a_node_that_says_what_it_was_not_asked_is_heard_no_further(junk: list[M
         for name, told in drive(collect_facts(FactsSession(cluster=CLUSTER), pool)).items()
     }
     assert (reaches["a"].state, reaches["b"].state) == ("bad-output", "ok")
-    assert "its answer is not one of ours" in reaches["a"].words
+    assert "its reply is not a clusterctl message" in reaches["a"].words
 
 
 def test_a_node_that_has_told_its_facts_may_wait_for_slower_ones(
