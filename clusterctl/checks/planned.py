@@ -1,4 +1,4 @@
-"""The GPUs and the command that a run will use on a node."""
+"""The GPUs that a run will use on a node."""
 
 from __future__ import annotations
 
@@ -22,10 +22,3 @@ def chosen_by_job(cluster: Cluster, facts: NodeFacts) -> tuple[Gpu, ...]:
     if not planned_gpus(cluster, facts):
         return ()
     return chosen_gpus(dict(cluster.job.env), cluster.job.env_from, facts.gpus)
-
-
-def command_with_python(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return a job's command; a module, an option or a .py file gets the interpreter."""
-    if command[0].startswith("-") or command[0].endswith(".py"):
-        return (python, *command)
-    return command

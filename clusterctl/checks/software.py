@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, Status, fail, finding
-from clusterctl.checks.planned import command_with_python, planned_gpus
+from clusterctl.checks.planned import planned_gpus
 from clusterctl.checks.registry import Facts, check
 from clusterctl.checks.shares import MissingShares, skip_missing
 from clusterctl.checks.storage import SHARED
@@ -18,6 +18,7 @@ from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS
+from clusterctl.plan.make import command_with_python
 
 FOUND = "python.found"
 TORCH = "python.torch"

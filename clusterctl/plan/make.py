@@ -156,7 +156,7 @@ def _plan_node(
             port=None if context.node_rank else context.master_port,
         ),
         launcher_argv=launcher.argv(context) if launcher.argv else (),
-        argv=_rank_argv(cluster.job.command, context.python),
+        argv=command_with_python(cluster.job.command, context.python),
         path_first=posixpath.dirname(context.python) or None,
         env=compose_environment(
             run=run,
@@ -188,8 +188,8 @@ def _interpreter(node: Node, facts: NodeFacts) -> str:
     return node.python or found or "python3"
 
 
-def _rank_argv(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return a rank's argv; a module, an option or a .py file gets the interpreter."""
+def command_with_python(command: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """Return a job's command; a module, an option or a .py file gets the interpreter."""
     if command[0].startswith("-") or command[0].endswith(".py"):
         return (python, *command)
     return command

@@ -9,10 +9,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.checks.planned import command_with_python
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import CommandResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.make import command_with_python
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.rpc import Nodes, call_all
