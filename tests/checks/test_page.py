@@ -12,5 +12,5 @@ def test_the_page_is_what_the_registry_says() -> None:
     rendered = runpy.run_path(str(DOCS / "make_checks.py"))["render"]()
 
     assert (DOCS / "reference" / "checks.md").read_text() == rendered, (
-        "run: PYTHONPATH=. python docs/make_checks.py"
+        "run: .venv/bin/python docs/make_checks.py"
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import (
@@ -130,6 +132,32 @@ def test_gpu_tools_are_not_asked_where_cpus_are_planned() -> None:
 
     assert keys(0) == {"addresses", "python"}
     assert "torch" in keys(8)
+
+
+class Recording(Mapping[str, Answer]):
+    """No answers; keeps the keys of those that parsers want."""
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+
+    def __getitem__(self, key: str) -> Answer:
+        self.wanted.add(key)
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_every_file_that_a_parser_wants_is_asked_for() -> None:
+    recording = Recording()
+    parse_facts("a", Answers(by_key=recording), FactRequest(), clock=None)
+    wanted = {key.removeprefix("file:") for key in recording.wanted if key.startswith("file:")}
+
+    assert "/proc/meminfo" in wanted
+    assert wanted <= set(read_arguments(FactRequest())["files"])
 
 
 FULL = NodeFacts(

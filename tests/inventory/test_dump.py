@@ -88,10 +88,12 @@ WORDS = st.lists(TEXT, max_size=3).map(tuple)
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
+    """Draw a value for each key of `job:`; add a new key here."""
     names = draw(st.lists(VARIABLE, max_size=4, unique=True))
     return Job(
         launcher=draw(st.sampled_from(list[LauncherName](["torchrun", "direct", "slurm"]))),
         launcher_args=draw(WORDS),
+        procs_per_node=draw(st.none() | st.integers(1, 4096)),
         command=draw(WORDS),
         env=tuple((name, draw(TEXT)) for name in names[:2]),
         env_from=tuple(names[2:]),

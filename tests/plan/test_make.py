@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from dataclasses import replace
 from typing import get_args
 
@@ -10,6 +11,7 @@ import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Job, LauncherName, Ssh
+from clusterctl.plan import launchers
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import NodePlan, Variable
@@ -248,3 +250,8 @@ def test_a_plan_is_json(plan: Planner) -> None:
 
 def test_an_inventory_can_name_every_launcher() -> None:
     assert set(LAUNCHERS) <= set(get_args(LauncherName))
+
+
+def test_every_file_of_a_launcher_is_registered() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(launchers.__path__)}
+    assert modules - {"interface"} == set(LAUNCHERS)

@@ -21,7 +21,7 @@ _FLAGS = {
     "env": "--env NAME=VALUE",
 }
 """The flag of `resume` for a key of `job:`; the other keys have none."""
-_COMPARED = (
+COMPARED = (
     "launcher", "launcher_args", "procs_per_node", "command", "env_from", "env_init", "needs",
     "check", "stop", "checkpoints", "resume_args",
 )  # fmt: skip
@@ -66,7 +66,7 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
     then = _as_written(record, now, find)
     keys = [
         key
-        for key in _COMPARED
+        for key in COMPARED
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.schema import JobSection
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.runs.recorded_job import changed, report_job
+from clusterctl.verbs.runs.recorded_job import COMPARED, changed, report_job
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import plain
 from tests.verbs.run_answers import CLUSTER
@@ -73,6 +74,10 @@ def test_checkpoints_that_the_run_was_launched_without_are_taken_and_no_change()
     assert changed(launched(Options()), now, Options(), none) == []
     then = replace(LAB, job=replace(JOB, checkpoints="old"))
     assert changed(launched(Options(), then), now, Options(), none) == ["checkpoints"]
+
+
+def test_every_key_of_the_inventorys_job_is_compared() -> None:
+    assert {*COMPARED, "env"} == set(JobSection.model_fields)
 
 
 def resumed(run: str, origin: str) -> RunRecord:
