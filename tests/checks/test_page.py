@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+from clusterctl.checks.all import every_check
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -14,3 +16,9 @@ def test_the_page_is_what_the_registry_says() -> None:
     assert (DOCS / "reference" / "checks.md").read_text() == rendered, (
         "run: .venv/bin/python docs/make_checks.py"
     )
+
+
+def test_the_readme_and_the_changelog_count_all_checks() -> None:
+    count = len(every_check())
+    assert f"\n{count} checks in " in (DOCS.parent / "README.md").read_text()
+    assert f"`clusterctl check`: {count} checks " in (DOCS.parent / "CHANGELOG.md").read_text()

@@ -27,7 +27,11 @@ def test_a_cluster_comes_back_as_it_was() -> None:
         ("shared", "/a", r"cluster\.shared: expected a list, found '/a'"),
         ("master_port", 1 << 64, r"cluster\.master_port: expected int, found 1844674407370955"),
         ("master_port", True, r"cluster\.master_port: expected int, found True"),
-        ("job", {"launcher": "mpirun"}, r"cluster\.job\.launcher: expected .*, found 'mpirun'"),
+        (
+            "job",
+            {"launcher": "no-launcher"},
+            r"cluster\.job\.launcher: expected .*, found 'no-launcher'",
+        ),
         ("job", {"env": [["A"]]}, r"cluster\.job\.env\[0\]: expected 2 values, found 1"),
         (
             "job",
