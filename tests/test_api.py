@@ -358,7 +358,8 @@ def test_threads_share_a_session(session: Session) -> None:
         assert session.connection(first(session)).run(f"echo {number}", **QUIET).stdout == (
             f"{number}\n"
         )
-        assert session.check(only="node.python").ok
+        report = session.check(only="node.python")
+        assert report.ok, report
         assert next(run.logs(follow=True, rank=number % 2)).rank == number % 2
 
     with ThreadPoolExecutor(6) as threads:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import clusterctl
+
 ROOT = Path(__file__).parent.parent
+PACKAGE = Path(clusterctl.__file__).parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 MOST_WORDS = 25
@@ -98,18 +101,17 @@ def faults(text: str) -> list[str]:
 
 TOP = ""
 """The modules of `clusterctl/` that are in no folder."""
-ROOMS = [TOP, *sorted(path.parent.name for path in (ROOT / "clusterctl").glob("*/__init__.py"))]
+ROOMS = [TOP, *sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))]
 
 
 def modules(room: str) -> list[Path]:
-    package = ROOT / "clusterctl"
-    return sorted(package.glob("*.py") if room == TOP else package.glob(f"{room}/**/*.py"))
+    return sorted(PACKAGE.glob("*.py") if room == TOP else PACKAGE.glob(f"{room}/**/*.py"))
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_messages_use_standard_terms(room: str) -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {word!r} in {text!r}"
+        f"{path.relative_to(PACKAGE)}:{line}: {word!r} in {text!r}"
         for path in modules(room)
         for line, text in messages(path.read_text())
         for word in faults(text)
@@ -125,7 +127,7 @@ def test_documents_use_standard_terms(page: Path) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_messages_have_short_sentences(room: str) -> None:
     long = [
-        f"{path.relative_to(ROOT)}:{line}: {sentence}"
+        f"{path.relative_to(PACKAGE)}:{line}: {sentence}"
         for path in modules(room)
         for line, text in messages(path.read_text())
         for sentence in re.split(r"[.;:!?]\s|\n", text)

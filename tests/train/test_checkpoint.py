@@ -119,7 +119,7 @@ def test_a_run_falls_back_from_a_damaged_checkpoint_and_says_so(
     [
         (lambda folder: (folder / "__0_0.distcp").unlink(), "__0_0.distcp is missing"),
         (lambda folder: (folder / "COMPLETE").unlink(), "COMPLETE is missing"),
-        (lambda folder: (folder / "state.json").write_text("{}"), "state.json: wanted"),
+        (lambda folder: (folder / "state.json").write_text("{}"), "state.json: expected"),
         (shutil.rmtree, "there is no such folder"),
     ],
 )
