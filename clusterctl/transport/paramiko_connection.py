@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import paramiko
 
@@ -31,6 +32,11 @@ BANNER_TRIES = 5
 """A server that drops us before its banner is at MaxStartups, which passes."""
 RETRY_SECONDS = 0.4
 """Longest wait before the second try; doubled for each further one."""
+SESSION_SECONDS = 3.0
+"""How long a session that the server has no room for (MaxSessions) is asked for again.
+
+Sessions that just ended still count there, and threads share a connection.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +61,19 @@ class _Transport(paramiko.Transport):
 
     farewell = ""
     """Why the server hung up, in its own words; paramiko only logs them."""
+
+    def open_session(self, *args: Any, **options: Any) -> paramiko.Channel:  # noqa: ANN401  (paramiko's)
+        """Open a session; wait a little for room if the server has none."""
+        until = time.monotonic() + SESSION_SECONDS
+        while True:
+            try:
+                return super().open_session(*args, **options)
+            except paramiko.ChannelException as error:
+                # OpenSSH's answer beyond MaxSessions: RFC 4254's SSH_OPEN_CONNECT_FAILED.
+                no_room = error.code == paramiko.common.OPEN_FAILED_CONNECT_FAILED
+                if not no_room or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
 
     def _parse_disconnect(self, m: paramiko.Message) -> None:
         m.get_int()

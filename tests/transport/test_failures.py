@@ -497,6 +497,19 @@ def test_more_sessions_than_the_server_allows(make_sshd: Callable[..., Sshd]) ->
     assert "MaxSessions" in error_of(reply).hint
 
 
+def test_a_session_waits_for_room(make_sshd: Callable[..., Sshd]) -> None:
+    """Threads share a connection, and what just ended still counts at the server."""
+    server = make_sshd("MaxSessions 1")
+    with Pool(cluster_of(server.node("n"))) as pool:
+        call = pool.start("n", Request(op="echo", args={}))
+        next(call.messages())
+        closing = threading.Timer(0.5, call.close)
+        closing.start()
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        closing.join()
+    assert reply.ok, reply
+
+
 def test_a_slow_key_exchange_is_said(
     make_sshd: Callable[..., Sshd], caplog: pytest.LogCaptureFixture
 ) -> None:
