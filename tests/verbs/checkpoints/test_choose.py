@@ -127,7 +127,7 @@ def test_a_flipped_bit_is_refused() -> None:
     nodes = pool(SHARED, a=node(seen(20), deep={"step-20": "x is changed"}), b=node(seen(20)))
     with pytest.raises(LaunchRefused, match="x is changed") as caught:
         choose(nodes, SHARED, "step-20")
-    assert caught.value.hint == "no complete checkpoint of this run was found beside it"
+    assert caught.value.hint == "no other checkpoint of this run is complete"
 
 
 def part(
