@@ -84,6 +84,7 @@ class Sshd:
         ]
         config.write_text("\n".join(lines) + "\n")
         with (self.folder / "log").open("a") as log:
+            before = len(self.log)  # of a server that was stopped
             self.process = subprocess.Popen(
                 [SSHD, "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL,
@@ -92,7 +93,7 @@ class Sshd:
                 start_new_session=True,
             )
         deadline = time.monotonic() + 60
-        while "Server listening" not in self.log:
+        while "Server listening" not in self.log[before:]:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
             time.sleep(0.01)
