@@ -105,9 +105,9 @@ def _check_clusterctl(path: str, look: Inspection, found: CheckpointContents) ->
     if not os.path.isfile(os.path.join(path, COMPLETE)):
         raise Invalid("%s is missing: it was not written to its end" % COMPLETE)
     found.identity = digest(manifest)
-    with open(os.path.join(path, COMPLETE), encoding="utf-8", errors="replace") as stream:
-        sealed = stream.read(4096).strip()
-    if found.identity != sealed:
+    with open(os.path.join(path, COMPLETE), "rb") as stream:
+        sealed = stream.read(4096)
+    if sealed != b"%s\n" % found.identity.encode():  # to the byte, as the training compares it
         raise Invalid("%s is not the one that %s was written for" % (MANIFEST, COMPLETE))
     for name, wanted in _manifest_files(manifest).items():
         _compare(os.path.join(path, name), name, wanted, look)

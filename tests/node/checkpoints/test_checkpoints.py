@@ -68,7 +68,7 @@ def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
     path = ours(tmp_path / "step-1")
     manifest = path / "MANIFEST.json"
     manifest.write_text(json.dumps({"files": {"../../etc/passwd": {"size": 1, "sha256": "x"}}}))
-    (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest())
+    (path / "COMPLETE").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest() + "\n")
     assert "broken entry" in judged(path)["why"]
 
 

@@ -83,6 +83,14 @@ def copied(path: Path, folder: str) -> tuple[Path, list[Path]]:
     return copy, sorted(file for file in copy.rglob("*") if file.is_file())
 
 
+def test_a_seal_with_other_white_space_is_refused_as_the_training_refuses_it(whole: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        copy, _ = copied(whole / "ours", folder)
+        seal = copy / "COMPLETE"
+        seal.write_bytes(b"\t" + seal.read_bytes())
+        assert "COMPLETE" in verdict(copy)["why"]
+
+
 @given(st.data())
 def test_a_file_that_was_changed(whole: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(whole.iterdir())))
