@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import graphlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import paramiko
 import pytest
+import yaml
 
 import clusterctl
 import train
@@ -174,3 +177,26 @@ def test_the_page_names_files_that_exist() -> None:
     assert not [path for path in named if not (folder / path).exists()]
     inner = set(re.findall(r"^\| `node/(\w+)` ", PAGE.read_text(), flags=re.MULTILINE))
     assert inner == {path.parent.name for path in (folder / "node").glob("*/__init__.py")}
+
+
+def _raised(docstring: str) -> list[str]:
+    """Return the errors that a docstring lists under `Raises:`."""
+    _, _, section = docstring.partition("Raises:\n")
+    lines = section.split("\n\n")[0].splitlines()
+    listed = (re.match(r"    ([A-Z][\w, ]*): ", line) for line in lines)
+    return [name for found in listed if found for name in found[1].split(", ")]
+
+
+def test_errors_that_docstrings_list_exist() -> None:
+    trees = [(path, ast.parse(path.read_text())) for path in FOLDERS[0].rglob("*.py")]
+    nodes = [(path, node) for path, tree in trees for node in ast.walk(tree)]
+    known = {node.name for _, node in nodes if isinstance(node, ast.ClassDef)}
+    known |= {*dir(builtins), *dir(paramiko), *dir(yaml)}
+    listed = [
+        (path.name, name)
+        for path, node in nodes
+        if isinstance(node, ast.FunctionDef)
+        for name in _raised(ast.get_docstring(node) or "")
+    ]
+    assert len(listed) > 100
+    assert [one for one in listed if one[1] not in known] == []

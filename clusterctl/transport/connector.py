@@ -91,7 +91,7 @@ class Connector:
         """Open the way that the inventory says.
 
         Raises:
-            Failed: the node cannot be reached.
+            NodeError: the node cannot be reached.
         """
         with self._lock:
             self._connecting += 1

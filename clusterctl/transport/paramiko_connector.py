@@ -34,7 +34,7 @@ class ParamikoConnector:
         """Connect and log in.
 
         Raises:
-            Failed: it did not come to that.
+            NodeError: it did not come to that.
         """
         with self._lock:
             slots = self._slots.setdefault(endpoint.target, threading.Semaphore(LOGINS_AT_ONCE))

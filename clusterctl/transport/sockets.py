@@ -51,7 +51,7 @@ def connect(host: str, port: int, *, timeout: float) -> NoDelaySocket:
     The time is shared out fairly, so a dead IPv6 address does not use up IPv4's part.
 
     Raises:
-        Failed: none answers; the words are the first address's.
+        NodeError: none answers; the words are the first address's.
     """
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     deadline = time.monotonic() + timeout

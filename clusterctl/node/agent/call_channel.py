@@ -56,7 +56,7 @@ class CallChannel:
         """Send one answer.
 
         Raises:
-            ControllerGone: the controller does not read any more.
+            ControllerDisconnected: the controller does not read any more.
         """
         with self._sending:
             self._write(message.encode())

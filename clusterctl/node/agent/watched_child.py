@@ -38,9 +38,9 @@ def watch_child(
         silence: seconds without a sign of life until the child is left behind.
 
     Raises:
-        Stuck: it was silent for too long.
-        Crashed: it ended by a signal or an exception.
-        ControllerGone: the controller has closed the connection.
+        ChildStalled: it was silent for too long.
+        ChildCrashed: it ended by a signal or an exception.
+        ControllerDisconnected: the controller has closed the connection.
     """
 
     def body(write: Callable[[bytes], None]) -> None:

@@ -146,15 +146,15 @@ def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders
 def _blank(path: str) -> Dict[str, Any]:
     """Return the answer about a path of which nothing is known yet."""
     name = os.path.basename(path)
-    message = names.read_name(name)
+    counters = names.read_name(name)
     return {
         "path": path,
         "name": name,
         "real": [],
         "format": "unknown",
-        "step": message.step,
-        "epoch": message.epoch,
-        "date": message.date,
+        "step": counters.step,
+        "epoch": counters.epoch,
+        "date": counters.date,
         "time": 0.0,
         "run": "",
         "older": False,

@@ -73,7 +73,7 @@ def check_dcp(folder: str, *, content: bool, progress: Progress) -> Tuple[List[s
         What nothing proves, and why it may be two saves that are mixed (empty: no sign of that).
 
     Raises:
-        Broken: it is cut or changed, or its parts contradict each other.
+        Invalid: it is cut or changed, or its parts contradict each other.
     """
     metadata = os.path.join(folder, METADATA)
     if not os.path.isfile(metadata):
@@ -106,7 +106,7 @@ def _check_item(shard: str, item: SavedItem, progress: Progress) -> bool:
     """Check one item within its shard; return whether its content is proven.
 
     Raises:
-        Broken: it is changed.
+        Invalid: it is changed.
     """
     name = os.path.basename(shard)
     with open(shard, "rb") as stream:
@@ -133,7 +133,7 @@ def read_metadata(path: str, progress: Progress) -> SavePlan:
     """Read from a `.metadata` which bytes of which shard must be there.
 
     Raises:
-        Broken: it is not one, or it contradicts itself.
+        Invalid: it is not one, or it contradicts itself.
     """
     try:
         with open(path, "rb") as file:
@@ -176,7 +176,7 @@ def _refuse_flipped(name: str) -> None:
     """Refuse a name that is a known one but for a bit.
 
     Raises:
-        Broken: it is.
+        Invalid: it is.
     """
     for known in (*_KNOWN, *("torch." + dtype for dtype in DTYPES)):
         one, other = name.encode("utf-8", "replace"), known.encode()
@@ -193,7 +193,7 @@ def _chunks(metadata: Dict[str, Any], progress: Progress) -> Dict[_Place, Option
     """Return every chunk that there must be, with the bytes of its tensor.
 
     Raises:
-        Broken: a tensor's chunks are not the tensor.
+        Invalid: a tensor's chunks are not the tensor.
     """
     found: Dict[_Place, Optional[int]] = {}
     for name, one in metadata.items():
@@ -222,7 +222,7 @@ def _items(storage: Dict[Any, Any], chunks: Dict[_Place, Optional[int]]) -> List
     """Return where each chunk is.
 
     Raises:
-        Broken: it does not say that of one.
+        Invalid: it does not say that of one.
     """
     items: List[SavedItem] = []
     for index, place in storage.items():
@@ -250,7 +250,7 @@ def _check_names(paths: object) -> None:
     """Compare the flat names of a nested state with the paths that they stand for.
 
     Raises:
-        Broken: one is another.
+        Invalid: one is another.
     """
     for name, path in paths.items() if isinstance(paths, dict) else ():
         if isinstance(path, tuple) and name != ".".join(map(str, path)):

@@ -37,7 +37,7 @@ class Inspection(NamedTuple):
         """Check files of a folder by themselves; return those that nothing proves.
 
         Raises:
-            Broken: one is missing, cut or changed.
+            Invalid: one is missing, cut or changed.
         """
         unproven = set()
         for name in sorted(names):
@@ -84,7 +84,7 @@ def require_file(path: str, name: str) -> None:
     """Refuse what is no regular file with something in it: a pipe would keep its reader for ever.
 
     Raises:
-        Broken: it is not one.
+        Invalid: it is not one.
     """
     try:
         found = os.stat(path)

@@ -89,7 +89,7 @@ def verify(path: str, kind: str, look: Inspection) -> CheckpointContents:
     """Check one checkpoint.
 
     Raises:
-        Broken: it is not complete; `str()` says what is missing or changed.
+        Invalid: it is not complete; `str()` says what is missing or changed.
     """
     found = CheckpointContents()
     _KINDS[kind](path, look, found)
@@ -184,7 +184,7 @@ def _one_save(
     """Return the step that the files say; the same folder may have been saved into twice.
 
     Raises:
-        Broken: they are of several saves.
+        Invalid: they are of several saves.
     """
     said = {name: numbers.get("step") for name, numbers in inside.items()}
     by_all = all(step is not None for step in said.values())

@@ -143,7 +143,7 @@ def storage_clock_skew(folder: str, clock: Callable[[], float] = time.time) -> f
         try:
             os.write(descriptor, b"\n")
             os.fsync(descriptor)
-            with_environment = os.fstat(descriptor).st_mtime
+            stamped = os.fstat(descriptor).st_mtime
         finally:
             os.close(descriptor)
             with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ def storage_clock_skew(folder: str, clock: Callable[[], float] = time.time) -> f
     except OSError:
         return 0.0
     off_by = clock() - before
-    ahead = with_environment - before
+    ahead = stamped - before
     # Between the two looks at the clock the file may have got its time whenever.
     return 0.0 if -_GRAIN <= ahead <= off_by + _GRAIN else ahead
 

@@ -29,7 +29,7 @@ def check_safetensors(path: str) -> List[str]:
         The names of the tensors.
 
     Raises:
-        Broken: the header is not one, or the file is not as it says.
+        Invalid: the header is not one, or the file is not as it says.
     """
     name = os.path.basename(path)
     size = os.path.getsize(path)

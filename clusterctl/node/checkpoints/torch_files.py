@@ -41,8 +41,8 @@ def check_torch_file(path: str, *, content: bool, progress: Progress) -> None:
         progress: called with the bytes that were read.
 
     Raises:
-        Broken: it is cut or changed.
-        Unproven: it is of a kind without checksums.
+        Invalid: it is cut or changed.
+        NoChecksum: it is of a kind without checksums.
     """
     name = os.path.basename(path)
     size = os.path.getsize(path)
@@ -63,7 +63,7 @@ def _refuse_damage(stream: BinaryIO, start: bytes, name: str) -> None:
     """Name the usual things that lie where a file of torch.save should.
 
     Raises:
-        Broken: it is one of them.
+        Invalid: it is one of them.
     """
     if not start.strip(b"\0"):
         raise Invalid("%s begins with zeros: its blocks were never written" % name)
@@ -106,8 +106,8 @@ def _check_legacy(
     """Follow a file of the old format to its last byte.
 
     Raises:
-        Broken: it is cut, or has other lengths than its tensors.
-        Unproven: it is whole, and has no checksums.
+        Invalid: it is cut, or has other lengths than its tensors.
+        NoChecksum: it is whole, and has no checksums.
     """
     stream.seek(0)
     try:

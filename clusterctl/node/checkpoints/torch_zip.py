@@ -38,7 +38,7 @@ class Window(io.RawIOBase):
 
     def __init__(self, stream: BinaryIO, offset: int, length: int, progress: Progress) -> None:
         super().__init__()
-        self._stream, self._offset, self._length, self._heartbeat = stream, offset, length, progress
+        self._stream, self._offset, self._length, self._progress = stream, offset, length, progress
         self._at = 0
 
     def readable(self) -> bool:
@@ -54,7 +54,7 @@ class Window(io.RawIOBase):
         self._at = max(0, offset + (0, self._at, self._length)[whence])
         return self._at
 
-    def report(self) -> int:
+    def tell(self) -> int:
         """Return where it is within the part."""
         return self._at
 
@@ -65,7 +65,7 @@ class Window(io.RawIOBase):
         data = self._stream.read(wanted)
         buffer[: len(data)] = data
         self._at += len(data)
-        self._heartbeat(len(data))
+        self._progress(len(data))
         return len(data)
 
 
@@ -76,8 +76,8 @@ def check_zip(stream: io.RawIOBase, name: str, *, content: bool) -> Dict[str, in
         The size of each record, by its name without the first folder.
 
     Raises:
-        Broken: a header contradicts another one, or a checksum is wrong.
-        Unproven: with `content`: it was written without checksums.
+        Invalid: a header contradicts another one, or a checksum is wrong.
+        NoChecksum: with `content`: it was written without checksums.
     """
     buffered = io.BufferedReader(stream, CHUNK)
     try:
@@ -111,7 +111,7 @@ def _check_end(stream: BinaryIO, count: int) -> None:
     """Check the end of the directory, which `zipfile` reads generously.
 
     Raises:
-        Broken: it contradicts the directory.
+        Invalid: it contradicts the directory.
     """
     size = stream.seek(0, os.SEEK_END)
     length = min(size, _END.size + 0xFFFF)
@@ -144,7 +144,7 @@ def _check_header(stream: BinaryIO, record: zipfile.ZipInfo) -> None:
     """Compare a record's own header with what the directory says of it: torch reads both.
 
     Raises:
-        Broken: they differ.
+        Invalid: they differ.
     """
     stream.seek(record.header_offset)
     magic, version, flags, method, _, _, crc, packed, size, name_length, _ = _LOCAL.unpack(

@@ -36,7 +36,7 @@ def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> Non
     """Check a checkpoint of Hugging Face's Trainer.
 
     Raises:
-        Broken: it is not complete.
+        Invalid: it is not complete.
     """
     names = set(os.listdir(path))
     if "checkpoint-is-incomplete.txt" in names:
@@ -62,7 +62,7 @@ def _check_weights(
     """Check the weights; return whether they are DeepSpeed's, with the optimizer's state.
 
     Raises:
-        Broken: there are none, or some are missing.
+        Invalid: there are none, or some are missing.
     """
     present = set(names)
     sharded = sorted(n for n in present if re.fullmatch(r"(pytorch_model_fsdp|optimizer)_\d+", n))
@@ -96,7 +96,7 @@ def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:
     """Look for every tensor that an index names in the header of its file.
 
     Raises:
-        Broken: one is not there.
+        Invalid: one is not there.
     """
     for file in sorted(set(map(str, weights.values()))):
         if file.endswith(SAFETENSORS):

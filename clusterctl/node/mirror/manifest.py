@@ -58,7 +58,7 @@ class Manifest:
         self.origin: Dict[str, str] = {}
         """`host` and `folder` that the tree was placed from; empty: not known."""
         self.stat_keys: Dict[bytes, List[int]] = {}
-        """The stamps of what `current` has looked at, each from before its content was read."""
+        """By path that `current` checked: what its file was before its content was read."""
         self._written = 0
         self._prefix = os.path.join(root, b"")
         try:
@@ -111,10 +111,8 @@ def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
     Raises:
         TypeError, ValueError: it is none of ours.
     """
-    digests, ours, with_environment = item
-    whole = (
-        isinstance(digests, list) and isinstance(ours, bool) and isinstance(with_environment, list)
-    )
+    digests, ours, key = item
+    whole = isinstance(digests, list) and isinstance(ours, bool) and isinstance(key, list)
     if not (whole and digests and all(isinstance(digest, str) for digest in digests)):
         raise TypeError(path)
     name = path_bytes(path)
@@ -123,7 +121,7 @@ def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
     inside = {b"", b".", b"..", FOLDER}.isdisjoint(parts) and b"\0" not in name
     if not inside or longest > _NAME_LIMIT or len(name) > room:
         raise ValueError(path)
-    return name, Record(digests, ours, with_environment)
+    return name, Record(digests, ours, key)
 
 
 def stat_key(status: os.stat_result) -> List[int]:
