@@ -192,6 +192,7 @@ def test_the_stop_file_of_a_living_run_is_left(share: Callable[..., Run], tmp_pa
     asked = Job(stop=Stop(signal=None, file="STOP", grace=60))
     state = tmp_path / "state"
     first = share(SLEEP, 0, job=asked, state=state).start()
+    first.wait_for_log(0, b"here")  # a stop that finds no rank yet asks nobody, and ends at once
     stop = threading.Thread(target=first.stop, kwargs={"grace": 50, "signal": None, "file": "STOP"})
     stop.start()
     try:
