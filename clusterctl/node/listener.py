@@ -7,7 +7,7 @@ import socket
 import traceback
 from typing import Callable, Dict, Union
 
-from clusterctl.node.reactor import Callback, EventLoop, Timer
+from clusterctl.node.event_loop import Callback, EventLoop, Timer
 
 MAX_ACCEPTS = 64
 """Connections to take in before other work gets its turn."""
@@ -28,15 +28,15 @@ class UnauthenticatedPeers:
     time takes no place from the others.
     """
 
-    def __init__(self, reactor: EventLoop, *, most: int, seconds: float) -> None:
-        self._reactor, self._most, self._seconds = reactor, most, seconds
+    def __init__(self, loop: EventLoop, *, most: int, seconds: float) -> None:
+        self._loop, self._most, self._seconds = loop, most, seconds
         self._origins: Dict[Callback, PeerOrigin] = {}
         self._closing: Dict[PeerOrigin, Dict[Callback, Timer]] = {}
 
     def add(self, close: Callback, origin: PeerOrigin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
         self._origins[close] = origin
-        timer = self._reactor.call_later(self._seconds, lambda: self._close(close))
+        timer = self._loop.call_later(self._seconds, lambda: self._close(close))
         self._closing.setdefault(origin, {})[close] = timer
         if len(self._origins) > self._most:
             largest = max(self._closing.values(), key=len)
@@ -61,24 +61,24 @@ class Listener:
 
     def __init__(
         self,
-        reactor: EventLoop,
+        loop: EventLoop,
         listening: socket.socket,
         on_connection: Callable[[socket.socket, str], None],
     ) -> None:
         """Call back with each connection of a socket that already listens, and its address."""
-        self._reactor, self._socket, self._on_connection = reactor, listening, on_connection
+        self._loop, self._socket, self._on_connection = loop, listening, on_connection
         listening.setblocking(False)
         self._watch()
 
     def close(self) -> None:
         """Take in no more."""
         if self._socket.fileno() >= 0:
-            self._reactor.remove_descriptor(self._socket.fileno())
+            self._loop.remove_descriptor(self._socket.fileno())
             self._socket.close()
 
     def _watch(self) -> None:
         if self._socket.fileno() >= 0:
-            self._reactor.add_descriptor(self._socket.fileno(), self._accept)
+            self._loop.add_descriptor(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(MAX_ACCEPTS):
@@ -86,8 +86,8 @@ class Listener:
                 connection, address = self._socket.accept()
             except OSError as error:
                 if error.errno in _SHORTAGE:  # it stays readable: to try at once would spin
-                    self._reactor.remove_descriptor(self._socket.fileno())
-                    self._reactor.call_later(SHORTAGE_SECONDS, self._watch)
+                    self._loop.remove_descriptor(self._socket.fileno())
+                    self._loop.call_later(SHORTAGE_SECONDS, self._watch)
                 elif error.errno == errno.ECONNABORTED:
                     continue
                 return

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from clusterctl.node import listener, run_lock
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
-from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
 from tests.node.conftest import Run, wait_until
 
@@ -244,20 +244,20 @@ def test_nobody_is_taken_for_dead_when_nobody_can_look() -> None:
 
 def test_a_shortage_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "SHORTAGE_SECONDS", 0.3)
-    reactor, taken = EventLoop(), list[socket.socket]()
+    loop, taken = EventLoop(), list[socket.socket]()
     listening = socket.create_server(("127.0.0.1", 0))
-    made = Listener(reactor, listening, lambda connection, _address: taken.append(connection))
+    made = Listener(loop, listening, lambda connection, _address: taken.append(connection))
     client = socket.create_connection(listening.getsockname())
     turns = 0
     with files_left(0):
         until = time.monotonic() + 1
         while time.monotonic() < until:
-            reactor.call_later(0.1, lambda: None)
-            reactor.run_once()
+            loop.call_later(0.1, lambda: None)
+            loop.run_once()
             turns += 1
     assert turns < 30
     while not taken:
-        reactor.run_once()
+        loop.run_once()
     for connection in (*taken, client):
         connection.close()
     made.close()
@@ -265,8 +265,8 @@ def test_a_shortage_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.Mon
 
 
 def test_the_newest_stranger_has_the_oldest_ones_place() -> None:
-    reactor, closed = EventLoop(), list[int]()
-    strangers = UnauthenticatedPeers(reactor, most=2, seconds=0.1)
+    loop, closed = EventLoop(), list[int]()
+    strangers = UnauthenticatedPeers(loop, most=2, seconds=0.1)
     closing = [lambda n=n: closed.append(n) for n in range(4)]
     for close in closing[:3]:
         strangers.add(close, "10.0.0.1")
@@ -275,7 +275,7 @@ def test_the_newest_stranger_has_the_oldest_ones_place() -> None:
     strangers.add(closing[3], "10.0.0.1")
     assert closed == [0]
     while len(closed) < 3:
-        reactor.run_once()
+        loop.run_once()
     assert closed == [0, 2, 3]
 
 
@@ -290,15 +290,15 @@ def test_one_that_connects_all_the_time_takes_no_place_from_others() -> None:
 
 
 def test_a_connection_that_cannot_be_served_ends_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    reactor = EventLoop()
+    loop = EventLoop()
     listening = socket.create_server(("127.0.0.1", 0))
 
     def fail(_connection: socket.socket, _address: str) -> None:
         raise ValueError("not this one")
 
-    made = Listener(reactor, listening, fail)
+    made = Listener(loop, listening, fail)
     with socket.create_connection(listening.getsockname(), timeout=10) as client:
-        reactor.run_once()
+        loop.run_once()
         assert client.recv(1) == b""
     made.close()
     assert "not this one" in capfd.readouterr().err

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.users import user_name
@@ -34,7 +34,7 @@ def name() -> str:
 @pytest.fixture
 def held(name: str) -> Iterator[list[Peer]]:
     """A lock that is answered from a thread; gives who asked what is not for everyone."""
-    door, reactor, asked = ControlSocket(name), EventLoop(), list[Peer]()
+    door, loop, asked = ControlSocket(name), EventLoop(), list[Peer]()
     stop = threading.Event()
 
     def on_request(request: dict[str, object], peer: Peer) -> dict[str, object]:
@@ -43,11 +43,11 @@ def held(name: str) -> Iterator[list[Peer]]:
         return {"did": request["ask"]}
 
     def live() -> None:
-        door.serve(reactor, {"run": "lab-1", "user": "ada"}, on_request)
+        door.serve(loop, {"run": "lab-1", "user": "ada"}, on_request)
         # The door alone is left: every connection has been closed.
-        while not stop.is_set() or len(reactor._selector.get_map()) > 1:
-            reactor.call_later(0.02, lambda: None)
-            reactor.run_once()
+        while not stop.is_set() or len(loop._selector.get_map()) > 1:
+            loop.call_later(0.02, lambda: None)
+            loop.run_once()
         door.close()
 
     thread = threading.Thread(target=live)

@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Dict, Optional, Set
 
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import (
     PeerEvents,
@@ -14,12 +15,8 @@ from clusterctl.node.peer_link.messages import (
     heartbeat_seconds,
     parse_ending,
 )
-from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, server_context
-from clusterctl.node.reactor import EventLoop
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
+from clusterctl.node.run.node_job import NodeJob
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
@@ -31,7 +28,7 @@ class Master:
     """The master's side: hears every worker, and tells the others."""
 
     def __init__(
-        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
+        self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Listen on the data network.
 
@@ -39,7 +36,7 @@ class Master:
             OSError: the address cannot be listened on.
         """
         link = job["link"]
-        self._reactor, self._events = reactor, events
+        self._loop, self._events = loop, events
         self._token, self._lost_after = secrets["token"], link["lost_after"]
         self._context = server_context(link["certificate"], secrets["key"])
         self._channels: Dict[str, TlsChannel] = {}
@@ -62,9 +59,9 @@ class Master:
         self.port: int = listening.getsockname()[1]
         # A worker is unauthenticated too until its hello: all may come at once.
         most = MAX_UNAUTHENTICATED + len(self._expected)
-        self._unauthenticated = UnauthenticatedPeers(reactor, most=most, seconds=HELLO_SECONDS)
-        self._listener = Listener(reactor, listening, self._accept)
-        reactor.call_every(heartbeat_seconds(self._lost_after), self._check_silence)
+        self._unauthenticated = UnauthenticatedPeers(loop, most=most, seconds=HELLO_SECONDS)
+        self._listener = Listener(loop, listening, self._accept)
+        loop.call_every(heartbeat_seconds(self._lost_after), self._check_silence)
 
     @property
     def acknowledged(self) -> bool:
@@ -101,9 +98,9 @@ class Master:
 
     def _accept(self, connection: socket.socket, address: str) -> None:
         channel = TlsChannel(
-            self._reactor,
+            self._loop,
             connection,
-            Tls(self._context, server_side=True),
+            self._context,
             on_message=self._on_message,
             on_closed=self._on_closed,
         )

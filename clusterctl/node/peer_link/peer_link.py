@@ -11,8 +11,9 @@ import sys
 from typing import Dict, Set
 
 from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.run.node_job import NodeJob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from clusterctl.node.peer_link.master import Master
     from clusterctl.node.peer_link.worker import Worker
-    from clusterctl.node.run.node_job import NodeJob
 
     Peers = Union[Master, Worker, "NoPeers"]
 
@@ -48,7 +48,7 @@ class NoPeers:
         """There is nothing to leave."""
 
 
-def connect(reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents) -> Peers:
+def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents) -> Peers:
     """Return this node's side of the link.
 
     Raises:
@@ -65,5 +65,5 @@ def connect(reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: P
         hint = "install a python3 with the ssl module on the node, before this one on PATH"
         raise OperationError("python", message, hint=hint) from error
     if job["node_rank"] == 0:
-        return Master(reactor, job, secrets, events)
-    return Worker(reactor, job, secrets, events)
+        return Master(loop, job, secrets, events)
+    return Worker(loop, job, secrets, events)

@@ -11,22 +11,13 @@ import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
 
 LINE_LIMIT = 65536
 UNAUTHENTICATED_LINE = 1024
 """Of one who has not said who it is."""
 UNAUTHENTICATED_BYTES = 65536
 """What one may send in all until then: some records cost us an answer, and none ends a line."""
-
-
-class Tls:
-    """The encryption of one connection, apart from its socket."""
-
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
-        self.incoming = ssl.MemoryBIO()
-        self.outgoing = ssl.MemoryBIO()
-        self.engine = context.wrap_bio(self.incoming, self.outgoing, server_side=server_side)
 
 
 def server_context(certificate: str, key: str) -> ssl.SSLContext:
@@ -56,9 +47,9 @@ class TlsChannel:
 
     def __init__(
         self,
-        reactor: EventLoop,
+        loop: EventLoop,
         connection: socket.socket,
-        tls: Tls,
+        context: ssl.SSLContext,
         *,
         on_message: Callable[[TlsChannel, Dict[str, Any]], None],
         on_closed: Callable[[TlsChannel, str], None],
@@ -68,14 +59,17 @@ class TlsChannel:
         """When anything last came from the other side."""
         self.name = ""
         """Who it is, once that is proven."""
-        self._reactor, self._socket, self._tls = reactor, connection, tls
+        self._loop, self._socket = loop, connection
         self._on_message, self._on_closed = on_message, on_closed
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server_side = context.protocol == ssl.PROTOCOL_TLS_SERVER
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._handshaken = False
         self._in = self._out = self._wire = b""
         self._received = 0
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reactor.add_descriptor(connection.fileno(), self._ready, write=True)
+        loop.add_descriptor(connection.fileno(), self._ready, write=True)
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send a message as soon as that can be; never waits, and never calls back."""
@@ -86,7 +80,7 @@ class TlsChannel:
     def close(self) -> None:
         """End the connection, without a further call back."""
         if self._socket.fileno() >= 0:
-            self._reactor.remove_descriptor(self._socket.fileno())
+            self._loop.remove_descriptor(self._socket.fileno())
             self._socket.close()
 
     def _close_with(self, why: str) -> None:
@@ -117,7 +111,7 @@ class TlsChannel:
         if not self.name and self._received > UNAUTHENTICATED_BYTES:
             self._close_with("it does not say who it is")
             return
-        self._tls.incoming.write(data)
+        self._incoming.write(data)
         self._advance()
         if not data:
             self._close_with("it closed the connection")
@@ -126,10 +120,10 @@ class TlsChannel:
         """Move bytes as far as they go: handshake, what came, what is to go."""
         try:
             if not self._handshaken:
-                self._tls.engine.do_handshake()
+                self._tls.do_handshake()
                 self._handshaken = True
             while True:
-                data = self._tls.engine.read(LINE_LIMIT)
+                data = self._tls.read(LINE_LIMIT)
                 if not data:
                     break
                 self._in += data
@@ -142,23 +136,23 @@ class TlsChannel:
         self._deliver()
 
     def _flush(self) -> None:
-        """Send what can go. A failure is reported by the reactor: our caller may be iterating."""
+        """Send what can go. The event loop reports a failure: our caller may be iterating."""
         if self._socket.fileno() < 0:
             return
         try:
             if self._handshaken and self._out:
-                self._tls.engine.write(self._out)
+                self._tls.write(self._out)
                 self._out = b""
-            self._wire += self._tls.outgoing.read()
+            self._wire += self._outgoing.read()
             while self._wire:
                 self._wire = self._wire[self._socket.send(self._wire) :]
         except BlockingIOError:
             pass
         except OSError as error:  # ssl.SSLError is one
             why = error.strerror or str(error)
-            self._reactor.call_later(0, lambda: self._close_with(why))
+            self._loop.call_later(0, lambda: self._close_with(why))
             return
-        self._reactor.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
+        self._loop.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
 
     def _deliver(self) -> None:
         while b"\n" in self._in and self._socket.fileno() >= 0:

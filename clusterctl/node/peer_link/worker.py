@@ -8,18 +8,15 @@ import socket
 import time
 from typing import Dict, List, Optional, Set
 
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import (
     PeerEvents,
     PeerMessage,
     heartbeat_seconds,
     parse_ending,
 )
-from clusterctl.node.peer_link.tls_channel import Tls, TlsChannel, client_context
-from clusterctl.node.reactor import EventLoop
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
+from clusterctl.node.run.node_job import NodeJob
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
@@ -50,11 +47,11 @@ class Worker:
     """A worker's side: keeps the one connection, or notices that it is over."""
 
     def __init__(
-        self, reactor: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
+        self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
         link = job["link"]
-        self._reactor, self._events = reactor, events
+        self._loop, self._events = loop, events
         self._address = (link["address"], link["port"])
         self._source = job["address"]
         self._lost_after = link["lost_after"]
@@ -76,7 +73,7 @@ class Worker:
         self.acknowledged = False
         """The master knows that this part is over (or has exited itself)."""
         self._connect()
-        reactor.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
+        loop.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
 
     @property
     def all_done(self) -> bool:
@@ -124,9 +121,9 @@ class Worker:
             self._on_closed(None, os.strerror(code))
             return
         self._channel = TlsChannel(
-            self._reactor,
+            self._loop,
             connection,
-            Tls(self._context, server_side=False),
+            self._context,
             on_message=self._on_message,
             on_closed=self._on_closed,
         )
@@ -138,7 +135,7 @@ class Worker:
             self._channel = None
             self._welcome = False
             self._last_error = why
-            self._reactor.call_later(RETRY_SECONDS, self._connect)
+            self._loop.call_later(RETRY_SECONDS, self._connect)
 
     def _on_message(self, channel: TlsChannel, message: PeerMessage) -> None:
         self._heard_at = time.monotonic()
@@ -165,7 +162,7 @@ class Worker:
             self._clock_reported = True
             error, offset = self._clock.best()
             self._events.clock(offset, error)
-            self._reactor.call_later(CLOCK_SECONDS, self._measure_again)
+            self._loop.call_later(CLOCK_SECONDS, self._measure_again)
 
     def _measure_again(self) -> None:
         self._clock = Clock()

@@ -10,14 +10,11 @@ from typing import NamedTuple, Optional, Set
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
 from clusterctl.node.run.environ_bytes import decode, parse_environ
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ENV_LOCK, ENV_RUN_ID
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import default_state_folder, run_folders
 from clusterctl.node.run_lock import conflict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 EXIT_SECONDS = 3.0
 """How long a run that has just ended gets to exit."""

@@ -2,76 +2,79 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, TypedDict
+from typing import Any, Dict, List, Optional, TypedDict
 
-    class StopRequest(TypedDict):
-        """How ranks are asked to end; times in seconds."""
 
-        signal: Optional[str]
-        file: Optional[str]
-        grace: float
-        failure_grace: float
-        leftovers: float
+class StopRequest(TypedDict):
+    """How ranks are asked to end; times in seconds."""
 
-    class MasterAddress(TypedDict):
-        """Where the ranks meet."""
+    signal: Optional[str]
+    file: Optional[str]
+    grace: float
+    failure_grace: float
+    leftovers: float
 
-        node: str
-        address: str
-        port: int
 
-    class PeerLinkAddress(TypedDict):
-        """Where the supervisors meet."""
+class MasterAddress(TypedDict):
+    """Where the ranks meet."""
 
-        address: str
-        port: int
-        """0 for the master itself, until it listens."""
-        certificate: str
-        lost_after: float
+    node: str
+    address: str
+    port: int
 
-    class KnownThere(TypedDict, total=False):
-        """What the node adds."""
 
-        user: str
-        boot_id: str
-        cgroup: str
+class PeerLinkAddress(TypedDict):
+    """Where the supervisors meet."""
 
-    class NodeJob(KnownThere):
-        """What is started on one node; it holds no secret."""
+    address: str
+    port: int
+    """0 for the master itself, until it listens."""
+    certificate: str
+    lost_after: float
 
-        schema: int
-        run: str
-        cluster: str
-        name: Optional[str]
-        controller: str
-        resumed: Optional[Dict[str, Any]]
-        """Of a resume, the run and the checkpoint that it resumes from."""
-        node: str
-        state: Optional[str]
-        """The inventory's folder for state; None: the default one."""
-        node_rank: int
-        nnodes: int
-        launcher: str
-        launcher_argv: List[str]
-        """Empty: the supervisor starts the ranks."""
-        launcher_decides: bool
-        argv: List[str]
-        procs: int
-        device: str
-        first_rank: int
-        world_size: int
-        workdir: str
-        path_first: Optional[str]
-        env: List[List[str]]
-        """Name, value and layer of each variable."""
-        env_init: Optional[str]
-        stop: StopRequest
-        master: MasterAddress
-        address: str
-        interface: str
-        workers: List[str]
-        link: PeerLinkAddress
-        start_timeout: float
-        lock: str
+
+class KnownThere(TypedDict, total=False):
+    """What the node adds."""
+
+    user: str
+    boot_id: str
+    cgroup: str
+
+
+class NodeJob(KnownThere):
+    """What is started on one node; it holds no secret."""
+
+    schema: int
+    run: str
+    cluster: str
+    name: Optional[str]
+    controller: str
+    resumed: Optional[Dict[str, Any]]
+    """Of a resume, the run and the checkpoint that it resumes from."""
+    node: str
+    state: Optional[str]
+    """The inventory's folder for state; None: the default one."""
+    node_rank: int
+    nnodes: int
+    launcher: str
+    launcher_argv: List[str]
+    """Empty: the supervisor starts the ranks."""
+    launcher_decides: bool
+    argv: List[str]
+    procs: int
+    device: str
+    first_rank: int
+    world_size: int
+    workdir: str
+    path_first: Optional[str]
+    env: List[List[str]]
+    """Name, value and layer of each variable."""
+    env_init: Optional[str]
+    stop: StopRequest
+    master: MasterAddress
+    address: str
+    interface: str
+    workers: List[str]
+    link: PeerLinkAddress
+    start_timeout: float
+    lock: str

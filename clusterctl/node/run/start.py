@@ -22,6 +22,7 @@ from clusterctl.node.run.detach import detach_command
 from clusterctl.node.run.environ_bytes import Environment, decode, encode, original_environment
 from clusterctl.node.run.environment import compose_environment
 from clusterctl.node.run.leftovers import require_no_leftovers
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.own_agent import agent_argv
 from clusterctl.node.run.processes import ENV_LOCK, run_environment
 from clusterctl.node.run.read_files import boot_id
@@ -30,10 +31,6 @@ from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_stale
 from clusterctl.node.users import user_name
 from clusterctl.wire import Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 START_SECONDS = 60.0
 CHECK_SECONDS = 10.0

@@ -8,13 +8,10 @@ import os
 from typing import Optional, Tuple
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
 from clusterctl.node.run.status import is_alive
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 LIMIT_SECONDS = 1.0
 """How long the share may take: the KILL that comes after the request must not wait for it."""

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Callable, Dict, Optional, Tuple
 
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import ProcessKey
 
@@ -20,12 +20,12 @@ POLL_SECONDS = 0.05
 class ChildWatcher:
     """Calls back once for each process of interest, when it has ended."""
 
-    def __init__(self, reactor: EventLoop) -> None:
-        self._reactor = reactor
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
         self._callbacks: Dict[int, Callable[[Status], None]] = {}
         self._pidfds: Dict[int, int] = {}
         self._polled: Dict[int, ProcessKey] = {}
-        reactor.on_signal(signal.SIGCHLD, self.reap)
+        loop.on_signal(signal.SIGCHLD, self.reap)
 
     def watch_child(self, pid: int, callback: Callable[[Status], None]) -> None:
         """Call back when our own child has ended; the status is certain."""
@@ -39,11 +39,11 @@ class ChildWatcher:
             pidfd = os.pidfd_open(pid)  # type: ignore[attr-defined,unused-ignore]
         except (AttributeError, OSError):
             if not self._polled:
-                self._reactor.call_later(POLL_SECONDS, self._poll)
+                self._loop.call_later(POLL_SECONDS, self._poll)
             self._polled[pid] = mark
             return
         self._pidfds[pid] = pidfd
-        self._reactor.add_descriptor(pidfd, lambda: self._ended_elsewhere(pid))
+        self._loop.add_descriptor(pidfd, lambda: self._ended_elsewhere(pid))
 
     def _ended_elsewhere(self, pid: int) -> None:
         # Until its parent has asked, a zombie shows how it ended.
@@ -59,7 +59,7 @@ class ChildWatcher:
             if not processes.alive(mark):
                 self._ended_elsewhere(pid)
         if self._polled:
-            self._reactor.call_later(POLL_SECONDS, self._poll)
+            self._loop.call_later(POLL_SECONDS, self._poll)
 
     def reap(self) -> None:
         """Take in every child that has ended, and call back for each."""
@@ -76,7 +76,7 @@ class ChildWatcher:
         self._polled.pop(pid, None)
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
-            self._reactor.remove_descriptor(pidfd)
+            self._loop.remove_descriptor(pidfd)
             os.close(pidfd)
         callback = self._callbacks.pop(pid, None)
         if callback is not None:

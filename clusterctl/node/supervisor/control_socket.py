@@ -13,8 +13,8 @@ import traceback
 from typing import Any, Callable, Dict, List
 
 from clusterctl.node import run_lock
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import MAX_ACCEPTS, Listener, UnauthenticatedPeers
-from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run_lock import LINE_LIMIT, Peer
 
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
@@ -90,14 +90,14 @@ class ControlSocket:
 
     def serve(
         self,
-        reactor: EventLoop,
+        loop: EventLoop,
         who: Dict[str, Any],
         on_request: Callable[[Dict[str, Any], Peer], Dict[str, Any]],
     ) -> None:
         """Answer everyone who asks, from now on.
 
         Args:
-            reactor: to live in.
+            loop: to live in.
             who: what anyone may know.
             on_request: gives the answer to this user's and root's other requests.
         """
@@ -109,11 +109,11 @@ class ControlSocket:
                 return {"error": "only uid %d and root may ask that" % os.getuid()}
             return on_request(request, peer)
 
-        self._reactor, self._serve = reactor, serve
+        self._loop, self._serve = loop, serve
         self._unauthenticated = UnauthenticatedPeers(
-            reactor, most=MAX_UNAUTHENTICATED, seconds=run_lock.ANSWER_SECONDS
+            loop, most=MAX_UNAUTHENTICATED, seconds=run_lock.ANSWER_SECONDS
         )
-        self._listeners = [Listener(reactor, own, self._take) for own in self._sockets]
+        self._listeners = [Listener(loop, own, self._take) for own in self._sockets]
 
     def close(self) -> None:
         """Give the lock back."""
@@ -124,7 +124,7 @@ class ControlSocket:
         connection.setblocking(False)
 
         def close() -> None:
-            self._reactor.remove_descriptor(connection.fileno())
+            self._loop.remove_descriptor(connection.fileno())
             connection.close()
 
         def read() -> None:
@@ -133,7 +133,7 @@ class ControlSocket:
             close()
 
         self._unauthenticated.add(close, Peer.of(connection).uid)
-        self._reactor.add_descriptor(connection.fileno(), read)
+        self._loop.add_descriptor(connection.fileno(), read)
 
     def _answer(self, connection: socket.socket) -> None:
         # A request is one write of one short line to a local socket: it arrives whole.

@@ -24,7 +24,7 @@ class Finisher(Supervisor):
         self._began = saved.get("began", self._began)
         self._stop_file = saved.get("stop_file", "")
         self._ranks.restore(saved.get("ranks", ()))
-        self.reactor.call_every(HEARTBEAT_SECONDS, self._heartbeat)
+        self.loop.call_every(HEARTBEAT_SECONDS, self._heartbeat)
         end, node = saved.get("end"), self._job["node"]
         if end is None:
             self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
@@ -36,7 +36,7 @@ class Finisher(Supervisor):
             self._peers.send_ending(Cause.read(cause)._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
         phases = without_request(FAILURE_GRACE)
-        self._ending = Shutdown(self.reactor, self._left, phases, self._all_exited)
+        self._ending = Shutdown(self.loop, self._left, phases, self._all_exited)
 
     def _others_know(self, *, late: bool) -> bool:
         # Those that had ended before do not come again, and nobody knows which these are.

@@ -15,6 +15,7 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
 from clusterctl.node.run.detach import own_scope
 from clusterctl.node.run.environ_bytes import encode
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
@@ -24,10 +25,6 @@ from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.resource_limits import raise_soft_limits
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.supervisor import Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 
 def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
@@ -133,7 +130,7 @@ def serve_requests(control_socket: ControlSocket, job: NodeJob, supervisor: Supe
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
     user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
     about = {"about": describe_run(job), "holds": resources_of(job["lock"])}
-    control_socket.serve(supervisor.reactor, {**who, **user, **about}, supervisor.handle_request)
+    control_socket.serve(supervisor.loop, {**who, **user, **about}, supervisor.handle_request)
 
 
 COMMAND_SHOWN = 60

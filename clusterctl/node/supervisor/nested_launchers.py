@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List
 
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey, read_proc
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor.launcher_names import split_launcher
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 SCANS = 3
 """In how many scans a process is looked at: a shell may become a launcher by exec."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.file_io import read_end
-from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ProcessKey, signal_number
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor import rendezvous_sockets
@@ -17,10 +18,6 @@ from clusterctl.node.supervisor.rank_state import Rank, failures_in
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.stop_signals import signal_ranks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 JOIN_SECONDS = (0.25, 5.0)
 """How often to look who has joined: at first, and after a while."""
@@ -37,7 +34,7 @@ class Ranks:
 
     def __init__(
         self,
-        reactor: EventLoop,
+        loop: EventLoop,
         job: NodeJob,
         spawner: Spawner,
         record: RunFiles,
@@ -49,7 +46,7 @@ class Ranks:
         """Expect the job's ranks.
 
         Args:
-            reactor: to live in.
+            loop: to live in.
             job: what to run.
             spawner: starts them.
             record: hears of everything.
@@ -57,9 +54,9 @@ class Ranks:
             on_success: all have ended well.
             on_end: any has ended, once it is recorded.
         """
-        self._reactor, self._job, self._spawner, self._record = reactor, job, spawner, record
+        self._loop, self._job, self._spawner, self._record = loop, job, spawner, record
         self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
-        self._children = ChildWatcher(reactor)
+        self._children = ChildWatcher(loop)
         first = job["first_rank"]
         self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
         self._look_for_joined = JOIN_SECONDS[0]
@@ -86,7 +83,7 @@ class Ranks:
         else:
             for rank in self._ranks.values():
                 self._start_rank(rank)
-        self._reactor.call_later(self._look_for_joined, self._see_who_joined)
+        self._loop.call_later(self._look_for_joined, self._see_who_joined)
 
     @property
     def all_started(self) -> bool:
@@ -109,7 +106,7 @@ class Ranks:
         """
         running = [rank.key for rank in self._ranks.values() if rank.running]
         if self._launcher is None or cause.by == "stop":
-            signal_ranks(self._reactor, running, cause.signal)
+            signal_ranks(self._loop, running, cause.signal)
             return bool(running)
         if cause.by not in ("rank", "launcher"):
             if cause.signal is not None:
@@ -206,7 +203,7 @@ class Ranks:
             if last or rank.exit_code is not None:
                 self._handle_end(rank, ordered=self._unknown.pop(rank.rank))
         if self._unknown:
-            self._reactor.call_later(EXIT_CODE_POLL, lambda: self._read_exit_codes(tries - 1))
+            self._loop.call_later(EXIT_CODE_POLL, lambda: self._read_exit_codes(tries - 1))
 
     def _launcher_ended(self, status: Status) -> None:
         code, number = code_and_signal(status or 0)
@@ -277,7 +274,7 @@ class Ranks:
             if all(rank.joined for rank in self._ranks.values()):
                 return
         self._look_for_joined = min(self._look_for_joined * 1.2, JOIN_SECONDS[1])
-        self._reactor.call_later(self._look_for_joined, self._see_who_joined)
+        self._loop.call_later(self._look_for_joined, self._see_who_joined)
 
     def _has_joined(self, rank: Rank) -> None:
         rank.joined = True

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.processes import KILL_TIMEOUT, TERM_TO_KILL, Process, send_all
 
 WAITING_POLL = 0.25
@@ -79,18 +79,18 @@ class Shutdown:
 
     def __init__(
         self,
-        reactor: EventLoop,
+        loop: EventLoop,
         find: Callable[[], List[Process]],
         phases: Phases,
         on_over: Callable[[List[Process]], None],
     ) -> None:
         """Start; `on_over` gets what could not be ended, nothing as a rule."""
-        self._reactor, self._find, self._on_over = reactor, find, on_over
+        self._loop, self._find, self._on_over = loop, find, on_over
         now = time.monotonic()
         self._term, self._kill = now + phases.term, now + phases.kill
         self._term_sent = False
         self._over = False
-        self._next = reactor.call_later(0, self._check)
+        self._next = loop.call_later(0, self._check)
 
     def hasten(self, phases: Phases) -> None:
         """Take these phases where they are earlier."""
@@ -129,4 +129,4 @@ class Shutdown:
 
     def _check_in(self, seconds: float) -> None:
         self._next.cancel()
-        self._next = self._reactor.call_later(seconds, self._check)
+        self._next = self._loop.call_later(seconds, self._check)

@@ -7,13 +7,10 @@ import signal
 from typing import List
 
 from clusterctl.node.run.environ_bytes import Environment, encode
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.own_agent import agent_argv
 from clusterctl.node.run.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
 from clusterctl.node.run.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
 
 
 class Spawner:

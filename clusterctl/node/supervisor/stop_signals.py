@@ -15,7 +15,7 @@ import os
 import signal
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import Process, ProcessKey, signal_number
 
@@ -65,11 +65,11 @@ class Signals(NamedTuple):
         return bool(self.ignored >> number - 1 & 1)
 
 
-def signal_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional[str]) -> None:
+def signal_ranks(loop: EventLoop, ranks: Iterable[ProcessKey], name: Optional[str]) -> None:
     """Ask ranks to end, now and for as long as something of them is left.
 
     Args:
-        reactor: to live in.
+        loop: to live in.
         ranks: their own processes.
         name: the signal; None: only wake those that were stopped.
     """
@@ -89,7 +89,7 @@ def signal_ranks(reactor: EventLoop, ranks: Iterable[ProcessKey], name: Optional
         except OSError:
             left = audiences  # nobody can look now; the next round can
         if left:
-            reactor.call_later(RESCAN_SECONDS, lambda: ask(left))
+            loop.call_later(RESCAN_SECONDS, lambda: ask(left))
 
     ask([StopSignals(mark, number) for mark in ranks])
 

@@ -8,10 +8,11 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence
 
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
-from clusterctl.node.reactor import EventLoop
 from clusterctl.node.run import processes, stop_file
+from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles
@@ -29,10 +30,6 @@ from clusterctl.node.supervisor.shutdown import (
 )
 from clusterctl.node.supervisor.spawn import Spawner
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
-
 HEARTBEAT_SECONDS = 1.0
 TIMES_SECONDS = 0.5
 SCAN_SECONDS = 2.0
@@ -45,7 +42,7 @@ RECORD_SECONDS = 60.0
 
 
 class Supervisor:
-    """One node's part of a run. Everything happens in its reactor's one thread."""
+    """One node's part of a run. Everything happens in its event loop's one thread."""
 
     def __init__(
         self,
@@ -60,7 +57,7 @@ class Supervisor:
         Raises:
             OSError: the link's address cannot be listened on.
         """
-        self.reactor = EventLoop()
+        self.loop = EventLoop()
         self.done = False
         self._job, self._record = job, record
         self._began = time.time()
@@ -69,7 +66,7 @@ class Supervisor:
         self._guard: ProcessKey = (guard[0], guard[1])
         self._guard_died = False
         self._ranks = Ranks(
-            self.reactor,
+            self.loop,
             job,
             spawner,
             record,
@@ -89,7 +86,7 @@ class Supervisor:
                 "clock", offset_s=round(offset, 6), error_s=round(error, 6)
             ),
         )
-        self._peers = connect(self.reactor, job, secrets, events)
+        self._peers = connect(self.loop, job, secrets, events)
 
     @property
     def link_port(self) -> int:
@@ -105,18 +102,18 @@ class Supervisor:
         self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port)
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self.reactor.on_signal(number, partial(self._on_signal, number))
-        self.reactor.call_every(HEARTBEAT_SECONDS, self._heartbeat)
-        self.reactor.call_every(TIMES_SECONDS, self._record.log_times)
-        self.reactor.call_every(TIMES_SECONDS, LogSpace(self._record).check)
-        self.reactor.call_every(SCAN_SECONDS, self._remember_processes)
+            self.loop.on_signal(number, partial(self._on_signal, number))
+        self.loop.call_every(HEARTBEAT_SECONDS, self._heartbeat)
+        self.loop.call_every(TIMES_SECONDS, self._record.log_times)
+        self.loop.call_every(TIMES_SECONDS, LogSpace(self._record).check)
+        self.loop.call_every(SCAN_SECONDS, self._remember_processes)
         if self._job.get("start_timeout"):
-            self.reactor.call_later(self._job["start_timeout"], self._check_start)
+            self.loop.call_later(self._job["start_timeout"], self._check_start)
 
     def run(self) -> None:
         """Look after the part until it is over."""
         while not self.done:
-            self.reactor.run_once()
+            self.loop.run_once()
 
     def snapshot(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
@@ -165,7 +162,7 @@ class Supervisor:
         self._ranks.stopping = True
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         phases = after_success(self._job["stop"].get("leftovers", LEFTOVER_GRACE))
-        self._ending = Shutdown(self.reactor, self._left, phases, self._all_exited)
+        self._ending = Shutdown(self.loop, self._left, phases, self._all_exited)
 
     def _failed(self, by: str, code: int, number: Optional[int], rank: Optional[int]) -> None:
         ended = "the launcher ended with exit code %d" % code
@@ -184,7 +181,7 @@ class Supervisor:
             self._end_start("not there: " + ", ".join(missing))
         elif self._ranks.launcher_joined:
             # It waits for another: let that one say first what keeps it.
-            self.reactor.call_later(
+            self.loop.call_later(
                 WAITERS_SECONDS, lambda: self._end_start(self._ranks.rendezvous_problem())
             )
         else:
@@ -240,7 +237,7 @@ class Supervisor:
         problem = self._make_file(cause.file)
         phases = cause.phases if asked else without_request(self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
-        self._ending = Shutdown(self.reactor, self._left, phases, self._all_exited)
+        self._ending = Shutdown(self.loop, self._left, phases, self._all_exited)
         if cause.by == "stop":
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         self._record.write_snapshot(self.snapshot())
@@ -282,7 +279,7 @@ class Supervisor:
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)
         else:
-            self.reactor.call_later(SETTLE_POLL, lambda: self._settle(until))
+            self.loop.call_later(SETTLE_POLL, lambda: self._settle(until))
 
     def _others_know(self, *, late: bool) -> bool:
         """Tell whether the other nodes need no word of ours, or had their time to hear it."""
@@ -298,7 +295,7 @@ class Supervisor:
             self._peers.close()
             self.done = True
         else:
-            self.reactor.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
+            self.loop.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
 
     # Housekeeping.
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link import master, tls_channel
 from clusterctl.node.peer_link.master import Master
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import NoPeers, connect
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.peer_link.worker import Clock, Worker
-from clusterctl.node.reactor import EventLoop
 from clusterctl.plan.certificate import Identity, make_identity
 
 IDENTITY = make_identity("lab-1")
@@ -46,12 +46,12 @@ class Heard:
 
 
 class Link:
-    """A master and its workers in one reactor."""
+    """A master and its workers in one event loop."""
 
     def __init__(
         self, workers: int = 2, *, lost_after: float = 5.0, address: str = "127.0.0.1"
     ) -> None:
-        self.reactor = EventLoop()
+        self.loop = EventLoop()
         self.address = address
         self.lost_after = lost_after
         self.names = ["master", *(f"w{n}" for n in range(workers))]
@@ -76,7 +76,7 @@ class Link:
             },
         }
         secrets = {"token": token or identity.token, "key": identity.key}
-        made = connect(self.reactor, job, secrets, self.heard[name].said())
+        made = connect(self.loop, job, secrets, self.heard[name].said())
         assert not isinstance(made, NoPeers)
         self.sides.append(made)
         return made
@@ -99,12 +99,12 @@ class Link:
         """Close the workers, wait until the master has noticed, and close the master."""
         for side in self.sides[1:]:
             side.close()
-        self.until(lambda: len(self.reactor._selector.get_map()) <= 1)
+        self.until(lambda: len(self.loop._selector.get_map()) <= 1)
         self.master.close()
 
     def run_once(self) -> None:
-        self.reactor.call_later(0.02, lambda: None)
-        self.reactor.run_once()
+        self.loop.call_later(0.02, lambda: None)
+        self.loop.run_once()
 
 
 @contextmanager
@@ -296,8 +296,8 @@ def test_who_sends_on_and_on_without_a_name_is_closed(monkeypatch: pytest.Monkey
         with pytest.raises(ssl.SSLWantReadError):
             tls.do_handshake()
         stranger.sendall(out.read())  # nothing is wrong with it but its length
-        net.until(lambda: len(net.reactor._selector.get_map()) > 1)
-        net.until(lambda: len(net.reactor._selector.get_map()) == 1)
+        net.until(lambda: len(net.loop._selector.get_map()) > 1)
+        net.until(lambda: len(net.loop._selector.get_map()) == 1)
         assert not net.heard["master"].all
 
 
@@ -406,10 +406,10 @@ def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
     for name in ("tls_channel", "master", "worker"):
         monkeypatch.delitem(sys.modules, f"clusterctl.node.peer_link.{name}")
     monkeypatch.setitem(sys.modules, "ssl", None)  # importing it fails, as without _ssl
-    reactor, said = EventLoop(), Heard().said()
-    assert isinstance(connect(reactor, ALONE, {}, said), NoPeers)
+    loop, said = EventLoop(), Heard().said()
+    assert isinstance(connect(loop, ALONE, {}, said), NoPeers)
     with pytest.raises(OperationError, match="cannot encrypt the supervisors' link") as refused:
-        connect(reactor, FIRST_OF_TWO, {}, said)
+        connect(loop, FIRST_OF_TWO, {}, said)
     error = refused.value.head()["error"]
     assert error["kind"] == "python"
     assert error["message"].startswith(sys.executable)

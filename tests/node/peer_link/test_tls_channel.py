@@ -10,17 +10,22 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.node.peer_link.tls_channel import UNAUTHENTICATED_LINE, Tls, TlsChannel
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.peer_link.tls_channel import UNAUTHENTICATED_LINE, TlsChannel
 from tests.damage import ANY_JSON, as_json, damaged
 
 
 class Plain:
     """Stands for the encryption: passes bytes as they are."""
 
-    def __init__(self) -> None:
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.engine = self
+    protocol = ssl.PROTOCOL_TLS_SERVER
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *, server_side: bool
+    ) -> Plain:
+        assert server_side
+        self.incoming, self.outgoing = incoming, outgoing
+        return self
 
     def do_handshake(self) -> None:
         """There is none."""
@@ -36,15 +41,15 @@ class Plain:
 
 def heard(pieces: list[bytes]) -> tuple[list[dict[str, Any]], list[str]]:
     """Send these pieces and hang up; return the messages and the ends that were told."""
-    reactor, messages, ends = EventLoop(), list[dict[str, Any]](), list[str]()
+    loop, messages, ends = EventLoop(), list[dict[str, Any]](), list[str]()
     ours, theirs = socket.socketpair()
     # The option is one of TCP; a pair of local sockets is enough for the rest.
-    tls = cast("Tls", Plain())
+    context = cast("ssl.SSLContext", Plain())
     with theirs, _PairAsTcp(ours.detach()) as connection:
         channel = TlsChannel(
-            reactor,
+            loop,
             connection,
-            tls,
+            context,
             on_message=lambda _channel, message: messages.append(message),
             on_closed=lambda _channel, why: ends.append(why),
         )
@@ -59,7 +64,7 @@ def heard(pieces: list[bytes]) -> tuple[list[dict[str, Any]], list[str]]:
         if not ends:
             channel._ready()
         channel.close()
-    reactor._selector.close()
+    loop._selector.close()
     return messages, ends
 
 

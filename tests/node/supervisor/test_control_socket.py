@@ -31,18 +31,16 @@ def machine() -> str:
 
 @pytest.fixture
 def door(machine: str) -> Iterator[ControlSocket]:
-    """A door without a reactor: the test passes requests in itself."""
+    """A door without an event loop: the test passes requests in itself."""
     taken = ControlSocket(machine)
-    reactor: Any = SimpleNamespace(
-        add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None
-    )
+    loop: Any = SimpleNamespace(add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None)
 
     def serve(request: dict[str, Any], _peer: Peer) -> dict[str, Any]:
         if request.get("ask") == "crash":
             raise RuntimeError("a question too many")
         return {"did": request.get("ask")}
 
-    taken.serve(reactor, {"run": "lab-1"}, serve)
+    taken.serve(loop, {"run": "lab-1"}, serve)
     yield taken
     taken.close()
 

@@ -24,7 +24,7 @@ class World:
         self.phases: list[object] = []
         self.taken: list[object] = []
         monkeypatch.setattr(
-            finisher, "Shutdown", lambda _reactor, _find, phases, _over: self.phases.append(phases)
+            finisher, "Shutdown", lambda _loop, _find, phases, _over: self.phases.append(phases)
         )
         made: Any = Finisher.__new__(Finisher)
         made._ranks = SimpleNamespace(stopping=False, restore=self.taken.extend)
@@ -36,7 +36,7 @@ class World:
         )
         made._job = {"node": "a", "stop": {"grace": 9.0, "signal": "USR1", "file": "STOP"}}
         made._began, made._end = 50.0, None
-        made.reactor = SimpleNamespace(call_every=lambda *_: None)
+        made.loop = SimpleNamespace(call_every=lambda *_: None)
         made._end_everywhere = self.everywhere.append
         self.finisher: Any = made
 

@@ -35,7 +35,7 @@ class World:
             record_processes=lambda _marks: None,
             paths=NodePaths(folder),
         )
-        reactor: Any = SimpleNamespace(
+        loop: Any = SimpleNamespace(
             on_signal=lambda *_: None,
             add_descriptor=lambda *_: None,
             remove_descriptor=lambda *_: None,
@@ -49,7 +49,7 @@ class World:
             "launcher_decides": decides,
         }
         self.ranks = Ranks(
-            reactor,
+            loop,
             job,
             SimpleNamespace(),  # type: ignore[arg-type]
             record,

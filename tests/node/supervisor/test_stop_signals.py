@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
-from clusterctl.node.reactor import EventLoop
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run import processes
 from clusterctl.node.supervisor import stop_signals
 from clusterctl.node.supervisor.stop_signals import (
@@ -212,7 +212,7 @@ def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
 
 
 def test_a_shortage_of_descriptors_does_not_lose_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    reactor = EventLoop()
+    loop = EventLoop()
     child = subprocess.Popen(["sleep", "100"])
     table = processes.process_table
 
@@ -222,9 +222,9 @@ def test_a_shortage_of_descriptors_does_not_lose_a_stop(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(processes, "process_table", shortage)
     try:
-        signal_ranks(reactor, [processes.key_of(child.pid)], "TERM")
+        signal_ranks(loop, [processes.key_of(child.pid)], "TERM")
         while child.poll() is None:
-            reactor.run_once()
+            loop.run_once()
     finally:
         child.kill()
         child.wait()

@@ -64,7 +64,7 @@ class EventLoop:
         return timer
 
     def call_every(self, seconds: float, callback: Callback) -> None:
-        """Call back now and then again for as long as the reactor runs."""
+        """Call back now and then again for as long as the event loop runs."""
 
         def again() -> None:
             self.call_later(seconds, again)
