@@ -62,6 +62,11 @@ class Peer(NamedTuple):
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         return cls(pid, uid)
 
+    @property
+    def is_other_user(self) -> bool:
+        """It is neither this user's nor root's."""
+        return self.uid not in (0, os.getuid())
+
 
 def machine_of(name: str) -> str:
     """Return the lock of the whole machine that a lock is of."""
@@ -132,7 +137,7 @@ def query(
             answer = {}
         if not isinstance(answer, dict):
             answer = {}
-        if peer.uid not in (0, os.getuid()):
+        if peer.is_other_user:
             answer = _untrusted(answer, peer)
         return {**answer, "pid": peer.pid, "uid": peer.uid}
 

@@ -1,4 +1,4 @@
-"""The held lock, answering: doorbell and control of the supervisor that holds the machine.
+"""The control socket: the lock that a supervisor holds, on which it answers requests.
 
 Who holds it, anyone may ask; the rest is for the same user and root.
 """
@@ -22,7 +22,7 @@ MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 
 
 class ControlSocket:
-    """The held lock, answering."""
+    """The lock, held: whoever connects to it asks its supervisor."""
 
     def __init__(self, name: str) -> None:
         """Take the lock.
@@ -105,7 +105,7 @@ class ControlSocket:
         def serve(request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
             if request.get("ask") == "who":
                 return who
-            if is_other_user(peer):
+            if peer.is_other_user:
                 return {"error": "only uid %d and root may ask that" % os.getuid()}
             return on_request(request, peer)
 
@@ -146,8 +146,3 @@ class ControlSocket:
             pass  # it disconnected, or is not ours; nobody else may fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()
-
-
-def is_other_user(peer: Peer) -> bool:
-    """Tell whether a process is another user's; root is none."""
-    return peer.uid not in (0, os.getuid())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Shutdown, without_request
+from clusterctl.node.run.processes import living_descendants
+from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Phases, Shutdown
 from clusterctl.node.supervisor.supervisor import HEARTBEAT_SECONDS, Supervisor
 
 
@@ -35,8 +36,8 @@ class Finisher(Supervisor):
                 cause = {**self._job["stop"], **cause}
             self._peers.send_ending(Cause.read(cause)._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
-        phases = without_request(FAILURE_GRACE)
-        self._ending = Shutdown(self.loop, self._left, phases, self._all_exited)
+        phases = Phases(term=0.0, kill=FAILURE_GRACE)
+        self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
 
     def _others_know(self, *, late: bool) -> bool:
         # Those that had ended before do not come again, and nobody knows which these are.

@@ -1,4 +1,4 @@
-"""What is known of one rank: expected, running or ended, and how it ended."""
+"""What is known of one rank: expected, running or ended, and how it ended; who else may tell."""
 
 from __future__ import annotations
 
@@ -56,6 +56,25 @@ class Rank:
         if self.signal is not None:
             return "rank %d was killed by signal %d" % (self.rank, self.signal)
         return "rank %d ended with exit code %s" % (self.rank, self.exit_code)
+
+
+VMSTAT = "/proc/vmstat"
+
+
+def oom_kills() -> Optional[int]:
+    """Return how many processes the kernel's out-of-memory killer has ended on this machine.
+
+    It counts since the machine started, cgroups' limits included; None: unknown.
+    """
+    try:
+        with open(VMSTAT) as file:
+            for line in file:
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")

@@ -13,8 +13,7 @@ from clusterctl.node.run.processes import ProcessKey, signal_number
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
-from clusterctl.node.supervisor.oom_kills import oom_kills
-from clusterctl.node.supervisor.rank_state import Rank, failures_in
+from clusterctl.node.supervisor.rank_state import Rank, failures_in, oom_kills
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.stop_signals import signal_ranks
@@ -39,7 +38,7 @@ class Ranks:
         spawner: Spawner,
         record: RunFiles,
         *,
-        on_failure: Callable[[str, int, Optional[int], Optional[int]], None],
+        on_failure: Callable[[Cause], None],
         on_success: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
@@ -50,7 +49,7 @@ class Ranks:
             job: what to run.
             spawner: starts them.
             record: hears of everything.
-            on_failure: by `rank` or `launcher`, the exit code, the signal and the rank, if any.
+            on_failure: a rank or the launcher has failed.
             on_success: all have ended well.
             on_end: any has ended, once it is recorded.
         """
@@ -93,10 +92,6 @@ class Ranks:
     def snapshots(self) -> List[Dict[str, Any]]:
         """Return the ranks as the controller sees them."""
         return [self._ranks[number].snapshot() for number in sorted(self._ranks)]
-
-    def describe_end(self, number: int) -> str:
-        """Say how a rank ended."""
-        return self._ranks[number].describe_end()
 
     def ask(self, cause: Cause) -> bool:
         """Ask those that run to end by themselves; False: there is nobody to be asked.
@@ -167,7 +162,7 @@ class Ranks:
         """Act on an end whose code is known, or will never be."""
         decided = self.stopping or self._job["launcher_decides"] or self._terminated_after(rank)
         if rank.exit_code and not decided:
-            self._on_failure("rank", rank.exit_code, rank.signal, rank.rank)
+            self._on_failure(self._cause_of(rank))
         killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
         self._record.event(
             "rank-ended",
@@ -226,10 +221,14 @@ class Ranks:
         ended = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
         failed = [rank for rank in ended if not self._terminated_after(rank)]
         if failed:
-            first = min(failed, key=lambda rank: rank.ended or 0)
-            self._on_failure("rank", first.exit_code or code, first.signal, first.rank)
+            self._on_failure(self._cause_of(min(failed, key=lambda rank: rank.ended or 0)))
         else:
-            self._on_failure("launcher", code, number, None)
+            reason, node = "the launcher ended with exit code %d" % code, self._job["node"]
+            self._on_failure(Cause("launcher", reason, node, exit_code=code, killed_by=number))
+
+    def _cause_of(self, rank: Rank) -> Cause:
+        cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
+        return cause._replace(exit_code=rank.exit_code, killed_by=rank.signal)
 
     def _terminated_after(self, rank: Rank) -> bool:
         """Say if the launcher ended this rank, as another had ended whose exit code is lost."""

@@ -16,7 +16,6 @@ FAILURE_GRACE = 1.0
 LEFTOVER_GRACE = 5.0
 """Seconds for what a rank that ended well left behind (an upload, a logger), and again to KILL."""
 
-
 STATES = {"stop": "stopped", "lost": "lost"}
 """Cause of the end → the state it leaves; anything else is a failure."""
 
@@ -62,16 +61,6 @@ class Phases(NamedTuple):
 
     term: float
     kill: float
-
-
-def after_success(seconds: float) -> Phases:
-    """Return the phases for what ranks that ended well left behind."""
-    return Phases(term=seconds, kill=seconds + LEFTOVER_GRACE)
-
-
-def without_request(grace: float) -> Phases:
-    """Return the phases if no rank is left to be asked."""
-    return Phases(term=0.0, kill=grace)
 
 
 class Shutdown:

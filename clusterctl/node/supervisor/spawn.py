@@ -40,14 +40,9 @@ class Spawner:
         Raises:
             OSError: it cannot be started.
         """
-        return self._start(RANK_LOG, self._job["argv"], self._environment_of(local_rank))
-
-    def _environment_of(self, local_rank: int) -> Environment:
-        """Return the environment with what differs from rank to rank; the rest is the job's."""
-        rank = self._job["first_rank"] + local_rank
-        values = {b"RANK": rank, b"LOCAL_RANK": local_rank, b"ROLE_RANK": rank}
-        ours = {name: str(value).encode() for name, value in values.items()}
-        return {**self._environment, **ours}
+        rank = b"%d" % (self._job["first_rank"] + local_rank)
+        own = {b"RANK": rank, b"LOCAL_RANK": b"%d" % local_rank, b"ROLE_RANK": rank}
+        return self._start(RANK_LOG, self._job["argv"], {**self._environment, **own})
 
     def _shim(self, log: str) -> List[str]:
         where = (self._job["lock"], self._paths.folder, log, self._job["workdir"])

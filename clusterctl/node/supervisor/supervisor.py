@@ -13,7 +13,7 @@ from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run import processes, stop_file
 from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.processes import Process, ProcessKey
+from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run_lock import Peer
@@ -24,9 +24,8 @@ from clusterctl.node.supervisor.shutdown import (
     FAILURE_GRACE,
     LEFTOVER_GRACE,
     Cause,
+    Phases,
     Shutdown,
-    after_success,
-    without_request,
 )
 from clusterctl.node.supervisor.spawn import Spawner
 
@@ -70,7 +69,7 @@ class Supervisor:
             job,
             spawner,
             record,
-            on_failure=self._failed,
+            on_failure=self._end_everywhere,
             on_success=self._succeeded,
             on_end=self._look,
         )
@@ -161,15 +160,9 @@ class Supervisor:
         """Every rank ended well; what they left behind gets a moment, then the same end."""
         self._ranks.stopping = True
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
-        phases = after_success(self._job["stop"].get("leftovers", LEFTOVER_GRACE))
-        self._ending = Shutdown(self.loop, self._left, phases, self._all_exited)
-
-    def _failed(self, by: str, code: int, number: Optional[int], rank: Optional[int]) -> None:
-        ended = "the launcher ended with exit code %d" % code
-        reason = ended if rank is None else self._ranks.describe_end(rank)
-        node = self._job["node"]
-        cause = Cause(by=by, reason=reason, node=node, exit_code=code, rank=rank)
-        self._end_everywhere(cause._replace(killed_by=number))
+        term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
+        phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
+        self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was asked to end (%s)" % number.name})
@@ -235,9 +228,9 @@ class Supervisor:
         self._ranks.stopping = True
         asked = self._ranks.ask(cause)
         problem = self._make_file(cause.file)
-        phases = cause.phases if asked else without_request(self._failure_grace)
+        phases = cause.phases if asked else Phases(term=0.0, kill=self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
-        self._ending = Shutdown(self.loop, self._left, phases, self._all_exited)
+        self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
         if cause.by == "stop":
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         self._record.write_snapshot(self.snapshot())
@@ -258,9 +251,6 @@ class Supervisor:
         if self._ending is not None:
             self._ending.check()
         self._record.write_snapshot(self.snapshot())
-
-    def _left(self) -> List[Process]:
-        return processes.living_descendants()
 
     def _all_exited(self, left: List[Process]) -> None:
         """Nothing of this part runs any more: settle with the others, then leave."""
@@ -320,8 +310,8 @@ class Supervisor:
 
     def _remember_processes(self) -> None:
         try:
-            left = self._left()
-            self._record.record_processes([process.key for process in left])
-            self._nested.check(left, self._ranks.snapshots())
+            living = living_descendants()
+            self._record.record_processes([process.key for process in living])
+            self._nested.check(living, self._ranks.snapshots())
         except OSError:
             return  # nobody can look now; the next scan will

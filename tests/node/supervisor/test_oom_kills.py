@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.supervisor import oom_kills as oom
-from clusterctl.node.supervisor.oom_kills import oom_kills
+from clusterctl.node.supervisor import rank_state
+from clusterctl.node.supervisor.rank_state import oom_kills
 from tests.node.conftest import Run
 
 MakeRun = Callable[..., Run]
@@ -19,7 +19,7 @@ MakeRun = Callable[..., Run]
 def test_the_count_is_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here = oom_kills()
     assert here is None or here >= 0
-    monkeypatch.setattr(oom, "VMSTAT", str(tmp_path / "vmstat"))
+    monkeypatch.setattr(rank_state, "VMSTAT", str(tmp_path / "vmstat"))
     assert oom_kills() is None
     (tmp_path / "vmstat").write_text("pgfault 7\noom_kill 3\nother 1\n")
     assert oom_kills() == 3

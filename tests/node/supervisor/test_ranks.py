@@ -43,6 +43,7 @@ class World:
         )
         job: Any = {
             "run": "r",
+            "node": "n",
             "first_rank": 0,
             "procs": procs,
             "launcher_argv": ["x"],
@@ -53,7 +54,7 @@ class World:
             job,
             SimpleNamespace(),  # type: ignore[arg-type]
             record,
-            on_failure=lambda *cause: self.ends.append(cause),
+            on_failure=lambda c: self.ends.append((c.by, c.exit_code, c.killed_by, c.rank)),
             on_success=lambda: self.ends.append(("success",)),
             on_end=lambda: None,
         )
