@@ -29,30 +29,6 @@ else:
 
 ENTRY = "clusterctl.node.agent.loader"
 
-_PHRASES = """
-    Returns:
-        OSError:
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
-from clusterctl.node.agent.child_tasks import gather, run_function
-from clusterctl.node.run.processes import Process, ProcessKey
-from clusterctl.node.run.read_files import boot_id, read_json
-from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run import processes
-from clusterctl.node import run_lock
-from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.wire import Message, from_json, to_json
-    except (OSError, ValueError):
-    \"\"\"Return the
-    \"\"\"Tell whether
-, args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-        raise OperationError(
-    def __init__(self,
-        \"\"\"Return
-_SECONDS = time.monotonic()
-def _"""
-"""What many modules say: this text is the dictionary that the others are deflated with."""
-
 _installed: Optional[Importer] = None
 
 

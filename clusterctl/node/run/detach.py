@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.users import user_name
@@ -21,46 +21,22 @@ LINGER = "/var/lib/systemd/linger"
 """A file for each user whose systemd stays without a session."""
 
 
-class LogoutPolicy(NamedTuple):
-    """What logind does to this user's processes when a session ends."""
+def kills_at_logout(text: str, user: str) -> Optional[bool]:
+    """Tell from what `busctl get-property` prints whether logind kills a user's processes.
 
-    kills: bool
-    only: Tuple[str, ...] = ()
-    excluded: Tuple[str, ...] = ()
-
-    def kills_of(self, user: str) -> bool:
-        """Tell whether it kills the processes of a user."""
-        return self.kills and user not in self.excluded and (not self.only or user in self.only)
-
-
-def parse_logout_policy(text: str) -> Optional[LogoutPolicy]:
-    """Parse what `busctl get-property` prints: `b true`, `as 0`, `as 1 "root"`, a line each.
-
-    Returns:
-        None: it is something else.
+    It prints `b true`, `as 0`, `as 1 "root"`, a line each; None: it is something else.
     """
     lines = text.splitlines()
     if len(lines) != len(PROPERTIES):
         return None
-    names = [tuple(word.strip('"') for word in line.split()[2:]) for line in lines[1:]]
-    return LogoutPolicy(kills=lines[0].split()[-1] == "true", only=names[0], excluded=names[1])
+    only, excluded = ([word.strip('"') for word in line.split()[2:]] for line in lines[1:])
+    return lines[0].split()[-1] == "true" and user not in excluded and (not only or user in only)
 
 
-def in_session(cgroup: str) -> bool:
-    """Tell from /proc/self/cgroup whether a login session owns this process."""
-    return any(part.startswith("session-") and part.endswith(".scope") for part in _parts(cgroup))
-
-
-def in_user_manager(cgroup: str) -> bool:
-    """Tell whether the user's own systemd owns this process, as under a desktop's terminal.
-
-    Without linger it ends with the user's last session, and with it all that it owns.
-    """
-    return any(part.startswith("user@") and part.endswith(".service") for part in _parts(cgroup))
-
-
-def _parts(cgroup: str) -> List[str]:
-    return [part for line in cgroup.splitlines() for part in line.split("/")]
+def owned_by(cgroup: str, prefix: str, suffix: str) -> bool:
+    """Tell from /proc/self/cgroup whether such a unit of systemd owns this process."""
+    units = cgroup.replace("\n", "/").split("/")
+    return any(unit.startswith(prefix) and unit.endswith(suffix) for unit in units)
 
 
 def detach_command(unit: str) -> List[str]:
@@ -85,25 +61,27 @@ def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> 
     """
     lingers = os.path.exists(os.path.join(linger, user))
     scope = ["--scope", "--quiet", "--collect", "--unit=" + unit, "--"]
-    if in_user_manager(cgroup):
+    if owned_by(cgroup, "user@", ".service"):
+        # The user's own systemd, as under a desktop's terminal. Without linger it ends with the
+        # user's last session, and with it all that it owns.
         if uid == 0:
             return ["systemd-run", *scope]
         if lingers:
             return []
         why = "systemd ends what user %s left running at the last logout (no linger)"
-    elif in_session(cgroup):
-        logout = _query_logind()
-        if logout is not None and not logout.kills_of(user):
+    elif owned_by(cgroup, "session-", ".scope"):
+        kills = kills_at_logout(_query_logind(), user)
+        if kills is False:
             return []
         if uid == 0:
             # By default logind spares root.
-            return ["systemd-run", *scope] if shutil.which("systemd-run") or logout else []
+            return ["systemd-run", *scope] if shutil.which("systemd-run") or kills else []
         if lingers:
             return ["systemd-run", "--user", *scope]
         why = (
             "logind kills what user %s leaves running at logout (KillUserProcesses=yes, no linger)"
         )
-        if logout is None:
+        if kills is None:
             why = "logind may kill what user %s leaves running at logout (busctl gave no answer)"
     else:
         return []
@@ -120,8 +98,8 @@ def own_scope(unit: str) -> str:
     return ""
 
 
-def _query_logind() -> Optional[LogoutPolicy]:
-    """Return what logind does at logout; None: it did not tell."""
+def _query_logind() -> str:
+    """Return what logind prints of its settings; empty: it did not answer."""
     try:
         done = subprocess.run(
             ["busctl", "get-property", *LOGIND, *PROPERTIES],
@@ -132,5 +110,5 @@ def _query_logind() -> Optional[LogoutPolicy]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse_logout_policy(done.stdout.decode("utf-8", "replace"))
+        return ""
+    return done.stdout.decode("utf-8", "replace")

@@ -1,4 +1,8 @@
-"""Environments as bytes: what a person wrote arrives as it was, whatever the node's locale."""
+"""Environments as bytes: what a person wrote arrives as it was, whatever the node's locale.
+
+All that runs on a node runs with `-X utf8`: there `os.fsencode` and `os.fsdecode` carry any bytes
+through JSON.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,3 @@ def original_environment() -> Environment:
 def parse_environ(raw: bytes) -> Environment:
     """Return an environment from the form that the kernel shows."""
     return dict(entry.split(b"=", 1) for entry in raw.split(b"\0") if b"=" in entry)
-
-
-def encode(text: str) -> bytes:
-    """Return the bytes that a person's text stands for."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def decode(raw: bytes) -> str:
-    """Return bytes as text that JSON can carry and `encode` gives back."""
-    return raw.decode("utf-8", "surrogateescape")

@@ -13,12 +13,7 @@ from typing import Any, Dict, Mapping
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run.environ_bytes import (
-    Environment,
-    encode,
-    original_environment,
-    parse_environ,
-)
+from clusterctl.node.run.environ_bytes import Environment, original_environment, parse_environ
 
 ENV_INIT_SECONDS = 120.0
 KILL_SECONDS = 1.0
@@ -48,18 +43,18 @@ def compose_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Envi
     env = dict(base)
     for name, value, layer in job["env"]:
         if layer == "built-in":
-            env.setdefault(encode(name), encode(value))
+            env.setdefault(os.fsencode(name), os.fsencode(value))
         elif layer == "chosen":
-            env[encode(name)] = encode(value)
+            env[os.fsencode(name)] = os.fsencode(value)
     if job.get("path_first"):
-        folder = encode(job["path_first"])
+        folder = os.fsencode(job["path_first"])
         env[b"PATH"] = folder + b":" + env.get(b"PATH", os.defpath.encode())
     if job.get("env_init"):
         env = run_env_init(job["env_init"], env)
     asked = {name: value for name, value, layer in job["env"] if layer == "asked"}
     needed = {name: value for name, value, layer in job["env"] if layer == "launcher"}
     for name, value in {**asked, **secrets, **needed, "PWD": job["workdir"]}.items():
-        env[encode(name)] = encode(value)
+        env[os.fsencode(name)] = os.fsencode(value)
     return env
 
 
@@ -88,10 +83,10 @@ def run_env_init(line: str, env: Environment) -> Environment:
 
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     result, output = anonymous_file("environment"), anonymous_file("output")
-    script = _SCRIPT % (encode(line), result)
+    script = _SCRIPT % (os.fsencode(line), result)
     try:
         process = subprocess.Popen(
-            [encode(shell), b"-c", script],
+            [os.fsencode(shell), b"-c", script],
             env=env,
             pass_fds=(result,),
             stdin=subprocess.DEVNULL,

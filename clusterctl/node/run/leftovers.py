@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, Set
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
-from clusterctl.node.run.environ_bytes import decode, parse_environ
+from clusterctl.node.run.environ_bytes import parse_environ
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ENV_LOCK, ENV_RUN_ID
 from clusterctl.node.run.read_files import read_json
@@ -66,7 +66,7 @@ def find_leftover(job: NodeJob) -> Optional[Leftover]:
         if stamp in raw:
             variables = parse_environ(raw)
             name = variables.get(ENV_RUN_ID, b"")
-            theirs = decode(variables.get(ENV_LOCK, b""))
+            theirs = os.fsdecode(variables.get(ENV_LOCK, b""))
             older = conflict(theirs, job["lock"]) and name != job["run"].encode()
             if older and _RUN.fullmatch(name) and in_same_network_namespace(pid):
                 return Leftover(name.decode(), pid)
@@ -83,10 +83,10 @@ def in_same_network_namespace(pid: int) -> bool:
 
 def find_recorded(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Leftover]:
     """Return one that an older run recorded: the environment of a stuck process may hang us too."""
-    from clusterctl.node.run.status import recorded  # noqa: PLC0415  (mostly nothing is stuck)
+    from clusterctl.node.run.status import RecordedProcesses  # noqa: PLC0415  (rarely needed)
 
     for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
-        for mark in sorted(stuck.intersection(recorded(paths))):
+        for mark in sorted(stuck.intersection(RecordedProcesses(paths).read())):
             older = read_json(paths.job) or {}
             ours = conflict(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
             if ours and in_same_network_namespace(mark[0]):

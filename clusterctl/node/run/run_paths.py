@@ -46,27 +46,20 @@ class NodePaths:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.agent = os.path.join(folder, "agent.py")
-        """The agent's program."""
         self.job = os.path.join(folder, "job.json")
-        """The job as it was started, without secrets."""
         self.supervisor = os.path.join(folder, "supervisor.json")
-        """The supervisor's own account."""
         self.heartbeat = os.path.join(folder, "beat")
         """When the supervisor was last seen alive, on the clock that no one sets."""
         self.processes = os.path.join(folder, "processes")
         """The processes that were seen to be the run's, a pid and start time a line."""
         self.events = os.path.join(folder, EVENTS)
-        """What happened."""
         self.end = os.path.join(folder, "end.json")
-        """How it ended."""
         self.never_started = os.path.join(folder, "barred")
         """Says that this part never began and never will."""
         self.reserve = os.path.join(folder, "reserve")
         """Room on the disk that the end is written into when there is no other left."""
         self.launcher_log = os.path.join(folder, LAUNCHER_LOG)
-        """What the launcher and the supervisor wrote."""
         self.nccl = os.path.join(folder, "nccl")
-        """Where NCCL writes with `--debug`."""
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> NodePaths:
@@ -76,7 +69,7 @@ class NodePaths:
 
     def rank_log(self, rank: int) -> str:
         """Return the log of a global rank."""
-        return os.path.join(self.folder, rank_log_name(rank))
+        return os.path.join(self.folder, RANK_LOG % rank)
 
     def logs(self) -> List[str]:
         """Return the names of the logs that are there, relative to the folder, in rank order."""
@@ -84,7 +77,7 @@ class NodePaths:
         ranks = sorted(
             int(name[:-4]) for name in found if name[:-4].isdigit() and name[-4:] == ".log"
         )
-        return [LAUNCHER_LOG] + [rank_log_name(rank) for rank in ranks]
+        return [LAUNCHER_LOG] + [RANK_LOG % rank for rank in ranks]
 
     def _levels(self) -> Tuple[str, str, str, str]:
         """Return the folders that are ours alone: of all runs, of a cluster, a run, this part."""
@@ -110,9 +103,7 @@ class NodePaths:
         *parents, _ = self._levels()
         try:
             for parent in parents:
-                with contextlib.suppress(
-                    FileExistsError
-                ):  # if it is no folder, `_ownership_problem` tells
+                with contextlib.suppress(FileExistsError):  # if it is no folder: see below
                     os.makedirs(parent, mode=0o700, exist_ok=True)
                 problem = _ownership_problem(parent)
                 if problem:
@@ -130,11 +121,6 @@ class NodePaths:
 
 NO_PATHS = NodePaths(os.devnull)
 """The paths of a part that is not here: none of its files can be read or made."""
-
-
-def rank_log_name(rank: int) -> str:
-    """Return the name of a rank's log in the run's folder."""
-    return RANK_LOG % rank
 
 
 def times_of(log: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -19,7 +20,7 @@ from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run.detach import detach_command
-from clusterctl.node.run.environ_bytes import Environment, decode, encode, original_environment
+from clusterctl.node.run.environ_bytes import Environment, original_environment
 from clusterctl.node.run.environment import compose_environment
 from clusterctl.node.run.leftovers import require_no_leftovers
 from clusterctl.node.run.node_job import NodeJob
@@ -61,13 +62,9 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if holder is not None:
         raise run_lock.in_use_error(holder)
     require_no_leftovers(job)
-    check_with_timeout(job["workdir"], lambda: require_workdir(job["workdir"]))
-    if not args.get("forces"):
-        check_with_timeout(job["workdir"], lambda: require_finished_sync(job["workdir"]))
-    check_with_timeout(job["workdir"], lambda: require_own_stop_file(job))
+    check_with_timeout(job["workdir"], lambda: require_workdir(job, forces=args.get("forces")))
     environment = compose_environment(job, secrets.pop("env", {}))
-    words = [argv[0] for argv in (job["launcher_argv"], job["argv"]) if argv]
-    check_with_timeout(job["workdir"], lambda: require_commands(words, environment, job["workdir"]))
+    check_with_timeout(job["workdir"], lambda: require_commands(job, environment))
     refuse_container_client(job["argv"])
     remove_stale(job)
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
@@ -75,12 +72,12 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     paths = NodePaths.of(job)
     paths.create()
     write_files(paths, job)
-    env = {decode(name): decode(value) for name, value in environment.items()}
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     start = {"job": job, "env": env, "secrets": secrets}
     markers = [*run_environment(job["run"], job["node"]), ENV_LOCK + b"=" + job["lock"].encode()]
+    guard = agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
     try:
-        argv = [*outliving, *supervisor_argv(paths, unit)]
-        return Message(start_detached(paths, argv, markers, start))
+        return Message(start_detached(paths, [*outliving, *guard], markers, start))
     except Exception:
         shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
         raise
@@ -115,58 +112,42 @@ def error_from(error: Dict[str, Any]) -> OperationError:
     return OperationError(error.pop("kind"), error.pop("message"), **error)
 
 
-def require_commands(words: List[str], environment: Environment, workdir: str) -> None:
-    """Refuse commands of which this node lacks one.
+def require_workdir(job: NodeJob, *, forces: Optional[bool]) -> None:
+    """Refuse a working folder that is none, that a sync left incomplete, or that is shared.
+
+    Shared: two runs on this machine would share a stop file too.
+
+    Raises:
+        OperationError: `workdir`, `sync` (unless `forces`) or `busy`.
+    """
+    workdir, stop_file = job["workdir"], job["stop"].get("file")
+    if not os.path.isdir(workdir) or not os.access(workdir, os.X_OK):
+        what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
+        message = "workdir %s %s" % (workdir, what)
+        hint = "clusterctl sync, or set `workdir:` in the inventory"
+        raise OperationError("workdir", message, workdir=workdir, hint=hint)
+    if not forces and sync_unfinished(os.fsencode(workdir)):
+        message = "the last sync of workdir %s did not finish: its files do not belong together"
+        hint = "clusterctl sync, or --force to run what is there"
+        raise OperationError("sync", message % workdir, workdir=workdir, hint=hint)
+    machine = run_lock.machine_of(job["lock"])
+    holder = run_lock.live_run(os.fsencode(workdir), machine) if stop_file else None
+    if holder is not None:
+        words = (holder.get("run", "?"), workdir, stop_file)
+        message = "run %s works in %s too: the file %s would stop both" % words
+        hint = "launch with another --workdir, or ask ranks by a signal: `stop:` in the inventory"
+        raise OperationError("busy", message, holder=holder, hint=hint)
+
+
+def require_commands(job: NodeJob, environment: Environment) -> None:
+    """Refuse a job of whose commands this node lacks one.
 
     Raises:
         OperationError: `exec`.
     """
-    for word in words:
-        require_command(word, environment, workdir)
-
-
-def require_workdir(workdir: str) -> None:
-    """Refuse a working folder that is not one.
-
-    Raises:
-        OperationError: `workdir`.
-    """
-    if os.path.isdir(workdir) and os.access(workdir, os.X_OK):
-        return
-    what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
-    hint = "clusterctl sync, or set `workdir:` in the inventory"
-    raise OperationError("workdir", "workdir %s %s" % (workdir, what), workdir=workdir, hint=hint)
-
-
-def require_finished_sync(workdir: str) -> None:
-    """Refuse code if the last sync was interrupted.
-
-    Raises:
-        OperationError: `sync`.
-    """
-    if sync_unfinished(encode(workdir)):
-        message = "the last sync of workdir %s did not finish: its files do not belong together"
-        hint = "clusterctl sync, or --force to run what is there"
-        raise OperationError("sync", message % workdir, workdir=workdir, hint=hint)
-
-
-def require_own_stop_file(job: NodeJob) -> None:
-    """Refuse a run that would share a folder, and so its stop file, with another on this machine.
-
-    Raises:
-        OperationError: `busy`.
-    """
-    name, workdir = job["stop"].get("file"), os.fsencode(job["workdir"])
-    if not name:
-        return
-    holder = run_lock.live_run(workdir, run_lock.machine_of(job["lock"]))
-    if holder is None:
-        return
-    message = "run %s works in %s too: the file %s would stop both" % (
-        holder.get("run", "?"), job["workdir"], name,
-    )  # fmt: skip
-    hint = "launch with another --workdir, or ask ranks by a signal: `stop:` in the inventory"
-    raise OperationError("busy", message, holder=holder, hint=hint)
+    for argv in (job["launcher_argv"], job["argv"]):
+        if argv:
+            require_command(argv[0], environment, job["workdir"])
 
 
 def require_command(word: str, environment: Environment, workdir: str) -> None:
@@ -176,9 +157,9 @@ def require_command(word: str, environment: Environment, workdir: str) -> None:
         OperationError: `exec`; `path` is where it was looked for.
     """
     path = environment.get(b"PATH", os.fsencode(os.defpath))
-    name = encode(word)
+    name = os.fsencode(word)
     if b"/" in name:
-        name = os.path.join(encode(workdir), name)
+        name = os.path.join(os.fsencode(workdir), name)
     found = find_program(name, path)
     shown = path.decode("utf-8", "backslashreplace")
     hint = "write its full path, or set `python:` or `env_init:` in the inventory"
@@ -226,11 +207,6 @@ def write_files(paths: NodePaths, job: NodeJob) -> None:
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
 
 
-def supervisor_argv(paths: NodePaths, unit: str) -> List[str]:
-    """Return the command of the supervisor's guard, all but its last word."""
-    return agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
-
-
 def start_detached(
     paths: NodePaths, argv: List[str], markers: List[bytes], start: Dict[str, Any]
 ) -> Dict[str, Any]:
@@ -267,7 +243,8 @@ def start_detached(
     finally:
         os.close(reader)
     if not reply:
-        kill_group(process.pid)  # it may be slow only: it must not come up after all
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it may be slow only, and must not come up
         text = read_end(paths.launcher_log, 16384).decode("utf-8", "backslashreplace")
         last = text.splitlines()[-LAST_LINES:]
         message = "\n".join(["the supervisor ended before it was up", *last])
@@ -283,24 +260,14 @@ def send_job(process: "subprocess.Popen[bytes]", start: Dict[str, Any]) -> None:
     assert process.stdin is not None
     descriptor, data = process.stdin.fileno(), json.dumps(start).encode()
     os.set_blocking(descriptor, False)
-    try:
+    with contextlib.suppress(BrokenPipeError):
         while data and select.select([], [descriptor], [], START_SECONDS)[1]:
             data = data[os.write(descriptor, data) :]
-    except BrokenPipeError:
-        pass
     process.stdin.close()
 
 
-def kill_group(leader: int) -> None:
-    """Kill a process and what it started, as far as any of it is there."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 def first_line(reader: int) -> bytes:
-    """Read up to a newline; what came before, where the other side ends or is too slow."""
+    """Read up to a newline; nothing if the other side ends before that, or is too slow."""
     line = b""
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([reader], [], [], START_SECONDS)

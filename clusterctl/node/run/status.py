@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import time
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.run.last_line import last_line
+from clusterctl.node.file_io import read_end
 from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.read_files import boot_id, read_json, uptime
-from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
+from clusterctl.node.run.run_paths import NodePaths, default_state_folder, rank_of, run_folders
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False
 # What asks a living run takes longer to import than an ended one to read.
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
     from clusterctl.node.run.processes import ProcessKey
 
 END_FIELDS = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
+END_BYTES = 8192
+LINE_CHARACTERS = 500
+"""Of the last line printed: where to look for it in its log, and how much of it to answer with."""
 
 
 def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -75,7 +79,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         state = account.get("state", "starting")
     else:
         state = "lost"
-        living = {mark[0] for mark in recorded(paths) if is_there(mark)}
+        living = {mark[0] for mark in RecordedProcesses(paths).read() if is_there(mark)}
         for rank in ranks:
             if rank["pid"] not in living:
                 rank["state"] = "ended"
@@ -101,6 +105,31 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "end": {name: shown.get(name) for name in END_FIELDS} if shown else None,
         "began": account.get("began"),
     }
+
+
+def last_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
+    """Return `rank`, `line` and `age_s` of the log written last; None if nothing was printed.
+
+    A launcher's log counts only while no rank has printed anything.
+    """
+    newest: Optional[Tuple[bool, float, str]] = None
+    for log in paths.logs():
+        try:
+            known = os.stat(os.path.join(paths.folder, log))
+        except OSError:
+            continue
+        found = (rank_of(log) is not None, known.st_mtime, log)
+        if known.st_size and (newest is None or found > newest):
+            newest = found
+    if newest is None:
+        return None
+    _, written, log = newest
+    end = read_end(os.path.join(paths.folder, log), END_BYTES)
+    # A progress bar's last state is a line too.
+    lines = [line.strip() for line in end.replace(b"\r", b"\n").split(b"\n") if line.strip()]
+    line = lines[-1].decode("utf-8", "backslashreplace") if lines else ""
+    age = round(max(0.0, time.time() - written), 1)
+    return {"rank": rank_of(log), "line": line[:LINE_CHARACTERS], "age_s": age}
 
 
 def is_alive(saved: Dict[str, Any]) -> bool:
@@ -142,11 +171,6 @@ def beat_age(paths: NodePaths) -> Optional[float]:
             return round(max(0.0, uptime() - float(file.read())), 1)
     except (OSError, ValueError):
         return None
-
-
-def recorded(paths: NodePaths) -> List[ProcessKey]:
-    """Return the processes that the supervisor recorded as the run's; none of an earlier boot."""
-    return RecordedProcesses(paths).read()
 
 
 class RecordedProcesses:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import Optional, Tuple
@@ -36,7 +35,7 @@ def remove(path: str) -> None:
     """Remove a file that we made, if it is still there and its filesystem answers."""
     try:
         if path:
-            run_with_timeout(LIMIT_SECONDS, lambda: _unlink(path))
+            run_with_timeout(LIMIT_SECONDS, lambda: os.unlink(path))
     except OSError:
         return
 
@@ -52,11 +51,6 @@ def _create(path: str) -> Tuple[int, bool]:
     except OSError as error:
         return error.errno or errno.EIO, False
     return 0, True
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 def remove_stop_file_of(paths: NodePaths) -> None:

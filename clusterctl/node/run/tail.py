@@ -116,10 +116,8 @@ class LogTail:
 
     def send_events(self) -> bool:
         """Send the events that are new and whole; tell whether there were any."""
-        any_new = False
-        start = self.offsets.get(EVENTS, 0)
-        data = self._read(EVENTS, start)
-        for line in data.splitlines(keepends=True):
+        start = first = self.offsets.get(EVENTS, 0)
+        for line in self._read(EVENTS, start).splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break
             end = start + len(line)
@@ -130,9 +128,8 @@ class LogTail:
             except ValueError:
                 pass  # cut by a full disk
             start = end
-            any_new = True
         self.offsets[EVENTS] = start
-        return any_new
+        return start > first
 
     def send_history(self, *, packed: bool = False) -> None:
         """Send what is there, in the order in which it was written as far as that is known."""
@@ -158,7 +155,7 @@ class LogTail:
     def _pieces(self) -> Iterator[Piece]:
         logs = self.logs()
         for log in logs:
-            size, start = self._size(log), self.offsets.get(log, 0)
+            (size, modified), start = self._size_and_time(log), self.offsets.get(log, 0)
             known = [entry for entry in self._times(log) if start < entry[1] <= size]
             latest = 0.0
             for written, end in known[:: 1 + len(known) * len(logs) // MAX_PIECES]:
@@ -168,7 +165,7 @@ class LogTail:
                 start = end
             if start < size:
                 # Written since the last note; or there are none, and the file's own time must do.
-                yield max(latest, self._modified(log)), log, start, size
+                yield max(latest, modified), log, start, size
 
     def _send(self, log: str, start: int, end: int, written: float) -> None:
         while start < end:
@@ -176,7 +173,9 @@ class LogTail:
             if not data:
                 break
             after = start + len(data)
-            begin = self._skip(log, start, end, floor) if floor > start else start
+            begin = max(start, min(end, floor))  # before it, the log was dropped to make room
+            if begin > start:
+                self._skipped[log] = self._skipped.get(log, 0) + begin - start
             if begin < after:
                 self._emit(log, begin, written, data[begin - start :] if begin > start else data)
             start = max(begin, after)
@@ -211,13 +210,6 @@ class LogTail:
             heads, bodies = zip(*self._pack)
             self._pack, self._packed = [], 0
             self.channel.send(Message({"pieces": list(heads)}, b"".join(bodies)))
-
-    def _skip(self, log: str, start: int, end: int, floor: int) -> int:
-        """Return where the first byte from here on is that was not dropped to make room."""
-        begin = max(start, min(end, floor))
-        if begin > start:
-            self._skipped[log] = self._skipped.get(log, 0) + begin - start
-        return begin
 
     def _dropped(self, log: str) -> int:
         """Return the offset up to which a log was dropped to make room."""
@@ -263,16 +255,15 @@ class LogTail:
         self._open = {}
 
     def _size(self, log: str) -> int:
-        try:
-            return os.stat(os.path.join(self.paths.folder, log)).st_size
-        except OSError:
-            return 0
+        return self._size_and_time(log)[0]
 
-    def _modified(self, log: str) -> float:
+    def _size_and_time(self, log: str) -> Tuple[int, float]:
+        """Return a log's size, and when it was last written."""
         try:
-            return os.stat(os.path.join(self.paths.folder, log)).st_mtime
+            found = os.stat(os.path.join(self.paths.folder, log))
         except OSError:
-            return time.time()
+            return 0, time.time()
+        return found.st_size, found.st_mtime
 
     def _times(self, log: str) -> List[Tuple[float, int]]:
         found = []

@@ -14,7 +14,6 @@ from typing import Any, Dict, Optional
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run import processes
 from clusterctl.node.run.detach import own_scope
-from clusterctl.node.run.environ_bytes import encode
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
@@ -108,7 +107,7 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
-    environment = {encode(name): encode(value) for name, value in start["env"].items()}
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in start["env"].items()}
     spawner = Spawner(paths, job, environment)
     try:
         supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import List
 
-from clusterctl.node.run.environ_bytes import Environment, encode
+from clusterctl.node.run.environ_bytes import Environment
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.own_agent import agent_argv
 from clusterctl.node.run.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
@@ -49,7 +49,7 @@ class Spawner:
         return agent_argv(self._paths, "clusterctl.node.supervisor.rank:main", *where)
 
     def _start(self, log: str, words: List[str], environment: Environment) -> int:
-        argv = [encode(word) for word in (*self._shim(log), *words)]
+        argv = [os.fsencode(word) for word in (*self._shim(log), *words)]
         return os.posix_spawn(
             argv[0],
             argv,

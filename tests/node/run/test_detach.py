@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run.detach import LogoutPolicy, command_for, in_session, parse_logout_policy
+from clusterctl.node.run.detach import command_for, kills_at_logout, owned_by
 
 # busctl of systemd 252.
 KILLS = 'b true\nas 0\nas 1 "root"\n'
@@ -26,18 +26,12 @@ ONLY = 'b true\nas 2 "ada" "bob"\nas 0\n'
     ],
 )
 def test_whose_processes_are_killed_at_logout(text: str, user: str, killed: bool) -> None:  # noqa: FBT001
-    logout = parse_logout_policy(text)
-    assert logout is not None
-    assert logout.kills_of(user) is killed
+    assert kills_at_logout(text, user) is killed
 
 
 @pytest.mark.parametrize("text", ["", "Failed to get property\n"])
 def test_another_answer_tells_nothing(text: str) -> None:
-    assert parse_logout_policy(text) is None
-
-
-def test_no_logind_kills_nobody() -> None:
-    assert not LogoutPolicy(kills=False).kills_of("ada")
+    assert kills_at_logout(text, "ada") is None
 
 
 @pytest.mark.parametrize(
@@ -52,7 +46,7 @@ def test_no_logind_kills_nobody() -> None:
     ],
 )
 def test_a_login_session_is_known_by_its_cgroup(cgroup: str, session: bool) -> None:  # noqa: FBT001
-    assert in_session(cgroup) is session
+    assert owned_by(cgroup, "session-", ".scope") is session
 
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterctl.node.run.last_line import last_line
+from clusterctl.node.run.status import last_line
 from tests.node.conftest import Run
 
 MakeRun = Callable[..., Run]

@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.status import RecordedProcesses, recorded
+from clusterctl.node.run.status import RecordedProcesses
 
 
 def folder(tmp_path: Path, boot: str) -> NodePaths:
@@ -37,4 +37,4 @@ def test_the_list_of_processes_is_read_again_only_after_a_change(tmp_path: Path)
 def test_processes_of_an_earlier_boot_are_nobodys(tmp_path: Path) -> None:
     paths = folder(tmp_path, "another boot")
     RunFiles(paths).record_processes([(10, 1000)])
-    assert recorded(paths) == []
+    assert RecordedProcesses(paths).read() == []
