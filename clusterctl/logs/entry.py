@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusterctl.logs import ranks
@@ -56,13 +55,7 @@ class Folded(NamedTuple):
     @property
     def label(self) -> str:
         """The prefix: `host:rank`, `host:0-3`, `*:0-31` for several hosts, a launcher's `host`."""
-        return label(self.sources)
-
-
-def label(sources: Iterable[Source]) -> str:
-    """Return a short name for the sources of a line."""
-    given = tuple(sources)
-    nodes = sorted({source.node for source in given})
-    where = nodes[0] if len(nodes) == 1 else "*"
-    found = [source.rank for source in given if source.rank is not None]
-    return f"{where}:{ranks.fold_ranks(found)}" if found else where
+        nodes = {source.node for source in self.sources}
+        where = nodes.pop() if len(nodes) == 1 else "*"
+        found = [source.rank for source in self.sources if source.rank is not None]
+        return f"{where}:{ranks.fold_ranks(found)}" if found else where

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 _NOISE = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?:"
@@ -29,48 +31,37 @@ def excerpt(lines: Sequence[str]) -> list[str]:
     A traceback with library frames only keeps its last frame.
     """
     out: list[str] = []
-    frames: list[list[str]] = []
+    frames: list[_Frame] = []
     for line in (*without_noise(lines), ""):
-        frame = _FRAME.match(line)
-        if frame:
-            frames.append([line])
-        elif frames and _is_of(line, frames[-1]):
-            frames[-1].append(line)
+        match = _FRAME.match(line)
+        if match:
+            source = (match["rank"] or "") + match["indent"] + " "
+            frames.append(_Frame(bool(_LIBRARY.search(match["path"])), source, [line]))
+        elif frames and line.startswith(frames[-1].source):
+            frames[-1].lines.append(line)
         else:
-            out += _shortened(frames)
+            out += [*_shortened(frames), line]
             frames = []
-            out.append(line)
     return out[:-1]
 
 
-def _is_of(line: str, frame: Sequence[str]) -> bool:
-    """Tell whether a line is source code or carets below a frame's first line."""
-    first = _FRAME.match(frame[0])
-    assert first is not None
-    start = (first["rank"] or "") + first["indent"] + " "
-    return line.startswith(start)
+class _Frame(NamedTuple):
+    """A frame of a traceback."""
+
+    library: bool
+    source: str
+    """What its source code and carets, the lines below the first one, start with."""
+    lines: list[str]
 
 
-def _shortened(frames: Sequence[Sequence[str]]) -> list[str]:
-    ours = [not _LIBRARY.search(_path(frame)) for frame in frames]
-    if frames and not any(ours):
-        ours[-1] = True
+def _shortened(frames: list[_Frame]) -> list[str]:
+    if all(frame.library for frame in frames):
+        frames[-1:] = [frame._replace(library=False) for frame in frames[-1:]]
     out: list[str] = []
-    skipped = 0
-    for frame, keep in zip(frames, ours, strict=True):
-        if not keep:
-            skipped += 1
-            continue
-        out += _skipped(skipped)
-        skipped = 0
-        out += frame
-    return out + _skipped(skipped)
-
-
-def _path(frame: Sequence[str]) -> str:
-    found = _FRAME.match(frame[0])
-    return found["path"] if found else ""
-
-
-def _skipped(count: int) -> list[str]:
-    return [f"  … {count} library {'frame' if count == 1 else 'frames'}"] if count else []
+    for library, group in itertools.groupby(frames, key=lambda frame: frame.library):
+        found = list(group)
+        if library:
+            out.append(f"  … {len(found)} library {'frame' if len(found) == 1 else 'frames'}")
+        else:
+            out += [line for frame in found for line in frame.lines]
+    return out

@@ -65,11 +65,11 @@ class FirstCause:
     """Why a run failed."""
 
     node: str
-    rank: int | None
+    rank: int | None = None
     time: float
     """On the master's clock."""
     kind: CauseKind
-    exit_code: int | None
+    exit_code: int | None = None
     """The rank's own; None if a signal killed it or if it is unknown."""
     signal: int | None = None
     message: str
@@ -177,20 +177,16 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         named = shlex.quote(lost)
         return FirstCause(
             node=lost,
-            rank=None,
             time=_number(event, "since", "time") - offset,
             kind="node-lost",
-            exit_code=None,
             message=f"{report.node} lost the connection to it: {words}",
             remedy=f"clusterctl check --nodes {named}; to run without it: --exclude {named}",
         )
     if kind == "supervisor-died":
         return FirstCause(
             node=report.node,
-            rank=None,
             time=time,
             kind="supervisor",
-            exit_code=None,
             message=str(event.get("message") or "the supervisor died"),
             remedy=_OOM if "signal 9" in str(event.get("message")) else "",
         )

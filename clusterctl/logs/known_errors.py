@@ -107,7 +107,4 @@ def is_secondary(lines: Sequence[str]) -> bool:
 def remedy_for(lines: Sequence[str]) -> str:
     """Return the remedy for a known error; empty for an unknown one."""
     line = error_line(lines)
-    for pattern, remedy in _REMEDIES:
-        if pattern.search(line):
-            return remedy
-    return ""
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 
+from clusterctl.wire import from_json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Union
+    from typing import Any, Dict, List, Union
+
+JSON_LIMIT = 256 * 1024 * 1024
+"""Bytes that a JSON file may have."""
 
 
 def list_folder(folder: str) -> List[str]:
@@ -26,6 +31,18 @@ def read_end(path: str, count: int) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def read_json(path: Union[str, bytes]) -> Dict[str, Any]:
+    """Return a JSON file's object; an empty one if there is none (yet), or something else."""
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > JSON_LIMIT:
+            return {}  # to open a pipe would wait for its writer
+        with open(path, "rb") as file:
+            value = from_json(file.read().strip())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def replace_file(

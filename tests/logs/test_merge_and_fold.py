@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.logs.deduplicate import WINDOW, LineDeduplicator
-from clusterctl.logs.entry import Entry, Folded, Piece, Source, label
+from clusterctl.logs.entry import Entry, Folded, Piece, Source
 from clusterctl.logs.lines import Chunk, Line
 from clusterctl.logs.merge import HELD_LIMIT, PIECE_BYTES, Merger
 
@@ -175,7 +176,13 @@ def test_a_progress_bar_is_shown_now_and_then() -> None:
     assert [line.line.text for line in folder.flush()] == ["0%", "10%", "20%", "done"]
 
 
-def test_labels() -> None:
-    assert label([Source(node="a", rank=3)]) == "a:3"
-    assert label([Source(node="a")]) == "a"
-    assert label([Source(node="a", rank=0), Source(node="b", rank=1)]) == "*:0-1"
+@pytest.mark.parametrize(
+    ("sources", "label"),
+    [
+        ([Source(node="a", rank=3)], "a:3"),
+        ([Source(node="a")], "a"),
+        ([Source(node="a", rank=0), Source(node="b", rank=1)], "*:0-1"),
+    ],
+)
+def test_labels(sources: list[Source], label: str) -> None:
+    assert Folded(tuple(sources), Line(0, 0, b"", "\n"), 0.0).label == label

@@ -64,11 +64,9 @@ class CallChannel:
     def receive(self) -> Message | None:
         """Wait for the controller's next message; None when it disconnected or sent its last."""
         try:
-            message = read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
+            return read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
         except (BadFrame, OSError):
-            # A cut connection ends within a frame; there is nobody to tell.
-            message = None
-        return message
+            return None  # a cut connection ends within a frame; there is nobody to tell
 
     def read(self, count: int) -> bytes:
         """Return up to so many bytes from the controller, as `wire.read_message` asks for them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
@@ -12,7 +11,6 @@ from clusterctl.node.checkpoints import safetensors_files, torch_files
 from clusterctl.node.checkpoints.torch_zip import CHUNK, Invalid, NoChecksum, Progress
 
 TENSOR_SUFFIXES = (safetensors_files.SUFFIX, *torch_files.SUFFIXES)
-_JSON_LIMIT = 256 * 1024 * 1024
 
 
 def no_progress(_count: int) -> None:
@@ -105,18 +103,6 @@ def digest(path: str, progress: Progress = no_progress) -> str:
             found.update(chunk)
             progress(len(chunk))
     return found.hexdigest()
-
-
-def read_json(path: str) -> Dict[str, Any]:
-    """Read a JSON object; an empty one for what is missing or something else."""
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > _JSON_LIMIT:
-            return {}
-        with open(path, "rb") as stream:
-            value = json.load(stream)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def files_of(path: str, progress: Progress = no_progress) -> Iterator[Tuple[str, os.stat_result]]:

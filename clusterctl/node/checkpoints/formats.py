@@ -19,11 +19,11 @@ from clusterctl.node.checkpoints.files import (
     Inspection,
     digest,
     files_of,
-    read_json,
 )
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
 from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer
+from clusterctl.node.file_io import read_json
 
 MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"

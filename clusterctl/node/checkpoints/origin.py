@@ -14,9 +14,8 @@ import os
 import time
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from clusterctl.node.file_io import list_folder
-from clusterctl.node.run.read_files import end_time, read_json
-from clusterctl.node.run.run_paths import default_state_folder, run_folders
+from clusterctl.node.file_io import list_folder, read_json
+from clusterctl.node.run.run_paths import default_state_folder, end_time, run_folders
 from clusterctl.node.run_lock import conflict
 
 _LOCAL = frozenset(
@@ -99,13 +98,13 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
     found: Dict[str, _Run] = {}
     root = args.get("state") or default_state_folder()
     for paths in (paths for cluster in list_folder(root) for paths in run_folders(root, cluster)):
-        saved = read_json(paths.supervisor) or {}
+        saved = read_json(paths.supervisor)
         began = saved.get("began") or _time_of(paths.job)
         if began is None:
             continue
         name = os.path.basename(os.path.dirname(paths.folder))
         ended = end_time(read_json(paths.end))
-        job = read_json(paths.job) or {}
+        job = read_json(paths.job)
         lock, workdir = str(job.get("lock") or ""), str(job.get("workdir") or "")
         if name in found:  # two nodes of one machine
             began = min(began, found[name].began)

@@ -11,11 +11,11 @@ from clusterctl.node.checkpoints.files import (
     TENSOR_SUFFIXES,
     CheckpointContents,
     Inspection,
-    read_json,
 )
 from clusterctl.node.checkpoints.safetensors_files import SUFFIX as SAFETENSORS
 from clusterctl.node.checkpoints.safetensors_files import check_safetensors
 from clusterctl.node.checkpoints.torch_zip import Invalid
+from clusterctl.node.file_io import read_json
 
 TRAINER_STATE = "trainer_state.json"
 _INDEXES = (

@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from clusterctl.node.file_io import replace_file
+from clusterctl.node.file_io import read_json, replace_file
 from clusterctl.node.mirror.tree_hash import Entry, digest_of, entry_kind, path_bytes, path_text
 
 SCHEMA = 1
@@ -28,12 +28,7 @@ MTIME_GRANULARITY_NS = 20_000_000
 
 def sync_unfinished(root: bytes) -> bool:
     """Tell whether a sync has begun to change a folder, and has not verified the result."""
-    try:
-        with open(os.path.join(root, NAME), "rb") as file:
-            document = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and document.get("tree", "") is None
+    return read_json(os.path.join(root, NAME)).get("tree", "") is None
 
 
 class Record(NamedTuple):

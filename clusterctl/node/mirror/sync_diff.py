@@ -16,10 +16,9 @@ import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.agent.file_kinds import describe_file
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.tree_hash import Entry, Listing, decode_listing, path_text, tree_hash
-from clusterctl.node.users import user_name
+from clusterctl.node.users import describe_file, user_name
 from clusterctl.wire import Message
 
 OWN_FILES = (b"lock", b"manifest.json", b"manifest.json.new", b".gitignore")

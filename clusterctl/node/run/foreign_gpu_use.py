@@ -10,10 +10,11 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run import processes
+from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.processes import ENV_RUN_ID, Process
-from clusterctl.node.run.read_files import boot_id, end_time, read_json, uptime
-from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.run_paths import NodePaths, end_time
 from clusterctl.node.run.status import supervisor_keys
 
 
@@ -24,7 +25,7 @@ def foreign_holders(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, An
         paths: of the run's folder.
         held: what each process holds on the GPUs, by pid; none of the run's own is left.
     """
-    saved = read_json(paths.supervisor) or {}
+    saved = read_json(paths.supervisor)
     if saved.get("boot_id") != boot_id():
         return []
     began = min(start for _, start in supervisor_keys(saved))

@@ -8,11 +8,11 @@ import time
 from typing import NamedTuple, Optional, Set
 
 from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run import processes
 from clusterctl.node.run.environ_bytes import parse_environ
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ENV_LOCK, ENV_RUN_ID
-from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import default_state_folder, run_folders
 from clusterctl.node.run_lock import conflict
 
@@ -87,7 +87,7 @@ def find_recorded(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Le
 
     for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
         for mark in sorted(stuck.intersection(RecordedProcesses(paths).read())):
-            older = read_json(paths.job) or {}
+            older = read_json(paths.job)
             ours = conflict(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
             if ours and in_same_network_namespace(mark[0]):
                 return Leftover(str(older["run"]), mark[0])

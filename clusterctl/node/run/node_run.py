@@ -8,6 +8,7 @@ import time
 from typing import Any, Dict, List, NamedTuple
 
 from clusterctl.node import run_lock
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import (
     KILL_TIMEOUT,
@@ -16,7 +17,6 @@ from clusterctl.node.run.processes import (
     run_environment,
     send_all,
 )
-from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.status import RecordedProcesses, is_alive, supervisor_keys
@@ -54,7 +54,7 @@ class NodeRun(NamedTuple):
         paths = NodePaths.of(args)
         if paths.ownership_problem():
             paths = NO_PATHS
-        job = read_json(paths.job) or {}
+        job = read_json(paths.job)
         name = job.get("lock") or held_lock(args) or args.get("lock") or run_lock.NAME
         return cls(paths, args["run"], args["node"], name, job, RecordedProcesses(paths))
 
@@ -64,13 +64,13 @@ class NodeRun(NamedTuple):
         if holder.get("uid") not in (os.getuid(), 0):
             return False
         if "run" not in holder:
-            saved = read_json(self.paths.supervisor) or {}
+            saved = read_json(self.paths.supervisor)
             return is_alive(saved) and bool(saved["pid"] == holder.get("pid"))
         return (holder["run"], holder.get("node")) == (self.run, self.node)
 
     def request_stop(self, order: Dict[str, Any]) -> bool:
         """Tell the supervisor to end it; False: there is none."""
-        saved = read_json(self.paths.supervisor) or {}
+        saved = read_json(self.paths.supervisor)
         if is_alive(saved):  # one that was stopped would hear nothing
             for mark in supervisor_keys(saved):
                 processes.send(mark, signal.SIGCONT)
@@ -88,7 +88,7 @@ class NodeRun(NamedTuple):
 
     def find_all(self) -> List[Process]:
         """Return everything of the run that lives here, its supervisor too."""
-        saved = read_json(self.paths.supervisor) or {}
+        saved = read_json(self.paths.supervisor)
         keeping = supervisor_keys(saved) if is_alive(saved) else []
         return processes.of_run(
             environment=run_environment(self.run, self.node),
@@ -117,7 +117,7 @@ class NodeRun(NamedTuple):
         if not self.job or os.path.exists(self.paths.end):
             return
         remove_stop_file_of(self.paths)
-        ranks = (read_json(self.paths.supervisor) or {}).get("ranks", [])
+        ranks = read_json(self.paths.supervisor).get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"
         now = time.time()

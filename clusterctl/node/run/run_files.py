@@ -12,8 +12,8 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 from clusterctl.node.file_io import overwrite_start, replace_file
+from clusterctl.node.run.boot import uptime
 from clusterctl.node.run.processes import ProcessKey, alive
-from clusterctl.node.run.read_files import uptime
 from clusterctl.node.run.run_paths import NodePaths, times_of
 
 RESERVE = 65536

@@ -21,12 +21,12 @@ import os
 import stat
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.agent.file_kinds import describe_file
 from clusterctl.node.file_io import list_folder
+from clusterctl.node.users import describe_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 EVENTS = "events.jsonl"
 LAUNCHER_LOG = "launcher.log"
@@ -131,6 +131,11 @@ def times_of(log: str) -> str:
 def dropped_of(log: str) -> str:
     """Return the file that says how far a log's oldest bytes were dropped."""
     return log[: -len(".log")] + ".dropped"
+
+
+def end_time(end: Dict[str, Any]) -> Optional[float]:
+    """Return when a node run was over; early versions kept in end.json only when its end began."""
+    return end.get("over") or end.get("time")
 
 
 def rank_of(log: str) -> Optional[int]:

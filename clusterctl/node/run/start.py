@@ -19,6 +19,7 @@ from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.program_path import find_program
+from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.detach import detach_command
 from clusterctl.node.run.environ_bytes import Environment, original_environment
 from clusterctl.node.run.environment import compose_environment
@@ -26,7 +27,6 @@ from clusterctl.node.run.leftovers import require_no_leftovers
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.own_agent import agent_argv
 from clusterctl.node.run.processes import ENV_LOCK, run_environment
-from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import write_json
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_stale

@@ -6,9 +6,9 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.file_io import read_end
+from clusterctl.node.file_io import read_end, read_json
+from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.own_agent import hand_over
-from clusterctl.node.run.read_files import boot_id, read_json, uptime
 from clusterctl.node.run.run_paths import NodePaths, default_state_folder, rank_of, run_folders
 from clusterctl.wire import Message
 
@@ -55,7 +55,7 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
     """
     paths = NodePaths.of(args)
     problem = paths.ownership_problem()
-    if problem or read_json(paths.job) is None:
+    if problem or not read_json(paths.job):
         message = "run %s has no part here (%s)" % (args["run"], problem or paths.folder)
         raise OperationError("no-run", message, folder=paths.folder)
     return paths
@@ -65,15 +65,15 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
     """Return what is known of a part of a run: its supervisor's word, else the files'."""
     # The end is read first: a supervisor that has left since would otherwise seem to be lost.
     end = read_json(paths.end)
-    job = read_json(paths.job) or {}
-    saved = read_json(paths.supervisor) or {}
-    alive = end is None and is_alive(saved)
+    job = read_json(paths.job)
+    saved = read_json(paths.supervisor)
+    alive = not end and is_alive(saved)
     live = ask_supervisor(job, saved["pid"]) if alive else None
-    if end is None and not alive:
+    if not end and not alive:
         end = read_json(paths.end)  # written while we looked
     account = live or saved
     ranks = [dict(rank) for rank in account.get("ranks", [])]
-    if end is not None:
+    if end:
         state, ranks = end["state"], end.get("ranks", ranks)
     elif alive:
         state = account.get("state", "starting")
@@ -181,7 +181,7 @@ class RecordedProcesses:
 
     def __init__(self, paths: NodePaths) -> None:
         self._path = paths.processes
-        self._this_boot = (read_json(paths.job) or {}).get("boot_id") == boot_id()
+        self._this_boot = read_json(paths.job).get("boot_id") == boot_id()
         self._version = (0, 0, 0)
         self._marks: List[ProcessKey] = []
 

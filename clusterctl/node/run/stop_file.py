@@ -7,8 +7,8 @@ import os
 from typing import Optional, Tuple
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import NodePaths, default_state_folder, run_folders
 from clusterctl.node.run.status import is_alive
 
@@ -55,7 +55,7 @@ def _create(path: str) -> Tuple[int, bool]:
 
 def remove_stop_file_of(paths: NodePaths) -> None:
     """Remove the file that a dead supervisor made and could not remove."""
-    remove(str((read_json(paths.supervisor) or {}).get("stop_file", "")))
+    remove(str(read_json(paths.supervisor).get("stop_file", "")))
 
 
 def remove_stale(job: NodeJob) -> None:
@@ -63,7 +63,7 @@ def remove_stale(job: NodeJob) -> None:
     if not job["stop"].get("file"):
         return
     for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
-        if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor) or {}):
+        if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor)):
             continue  # another run may live beside this one
         if read_json(paths.job):
             remove_stop_file_of(paths)

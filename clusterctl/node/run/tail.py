@@ -6,8 +6,8 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run.own_agent import hand_over
-from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
 from clusterctl.node.run.status import find_run, is_alive, node_status
 from clusterctl.wire import Message, from_json
@@ -71,7 +71,7 @@ def is_over(paths: NodePaths) -> bool:
     """Tell whether nothing more will be written: it ended, or nobody looks after it."""
     if os.path.exists(paths.end):
         return True
-    return not is_alive(read_json(paths.supervisor) or {})
+    return not is_alive(read_json(paths.supervisor))
 
 
 class LogTail:

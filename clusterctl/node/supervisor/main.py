@@ -12,10 +12,10 @@ import traceback
 from typing import Any, Dict, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run import processes
 from clusterctl.node.run.detach import own_scope
 from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run_lock import resources_of
@@ -82,7 +82,7 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
     if control_socket is not None:
         serve_requests(control_socket, job, supervisor)
-    supervisor.finish(read_json(paths.supervisor) or {}, known["reason"], known["time"])
+    supervisor.finish(read_json(paths.supervisor), known["reason"], known["time"])
     supervisor.run()
     return 0
 

@@ -41,8 +41,9 @@ class NestedLaunchers:
             return
         self._looks = {p.key: self._looks.get(p.key, 0) + 1 for p in living}
         new = [p for p in living if self._looks[p.key] <= SCANS and not p.uninterruptible]
-        names = {p.pid: name for p in new for name in [launcher_of(p.pid)] if name}
-        if not names:
+        commands = {p.pid: read_proc(p.pid, "cmdline")[:4096] for p in new}
+        names = {n: launcher_in(os.fsdecode(c).split("\0")) for n, c in commands.items()}
+        if not any(names.values()):
             return
         parents = {process.pid: process.parent for process in living}
         numbers = {rank["pid"]: rank["rank"] for rank in ranks if rank["state"] == "running"}
@@ -50,16 +51,11 @@ class NestedLaunchers:
             above = pid
             while above in parents and above not in numbers:
                 above = parents[above]
-            if above in numbers:  # or it is the run's own launcher
+            if name and above in numbers:  # or it is the run's own launcher
                 rank = numbers[above]
                 self._record.event("nested-launcher", rank=rank, pid=pid, launcher=name)
                 self._over = True
                 return
-
-
-def launcher_of(pid: int) -> str:
-    """Return the name of the launcher that a process runs; empty: none."""
-    return launcher_in(os.fsdecode(read_proc(pid, "cmdline")[:4096]).split("\0"))
 
 
 def launcher_in(words: List[str]) -> str:

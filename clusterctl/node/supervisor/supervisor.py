@@ -12,9 +12,9 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run import processes, stop_file
+from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
-from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run_lock import Peer
 from clusterctl.node.supervisor.log_space import LogSpace

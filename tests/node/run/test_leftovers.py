@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from clusterctl.node.run import leftovers, processes
-from clusterctl.node.run.read_files import boot_id
+from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.run_paths import NodePaths
 from tests.node.conftest import Run, wait_until
 

@@ -11,8 +11,8 @@ import pytest
 
 from clusterctl.node import run_lock
 from clusterctl.node.run import processes
+from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.node_run import NodeRun, held_lock
-from clusterctl.node.run.read_files import boot_id
 from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.status import RecordedProcesses
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run import run_files as record_module
 from clusterctl.node.run.processes import key_of
-from clusterctl.node.run.read_files import read_json
 from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths, times_of
 from tests.node.conftest import Run
@@ -53,12 +53,12 @@ def events(paths: NodePaths) -> list[str]:
 
 def test_a_file_is_there_whole_or_as_before(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    assert read_json(str(path)) is None
+    assert read_json(str(path)) == {}
     write_json(str(path), {"a": 1})
     path.with_name("x.json.new").write_text('{"a": 2, "cut')
     assert read_json(str(path)) == {"a": 1}
     path.write_text("[1]")
-    assert read_json(str(path)) is None
+    assert read_json(str(path)) == {}
 
 
 def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None:
@@ -74,7 +74,7 @@ def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None
     record.write_snapshot({"state": "running"})
     record.record_processes([(1, 2)])
     record.heartbeat()
-    assert read_json(paths.supervisor) is None
+    assert read_json(paths.supervisor) == {}
     assert record.end({"state": "finished"})
     assert read_json(paths.end) == {"state": "finished"}
     (small_disk / "filler").unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterctl.node.run.read_files import boot_id
+from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.run.status import RecordedProcesses
