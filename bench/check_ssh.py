@@ -26,6 +26,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 from clusterctl.facts.request import FactRequest, read_arguments  # noqa: E402
 from clusterctl.node.agent import loader  # noqa: E402
 from clusterctl.sandbox import sandbox  # noqa: E402
+from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
 from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
 from clusterctl.wire import Message  # noqa: E402
 
@@ -58,7 +59,7 @@ def main() -> None:
     missing = [name for name in ("pdsh", "clush") if tool(name) is None]
     if missing:
         sys.exit(f"wanted beside ours: {', '.join(missing)}")
-    box = sandbox.up(f"bench{os.getpid()}", nodes=HOSTS, backend="loopback")
+    box = sandbox.up(f"bench{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="loopback")
     try:
         with tempfile.TemporaryDirectory() as folder:
             stub = write_stub(Path(folder))

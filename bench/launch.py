@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 from clusterctl.sandbox import sandbox  # noqa: E402
+from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
 from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
@@ -44,7 +45,7 @@ dist.destroy_process_group()
 
 def main() -> None:
     """Run all rows."""
-    box = sandbox.up(f"benchlaunch{os.getpid()}", nodes=HOSTS, backend="netns")
+    box = sandbox.up(f"benchlaunch{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="netns")
     try:
         with tempfile.TemporaryDirectory() as folder:
             project = Path(folder) / "code"

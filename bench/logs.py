@@ -35,6 +35,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import psutil  # noqa: E402
 
 from clusterctl.sandbox import sandbox  # noqa: E402
+from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
 from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
 
 MB = int(sys.argv[1]) if len(sys.argv) > 1 else 98
@@ -119,7 +120,9 @@ with Pool(cluster) as pool:
 
 def main() -> None:
     """Run all rows."""
-    box = sandbox.up(f"benchlogs{os.getpid()}", nodes=HOSTS, backend=sandbox.best_backend())
+    box = sandbox.up(
+        f"benchlogs{os.getpid()}", SandboxSpec(nodes=HOSTS), backend=sandbox.best_backend()
+    )
     try:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(box, Path(folder))

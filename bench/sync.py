@@ -24,6 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import yaml  # noqa: E402
 
 from clusterctl.sandbox import sandbox  # noqa: E402
+from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
 from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
 
 HOSTS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
@@ -37,7 +38,7 @@ Side = Callable[[], None]
 
 def main() -> None:
     """Bring the folder there each way, then take turns."""
-    box = sandbox.up(f"benchsync{os.getpid()}", nodes=HOSTS, backend="loopback")
+    box = sandbox.up(f"benchsync{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="loopback")
     try:
         with tempfile.TemporaryDirectory() as name:
             bench = Bench(box, Path(name))

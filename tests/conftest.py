@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, settings
 from typing_extensions import Unpack
 
 from clusterctl.sandbox import netns, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.sandbox.layout import BackendName, Ip
 from clusterctl.sandbox.sandbox import Sandbox
 
 
 class Wanted(TypedDict, total=False):
-    """What `sandbox.up` takes."""
+    """The fields of `SandboxSpec`."""
 
     nodes: int
     gpus: Gpus
@@ -146,7 +147,7 @@ def _start(*, backend: BackendName = "netns", **wanted: Unpack[Wanted]) -> Sandb
     """Start a sandbox under a name that no other test process uses."""
     if backend == "netns":
         need_netns()
-    return sandbox.up(f"t{os.getpid()}-{next(_numbers)}", backend=backend, **wanted)
+    return sandbox.up(f"t{os.getpid()}-{next(_numbers)}", SandboxSpec(**wanted), backend=backend)
 
 
 @pytest.fixture(scope="session")

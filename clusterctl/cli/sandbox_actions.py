@@ -9,20 +9,20 @@ import sys
 from collections.abc import Callable
 
 from clusterctl.sandbox import demo, gpus, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.sandbox import Sandbox
 
 
 def _up(args: argparse.Namespace) -> int:
-    box = sandbox.up(
-        args.name,
+    spec = SandboxSpec(
         nodes=args.nodes,
-        backend=args.backend,
         gpus=gpus.parse(args.gpus) if args.gpus else gpus.NONE,
-        shells=args.shells.split(","),
-        users=args.users.split(",") if args.users else (),
+        shells=tuple(args.shells.split(",")),
+        users=tuple(args.users.split(",")) if args.users else (),
         ip=args.ip,
         jumps=args.jumps,
     )
+    box = sandbox.up(args.name, spec, backend=args.backend)
     _show(box)
     name = "" if args.name == "sandbox" else f" --name {args.name}"
     sys.stderr.write(f"hint: clusterctl sandbox exec{name} -- clusterctl check\n")

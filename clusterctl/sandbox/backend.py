@@ -23,7 +23,7 @@ def in_folder(folder: str, argv: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SandboxSpec:
     """The hosts that a sandbox should have."""
 
     nodes: int = 3
@@ -32,7 +32,7 @@ class Wanted:
     shells: tuple[str, ...] = ("bash",)
     """Login shells; the hosts get them in turn."""
     users: tuple[str, ...] = ()
-    """Users that can log in, the inventory's first. Empty: the backend's default."""
+    """Users that can log in, the inventory's first; by default root and `ada`, or you."""
     ip: Ip = "4"
     """The IP versions of the hosts."""
     jumps: int = 0
@@ -49,7 +49,7 @@ class Backend(ABC):
         self.layout = layout
 
     @abstractmethod
-    def plan(self, wanted: Wanted) -> list[Host]:
+    def plan(self, spec: SandboxSpec) -> list[Host]:
         """Return the hosts for `start`, which chooses the port if it is 0.
 
         Jump hosts come first, in the order from the controller to the nodes.

@@ -24,6 +24,7 @@ import yaml
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.layout import BackendName
 from clusterctl.sandbox.sandbox import Sandbox
 
@@ -141,7 +142,7 @@ def run(name: str, backend: BackendName | None = None) -> int:
     signal.alarm(LIMIT_SECONDS)
     began = time.monotonic()
     _say("Three hosts with an sshd each, on this machine.", ["clusterctl", "sandbox", "up"])
-    box = sandbox.up(name, nodes=3, backend=backend)
+    box = sandbox.up(name, SandboxSpec(nodes=3), backend=backend)
     try:
         for host in box.hosts:
             _print(f"{host.name}  {host.address}:{host.port}  {host.interface}\n")

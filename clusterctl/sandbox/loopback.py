@@ -18,7 +18,7 @@ import psutil
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import processes, sshd
-from clusterctl.sandbox.backend import Backend, Wanted, in_folder
+from clusterctl.sandbox.backend import Backend, SandboxSpec, in_folder
 from clusterctl.sandbox.layout import BackendName, Host
 
 ADDRESS = "127.0.0.1"
@@ -32,13 +32,13 @@ class Loopback(Backend):
 
     name: ClassVar[BackendName] = "loopback"
 
-    def plan(self, wanted: Wanted) -> list[Host]:
+    def plan(self, spec: SandboxSpec) -> list[Host]:
         """Return hosts node1 … whose ports the system will choose."""
         for refused, why in (
-            (set(wanted.shells) != {"bash"}, "--shells: {} logs in to the shell of this account"),
-            (wanted.users, "--users: {} logs in as this user"),
-            (wanted.ip != "4", "--ip: {} has 127.0.0.1"),
-            (wanted.jumps, "--jumps: {} has hosts that are reached directly"),
+            (set(spec.shells) != {"bash"}, "--shells: {} logs in to the shell of this account"),
+            (spec.users, "--users: {} logs in as this user"),
+            (spec.ip != "4", "--ip: {} has 127.0.0.1"),
+            (spec.jumps, "--jumps: {} has hosts that are reached directly"),
         ):
             if refused:
                 raise UsageError(
@@ -55,9 +55,9 @@ class Loopback(Backend):
                 shared=str(self.layout.shared),
                 workspace=str(self.layout.host(f"node{number}") / "workspace"),
                 state=str(self.layout.host(f"node{number}") / "state"),
-                gpus=wanted.gpus,
+                gpus=spec.gpus,
             )
-            for number in range(1, wanted.nodes + 1)
+            for number in range(1, spec.nodes + 1)
         ]
 
     def begin(self, hosts: Sequence[Host]) -> None:

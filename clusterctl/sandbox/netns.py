@@ -24,7 +24,7 @@ from typing import ClassVar
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import host as host_program
 from clusterctl.sandbox import hostfiles, processes, shells, sshd
-from clusterctl.sandbox.backend import PATH, Backend, Wanted, in_folder
+from clusterctl.sandbox.backend import PATH, Backend, SandboxSpec, in_folder
 from clusterctl.sandbox.layout import ROOT, BackendName, Host, Ip
 from clusterctl.sandbox.waiting import Waiting
 
@@ -61,17 +61,17 @@ class Netns(Backend):
 
     name: ClassVar[BackendName] = "netns"
 
-    def plan(self, wanted: Wanted) -> list[Host]:
+    def plan(self, spec: SandboxSpec) -> list[Host]:
         """Return hosts node1 … on 10.77.0.11 …, and gate1 … before them."""
         for option, found, most in (
-            ("--nodes", wanted.nodes, MOST_HOSTS),
-            ("--jumps", wanted.jumps, MOST_JUMPS),
+            ("--nodes", spec.nodes, MOST_HOSTS),
+            ("--jumps", spec.jumps, MOST_JUMPS),
         ):
             if found > most:
                 raise UsageError(f"{option}: expected {most} at most, found {found}")
-        for name in wanted.shells:
+        for name in spec.shells:
             shells.path_of(name)
-        for user in wanted.users:
+        for user in spec.users:
             hostfiles.judge_user(user)
 
         def host(name: str, number: int, networks: tuple[str, ...]) -> Host:
@@ -80,23 +80,23 @@ class Netns(Backend):
                 address=networks[0].partition("/")[0],
                 networks=networks,
                 port=22,
-                users=wanted.users or USERS,
-                shell=wanted.shells[(number - 1) % len(wanted.shells)],
+                users=spec.users or USERS,
+                shell=spec.shells[(number - 1) % len(spec.shells)],
                 interface=INTERFACES[(number - 1) % len(INTERFACES)],
                 shared="/shared",
                 workspace="/workspace",
-                gpus=wanted.gpus,
+                gpus=spec.gpus,
             )
 
         gates = [
             replace(
-                host(f"gate{number}", number, _networks(wanted.ip, number, 2)),
-                behind=_networks(wanted.ip, (number + 1) % (wanted.jumps + 1), 1),
+                host(f"gate{number}", number, _networks(spec.ip, number, 2)),
+                behind=_networks(spec.ip, (number + 1) % (spec.jumps + 1), 1),
             )
-            for number in range(1, wanted.jumps + 1)
+            for number in range(1, spec.jumps + 1)
         ]
-        nodes = range(1, wanted.nodes + 1)
-        return gates + [host(f"node{n}", n, _networks(wanted.ip, 0, 10 + n)) for n in nodes]
+        nodes = range(1, spec.nodes + 1)
+        return gates + [host(f"node{n}", n, _networks(spec.ip, 0, 10 + n)) for n in nodes]
 
     def begin(self, hosts: Sequence[Host]) -> None:
         """Make the controller's namespaces, with the bridge in them, and the hosts' folders."""

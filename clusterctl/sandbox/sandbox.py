@@ -7,22 +7,22 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR
 from typing import Any
 
+import yaml
+
 from clusterctl.errors import ClusterError, UsageError
-from clusterctl.sandbox import cgroup, hostsyaml, netns, sshd
-from clusterctl.sandbox import gpus as stand_in
-from clusterctl.sandbox.backend import Backend, Wanted
+from clusterctl.sandbox import cgroup, gpus, netns, sshd
+from clusterctl.sandbox.backend import Backend, SandboxSpec
 from clusterctl.sandbox.faults import registry
 from clusterctl.sandbox.faults.interface import Place
 from clusterctl.sandbox.faults.registry import InForce
-from clusterctl.sandbox.gpus import NONE as NO_GPUS
-from clusterctl.sandbox.gpus import Gpus
-from clusterctl.sandbox.layout import BackendName, Host, Ip, Layout, base
+from clusterctl.sandbox.layout import BackendName, Host, Layout, base
 from clusterctl.sandbox.loopback import Loopback
 from clusterctl.sandbox.netns import Netns
 
@@ -68,11 +68,11 @@ class Sandbox:
         Raises:
             UsageError: there is none.
         """
-        for host in (*self.jumps, *self.hosts):
-            if host.name == name:
-                return host
-        names = ", ".join(host.name for host in (*self.jumps, *self.hosts))
-        raise UsageError(f"sandbox {self.name}: expected one of {names}, found {name!r}")
+        hosts = {host.name: host for host in (*self.jumps, *self.hosts)}
+        if name not in hosts:
+            expected = f"expected one of {', '.join(hosts)}"
+            raise UsageError(f"sandbox {self.name}: {expected}, found {name!r}")
+        return hosts[name]
 
     def folder(self, name: str) -> Path:
         """Return the folder, on this machine, of a host's own files."""
@@ -162,36 +162,21 @@ class Sandbox:
         remove(self.name)
 
 
-def up(
-    name: str = "sandbox",
-    *,
-    nodes: int = 3,
-    backend: BackendName | None = None,
-    gpus: Gpus = NO_GPUS,
-    shells: Sequence[str] = ("bash",),
-    users: Sequence[str] = (),
-    ip: Ip = "4",
-    jumps: int = 0,
-) -> Sandbox:
+def up(name: str, spec: SandboxSpec, *, backend: BackendName | None = None) -> Sandbox:
     """Start a sandbox.
 
     Args:
         name: its name; several sandboxes with different names may be up.
-        nodes: the number of hosts.
+        spec: the hosts that it should have.
         backend: how hosts are made; by default the best that this machine supports.
-        gpus: the GPUs that the fake nvidia-smi shows on each host.
-        shells: login shells; the hosts get them in turn.
-        users: users that can log in, the inventory's first; by default root and `ada`, or you.
-        ip: the IP versions of the hosts.
-        jumps: the number of jump hosts, each behind the one before it.
 
     Raises:
         UsageError: the name is in use, or the backend does not support the options.
         ClusterError: it could not be started; all of it is removed.
     """
     layout = Layout.of(name)
-    if nodes < 1:
-        raise UsageError(f"--nodes: expected 1 or more, found {nodes}")
+    if spec.nodes < 1:
+        raise UsageError(f"--nodes: expected 1 or more, found {spec.nodes}")
     chosen = backend or best_backend()
     if chosen == "netns" and (why := netns.missing()):
         raise UsageError(f"the netns backend does not work here: {why}", hint="--backend loopback")
@@ -208,21 +193,12 @@ def up(
         ) from None
     umask = os.umask(0o022)  # ordinary users must be able to read a host's /etc
     try:
-        hosts = driver.plan(
-            Wanted(
-                nodes=nodes,
-                gpus=gpus,
-                shells=tuple(shells),
-                users=tuple(users),
-                ip=ip,
-                jumps=jumps,
-            )
-        )
+        hosts = driver.plan(spec)
         _lay_out(layout, hosts)
         driver.begin(hosts)
         for host in hosts:
             if host.gpus.count:
-                stand_in.install(layout.host(host.name) / "bin", host.gpus, host=host.name)
+                gpus.install(layout.host(host.name) / "bin", host.gpus, host=host.name)
         hosts = driver.start(hosts)
         sandbox = Sandbox(
             layout=layout,
@@ -280,12 +256,34 @@ def _save(sandbox: Sandbox) -> None:
     sshd.write_known_hosts(layout, (*sandbox.jumps, *sandbox.hosts))
     first, *others = sandbox.hosts[0].users
     for user, file in ((first, layout.inventory), *((u, layout.inventory_of(u)) for u in others)):
-        file.write_text(
-            hostsyaml.text(
-                layout, sandbox.hosts, sandbox.jumps, user=user, master_port=sandbox.master_port
-            )
-        )
+        file.write_text(_hosts_yaml(sandbox, user))
     layout.state.write_text(json.dumps(sandbox.to_json(), indent=1))
+
+
+def _hosts_yaml(sandbox: Sandbox, user: str) -> str:
+    """Return the inventory, with this user."""
+    layout, hosts, shared = sandbox.layout, sandbox.hosts, sandbox.hosts[0].shared
+    by_name = sandbox.backend_name == "netns"  # loopback hosts differ in the port only
+    ssh = {"user": user, "identity": str(layout.key_of(user) if by_name else layout.key)}
+    if sandbox.jumps:
+        ssh["jump"] = ",".join(f"{user}@{jump.name}" for jump in sandbox.jumps)
+    nodes = [
+        {"host": host.name}
+        if by_name
+        else {"host": host.address, "port": host.port, "state": host.state}
+        for host in hosts
+    ]
+    document = {
+        "cluster": layout.name,
+        **({} if by_name else {"same_machine": "allow"}),
+        "ssh": ssh,
+        "defaults": {"gpus": hosts[0].gpus.count, "python": sys.executable},
+        "shared": [shared],
+        "workdir": f"{shared}/code",
+        "network": {"master_port": sandbox.master_port},
+        "nodes": nodes,
+    }
+    return "# Written by `clusterctl sandbox up`.\n" + yaml.safe_dump(document, sort_keys=False)
 
 
 def find(name: str = "sandbox") -> Sandbox:

@@ -26,6 +26,7 @@ import clusterctl.cli.stop  # noqa: F401  (imported once, here, so that a verb s
 from clusterctl.cli.main import main
 from clusterctl.errors import ClusterError
 from clusterctl.sandbox import processes, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.netns import Netns
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.chaos.lateness import Meter, slack
@@ -122,7 +123,7 @@ class Stage:
         """Start hosts under this name, and leave nothing of them."""
         sandbox.remove(name)
         folder.mkdir(parents=True, exist_ok=True)
-        box = sandbox.up(name, nodes=NODES, backend="netns")
+        box = sandbox.up(name, SandboxSpec(nodes=NODES), backend="netns")
         try:
             code = box.shared / "code"
             for source in JOB:

@@ -11,6 +11,7 @@ import yaml
 from clusterctl.cli.main import main
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import processes, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox, Wanted
 
@@ -30,6 +31,13 @@ def test_its_inventory_says_that_hosts_are_one_machine(pair: Sandbox) -> None:
     document = yaml.safe_load(pair.inventory.read_text())
     assert document["same_machine"] == "allow"
     assert [node["port"] for node in document["nodes"]] == [host.port for host in pair.hosts]
+
+
+def test_the_inventory_of_a_single_host_has_its_port_and_key(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=1, backend="loopback")
+    document = yaml.safe_load(box.inventory.read_text())
+    assert document["ssh"]["identity"] == str(box.layout.key)
+    assert [node["port"] for node in document["nodes"]] == [box.hosts[0].port]
 
 
 def test_down_ends_what_was_left_running(pair: Sandbox) -> None:
@@ -57,7 +65,7 @@ def test_the_sandbox_of_an_older_version_can_be_taken_down(pair: Sandbox, lost: 
 
 def test_other_login_shells_need_the_other_backend() -> None:
     with pytest.raises(UsageError, match="shell of this account"):
-        sandbox.up("t-shells", backend="loopback", shells=("zsh",))
+        sandbox.up("t-shells", SandboxSpec(shells=("zsh",)), backend="loopback")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +74,6 @@ def test_other_login_shells_need_the_other_backend() -> None:
 )
 def test_what_only_namespaces_have_is_refused(wanted: Wanted, said: str) -> None:
     with pytest.raises(UsageError, match=f"{said}: the loopback backend"):
-        sandbox.up("t-more", backend="loopback", **wanted)
+        sandbox.up("t-more", SandboxSpec(**wanted), backend="loopback")
     assert "t-more" not in sandbox.names()
     assert "t-shells" not in sandbox.names()

@@ -15,6 +15,7 @@ import pytest
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.load import load
 from clusterctl.sandbox import hostfiles, netns, processes, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.layout import Layout
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import REQUIRED, MakeSandbox, need_netns
@@ -110,8 +111,9 @@ mount --bind "$1" /etc && "$2" -c '
 import os, sys
 from pathlib import Path
 from clusterctl.sandbox import sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 
-box = sandbox.up(sys.argv[1], nodes=1, backend="netns")
+box = sandbox.up(sys.argv[1], SandboxSpec(nodes=1), backend="netns")
 try:
     accounts = Path("/etc/passwd").read_text() + "newcomer:x:4242:4242::/:/bin/false\\n"
     Path("/etc/passwd+").write_text(accounts)
@@ -189,7 +191,7 @@ def test_a_start_that_was_cut_off_is_cleaned_up(
     with monkeypatch.context() as patch:
         patch.setattr(sandbox, "remove", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
-            sandbox.up(layout.name, nodes=2, backend="netns")
+            sandbox.up(layout.name, SandboxSpec(nodes=2), backend="netns")
     assert processes.stamped(layout.root)
     with pytest.raises(ClusterError, match="did not start fully"):
         sandbox.find(layout.name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import cgroup, processes, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.layout import BackendName, Layout
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox
@@ -41,7 +43,7 @@ def test_interface_names_differ(sandbox3: Sandbox) -> None:
 def test_a_name_is_taken_once(make_sandbox: MakeSandbox) -> None:
     box = make_sandbox(nodes=1)
     with pytest.raises(UsageError, match="already exists") as refused:
-        sandbox.up(box.name)
+        sandbox.up(box.name, SandboxSpec())
     assert refused.value.hint == f"clusterctl sandbox down --name {box.name}"
 
 
@@ -53,7 +55,7 @@ def test_a_folder_that_others_may_write_to_holds_no_sandbox(
     (tmp_path / "open" / "lab").mkdir(parents=True)
     (tmp_path / "open" / "lab" / "sandbox.json").write_text("{}")
     (tmp_path / "open").chmod(mode)
-    for use in (sandbox.up, sandbox.find, sandbox.remove):
+    for use in (partial(sandbox.up, spec=SandboxSpec()), sandbox.find, sandbox.remove):
         with pytest.raises(UsageError, match=f"mode {mode:o}") as refused:
             use("lab")
         assert refused.value.hint == f"chmod 700 {tmp_path}/open"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import sandbox
+from clusterctl.sandbox.backend import SandboxSpec
 
 
 def make_file(path: Path) -> None:
@@ -35,7 +37,7 @@ def test_every_action_refuses_a_squatted_folder(
     base = tmp_path / "sandboxes"
     squat(base)
     monkeypatch.setenv("CLUSTERCTL_SANDBOXES", str(base))
-    for action in (sandbox.up, sandbox.find, sandbox.remove):
+    for action in (partial(sandbox.up, spec=SandboxSpec()), sandbox.find, sandbox.remove):
         with pytest.raises(UsageError, match="expected a folder that only this user may write to"):
             action("lab")
     assert list(tmp_path.iterdir()) == [base]
