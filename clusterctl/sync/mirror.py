@@ -13,8 +13,9 @@ from clusterctl.node.mirror.tree_hash import decode_listing, path_text
 from clusterctl.sync.local_copy import copy
 from clusterctl.sync.rsync import PushResult, push
 from clusterctl.sync.two_phase import TwoPhaseCommit
+from clusterctl.transport.connection import Connection
 from clusterctl.transport.control_master import ControlFolder
-from clusterctl.transport.interface import Call, Connection, Reply, Request
+from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.wire import BODY_LIMIT, Message
 
 ALIVE_SECONDS = 5.0

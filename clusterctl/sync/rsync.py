@@ -19,8 +19,9 @@ from clusterctl.errors import ClusterError, NodeError
 from clusterctl.safe_text import printable_words
 from clusterctl.sync import rsync_shim
 from clusterctl.transport.agent_call import AgentCall
+from clusterctl.transport.connection import Connection
 from clusterctl.transport.control_master import RSYNC
-from clusterctl.transport.interface import Connection, Request
+from clusterctl.transport.interface import Request
 from clusterctl.transport.stream import ExitInfo, Stream
 
 IO_SECONDS = 60

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import BinaryIO, cast
 
 from clusterctl.errors import NodeError
@@ -173,37 +174,36 @@ class AgentCall(Call):
                 words = f"no sign of life for {silence:.0f} s"
             if not self._answering and self._buffer:
                 words += f"; its login shell said: {self._buffer[-200:]!r}"
-            raise NodeError("timeout", phase, words, _frozen(self.node)) from error
+            hint = f"look at the host's load and mounts: ssh {self.node.host} uptime"
+            raise NodeError("timeout", phase, words, hint) from error
         except OSError as error:
             raise NodeError("lost", "answer", str(error), _reachable(self.node)) from error
 
     def _never_began(self) -> NodeError:
-        """Say why the command ended before the agent spoke."""
+        """Return why the command ended before the agent spoke."""
         ending = self._stream.ending()
         if not ending.connected:
-            words = ending.cause or "the connection broke"
-            return NodeError("lost", "exec", words, _reachable(self.node))
-        said = ending.errors.strip() or self._buffer.strip()
+            return self._broken("exec", ending)
         if ending.exit_code == agent.NO_PYTHON:
             hint = "install Python 3.9 or newer there, or set `python` in the inventory"
             return NodeError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
         words = f"the login shell ended ({_status(ending)}) before the agent could speak"
-        if said:
-            words += ": " + said[-300:].decode("utf-8", "backslashreplace")
+        output = ending.errors.strip() or self._buffer.strip()
         hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
-        return NodeError("bad-output", "exec", words, hint)
+        return NodeError("bad-output", "exec", words + _last_of(output), hint)
 
     def _ended_early(self) -> NodeError:
-        """Say why the answers ended before the last one."""
+        """Return why the answers ended before the last one."""
         ending = self._stream.ending()
         if not ending.connected:
-            words = ending.cause or "the connection broke"
-            return NodeError("lost", "answer", words, _reachable(self.node))
+            return self._broken("answer", ending)
         words = f"the agent ended ({_status(ending)}) before its last answer"
-        if ending.errors.strip():
-            words += ": " + ending.errors[-300:].decode("utf-8", "backslashreplace")
         hint = f"was it killed for want of memory? try: ssh {self.node.host} dmesg"
-        return NodeError("lost", "answer", words, hint)
+        return NodeError("lost", "answer", words + _last_of(ending.errors.strip()), hint)
+
+    def _broken(self, phase: str, ending: ExitInfo) -> NodeError:
+        words = ending.cause or "the connection broke"
+        return NodeError("lost", phase, words, _reachable(self.node))
 
 
 _FOREIGN = "does a login shell's start file leave something running that prints later?"
@@ -214,112 +214,87 @@ def _status(ending: ExitInfo) -> str:
     return "killed" if ending.exit_code is None else f"status {ending.exit_code}"
 
 
+def _last_of(output: bytes) -> str:
+    """Return what ends a message with the last words of a process, if it wrote any."""
+    return ": " + output[-300:].decode("utf-8", "backslashreplace") if output else ""
+
+
 def _reachable(node: Node) -> str:
     return f"does the host still answer? try: ssh {node.host} uptime"
 
 
-def _frozen(node: Node) -> str:
-    return f"look at the host's load and mounts: ssh {node.host} uptime"
-
-
 class PendingCall(Call):
-    """Opens a call in a thread of its own; what is sent meanwhile waits its turn."""
+    """A call that opens in a thread of its own; what is asked of it meanwhile waits."""
 
     def __init__(
         self,
         node: Node,
         start: Callable[[], Call],
         *,
-        ended: Callable[[Reply], object] | None = None,
+        ended: Callable[[Reply], object] = lambda _: None,
     ) -> None:
         """Start opening.
 
         Args:
             node: where.
             start: opens the call; may raise `NodeError`, which becomes the call's reply.
-            ended: hears the call's reply.
+            ended: receives the call's reply.
         """
-        self._ended = ended
         self.node = node
-        self._call: Call | None = None
-        self._ready = False
-        """What waited was sent, so that messages go straight to the call."""
-        self._failure: NodeError | None = None
-        self._waiting: list[Message] = []
-        self._answer_seconds = math.inf
-        """What was said of the next answer before the call was open."""
-        self._closed = False
-        self._lock = threading.Lock()
-        """Held for a moment only, never while anything is sent."""
-        self._opened = threading.Event()
+        self._ended = ended
+        self._opening: Future[Call | NodeError] = Future()
+        self._sending = threading.RLock()
+        """Keeps messages in order: held while those that waited are sent."""
         start_thread(self._open, start, name=f"start {node.name}")
 
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, once the call is open."""
-        self._opened.wait()
-        if self._call is not None:
-            yield from self._call.messages()
+        opened = self._opening.result()
+        if isinstance(opened, Call):
+            yield from opened.messages()
 
     def send(self, message: Message) -> None:
         """Send a further message, or keep it until the call is open."""
-        with self._lock:
-            if not self._ready:
-                self._waiting.append(message)
-                return
-        if self._call is not None:
-            self._call.send(message)
+
+        def send(call: Call) -> None:
+            with self._sending:
+                call.send(message)
+
+        self._when_open(send)
 
     def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds, from when the call is open."""
-        with self._lock:
-            self._answer_seconds = seconds
-            call = self._call
-        if call is not None:
-            call.set_deadline(seconds)
+        self._when_open(lambda call: call.set_deadline(seconds))
 
     def reply(self) -> Reply:
-        """Say how the call ended."""
-        self._opened.wait()
-        if self._call is not None:
-            reply = self._call.reply()
-        else:
-            assert self._failure is not None, "opening gives a call or a failure"
-            reply = Reply.failed(self.node.name, self._failure)
-        if self._ended is not None:
-            self._ended(reply)
+        """Return how the call ended."""
+        opened = self._opening.result()
+        name = self.node.name
+        reply = opened.reply() if isinstance(opened, Call) else Reply.failed(name, opened)
+        self._ended(reply)
         return reply
 
     def close(self) -> None:
-        """Give the channel up, now or as soon as it is open; does not wait for it."""
-        with self._lock:
-            self._closed = True
-        if self._call is not None:
-            self._call.close()
+        """Close the channel, now or as soon as it is open; does not wait for it."""
+        self._when_open(lambda call: call.close())
+
+    def _when_open(self, act: Callable[[Call], object]) -> None:
+        """Act on the call: now, or once it is open, in the order in which it was asked."""
+
+        def opened(opening: Future[Call | NodeError]) -> None:
+            call = opening.result()
+            if isinstance(call, Call):
+                act(call)
+
+        self._opening.add_done_callback(opened)
 
     def _open(self, start: Callable[[], Call]) -> None:
+        opened: Call | NodeError
         try:
-            call = start()
-            with self._lock:
-                self._call = call
-                seconds = self._answer_seconds
-            call.set_deadline(seconds)
+            opened = start()
         except NodeError as failure:
-            self._failure = failure
-        except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)
-            self._failure = unexpected_error(self.node.name, error)
-        self._opened.set()
-        if self._call is not None:
-            self._send_waiting(self._call)
-
-    def _send_waiting(self, call: Call) -> None:
-        while True:
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-                closed = self._closed
-                self._ready = closed or not waiting
-            if closed:
-                call.close()
-            if self._ready:
-                return
-            for message in waiting:
-                call.send(message)
+            opened = failure
+        except Exception as error:  # noqa: BLE001  (`unexpected_error` logs it)
+            opened = unexpected_error(self.node.name, error)
+        with self._sending:
+            self._opening.set_result(opened)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, cast
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import openssh_connection, sockets
-from clusterctl.transport.control_master import ControlFolder, HostKeyPolicy
+from clusterctl.transport.connection import Connection, LocalConnection
+from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.host_keys import HostKeyVerifier
-from clusterctl.transport.interface import Connection, Timeouts
+from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.jump_hosts import JumpHosts, run_proxy_command
-from clusterctl.transport.local_connection import LocalConnection
 from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
 
@@ -54,7 +54,7 @@ def without_invoke() -> Iterator[None]:
 
 
 if TYPE_CHECKING:
-    from clusterctl.transport.paramiko_connector import ParamikoConnector
+    from clusterctl.transport.paramiko_login import ParamikoConnector
 
 
 class Connector:
@@ -64,12 +64,11 @@ class Connector:
         """Prepare what the ways share; files are read when they are first needed."""
         self._timeouts = timeouts
         self._resolver = SshConfigResolver()
-        self._trust = HostKeyVerifier(cluster, accept_new=accept_new)
+        self._verifier = HostKeyVerifier(cluster, accept_new=accept_new)
         self._connecting = 0
-        self._policy = HostKeyPolicy(own_file=self._trust.own_file, accept_new=accept_new)
         self.folder = ControlFolder()
         """A private one with a short path, for sockets."""
-        self._jumps = JumpHosts(self.folder, self._policy, timeouts=timeouts)
+        self._jumps = JumpHosts(self.folder, self._verifier, timeouts)
         self._paramiko: ParamikoConnector | None = None
         self._lock = threading.Lock()
 
@@ -82,10 +81,10 @@ class Connector:
             if self._connecting:
                 return
             self._resolver.refresh()
-            self._trust.refresh()
+            self._verifier.refresh()
             self._jumps.refresh()
             if self._paramiko is not None:
-                self._paramiko.refresh()
+                self._paramiko.keyring.refresh()
 
     def connect(self, node: Node) -> Connection:
         """Open the way that the inventory says.
@@ -103,23 +102,16 @@ class Connector:
 
     def _connect(self, node: Node) -> Connection:
         if node.local:
-            return LocalConnection(node, timeouts=self._timeouts)
+            return LocalConnection(node, self._timeouts)
         endpoint = self._resolver.resolve(node)
         if node.ssh.via == "openssh":
-            return openssh_connection.connect(
-                node,
-                endpoint,
-                folder=self.folder,
-                policy=self._policy,
-                jumps=self._jumps,
-                timeouts=self._timeouts,
-            )
+            return openssh_connection.connect(node, endpoint, self._jumps, self._timeouts)
         return self._by_paramiko().connect(node, endpoint, partial(self._dial, endpoint))
 
     def close(self) -> None:
         """Let go of what the ways share."""
         if self._paramiko is not None:
-            self._paramiko.close()
+            self._paramiko.keyring.close()
         self.folder.close()
 
     def _dial(self, endpoint: Endpoint) -> NoDelaySocket:
@@ -135,7 +127,7 @@ class Connector:
             if self._paramiko is None:
                 # Its import takes longer than all else that a command imports together.
                 with without_invoke():
-                    from clusterctl.transport.paramiko_connector import ParamikoConnector  # noqa: PLC0415
+                    from clusterctl.transport.paramiko_login import ParamikoConnector  # noqa: PLC0415
 
-                self._paramiko = ParamikoConnector(self._trust, self._timeouts)
+                self._paramiko = ParamikoConnector(self._verifier, self._timeouts)
             return self._paramiko

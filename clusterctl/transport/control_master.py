@@ -1,4 +1,4 @@
-"""One `ssh -M` and the ways through it: what OpenSSH does for us, and what its words mean."""
+"""One `ssh -M` and the sessions through it: what OpenSSH does for us, what its errors mean."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import CouldNotTell, NodeError
-from clusterctl.transport.host_keys import tell_accepted
 from clusterctl.transport.interface import State, Timeouts
-from clusterctl.transport.known_hosts import KnownHosts, fingerprint
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
 from clusterctl.transport.stream import Errors
 from clusterctl.transport.translate_errors import translated
@@ -64,28 +61,6 @@ _HINTS: dict[State, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostKeyPolicy:
-    """Which host keys OpenSSH trusts for us."""
-
-    own_file: Path
-    """The cluster's own known_hosts: read first, and where a new key is recorded."""
-    accept_new: bool
-
-    def options(self, known_hosts: Sequence[Path]) -> list[str]:
-        """Return the options of ssh."""
-        self.own_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files = " ".join(f'"{path}"' for path in (self.own_file, *known_hosts))
-        strict = "accept-new" if self.accept_new else "yes"
-        return ["-o", f"StrictHostKeyChecking={strict}", "-o", f"UserKnownHostsFile={files}"]
-
-    def tell_accepted(self, master: ControlMaster) -> None:
-        """Print the fingerprint of each key that OpenSSH recorded: OpenSSH names only the host."""
-        for name in re.findall(r"Permanently added '([^']+)'", master.said()):
-            for line in KnownHosts.load([self.own_file]).lines(name.partition(",")[0]):
-                tell_accepted(name, f"{line.key_type} {fingerprint(line.blob)}", self.own_file)
-
-
 class ControlFolder:
     """A private folder for sockets, with a path short enough for one; made when first needed.
 
@@ -100,7 +75,7 @@ class ControlFolder:
         self._masters: list[ControlMaster] = []
         self._closed = False
 
-    def master(self, destination: Sequence[str]) -> ControlMaster:
+    def master(self, destination: str) -> ControlMaster:
         """Return a master whose socket will be in the folder; it ends with the folder.
 
         Raises:
@@ -172,19 +147,13 @@ def _sweep(parent: Path) -> None:
 class ControlMaster:
     """An OpenSSH connection held open for others to use."""
 
-    def __init__(self, control: Path, destination: Sequence[str]) -> None:
-        """Keep where it will listen and whom it will reach.
-
-        Args:
-            control: the socket's path.
-            destination: ssh's words for the host: options and the name, last.
-        """
+    def __init__(self, control: Path, destination: str) -> None:
+        """Keep the path of its socket, and the host as `ssh` takes it."""
         self.control = control
-        self.target = destination[-1]
-        self._destination = tuple(destination)
+        self.target = destination
         self._errors: Errors | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
+        self._ending = False
         self._lock = threading.Lock()
 
     def open(self, options: Sequence[str], *, timeouts: Timeouts) -> None:
@@ -203,13 +172,13 @@ class ControlMaster:
             # Its default key exchange costs 60 ms more than this one.
             *("-o", "KexAlgorithms=^curve25519-sha256"),
             *options,
-            *self._destination,
+            *("--", self.target),
         ]
         if shutil.which("ssh") is None:
             hint = "install OpenSSH's client (openssh-client)"
             raise NodeError("unreachable", "config", "there is no ssh on this machine", hint)
         with self._lock, translated("connect", self.target):
-            if self._ended:
+            if self._ending:
                 raise NodeError("lost", "connect", "given up")
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
@@ -228,16 +197,16 @@ class ControlMaster:
         deadline = time.monotonic() + limit
         while not self.control.exists():
             if self._process.poll() is not None:
-                raise self.failure(self.said() or f"ssh ended ({self._process.returncode})")
+                raise self.failure(self.stderr() or f"ssh ended ({self._process.returncode})")
             if time.monotonic() > deadline:
-                words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.said()}"
+                words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.stderr()}"
                 raise NodeError("timeout", "connect", words)
             time.sleep(POLL_SECONDS)
 
     @property
     def closed(self) -> bool:
         """It was closed: nothing of it is left."""
-        return self._ended and not self.running
+        return self._ending and not self.running
 
     @property
     def running(self) -> bool:
@@ -249,13 +218,13 @@ class ControlMaster:
         through = ["ssh", "-T", "-S", str(self.control), "-o", "BatchMode=yes"]
         # Without a master ssh would log in again; this makes it fail instead.
         through += ["-o", "ProxyJump=none", "-o", "ProxyCommand=false", "-o", "RemoteCommand=none"]
-        through += ["-o", "LogLevel=ERROR", *options, *self._destination]
+        through += ["-o", "LogLevel=ERROR", *options, "--", self.target]
         return through if command is None else [*through, command]
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         """Return what ssh has written to stderr, without the middle if that is much."""
-        said = b"" if self._errors is None else self._errors.read()
-        return said.decode("utf-8", "backslashreplace")
+        written = b"" if self._errors is None else self._errors.read()
+        return written.decode("utf-8", "backslashreplace")
 
     def failure(self, words: str, *, phase: str = "connect") -> NodeError:
         """Return the failure that ssh's words mean."""
@@ -269,13 +238,13 @@ class ControlMaster:
     def end(self) -> None:
         """Let it end; does not wait for that."""
         with self._lock:
-            self._ended = True
+            self._ending = True
             if self._process is not None:
                 assert self._process.stdin is not None
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """End it, and with it every way through it."""
+        """End it, and with it every session through it."""
         self.end()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -286,6 +255,6 @@ def _short(words: str) -> str:
     """Leave OpenSSH's frame of @ signs and its advice away; the fact remains."""
     lines = [line.strip(" @") for line in words.splitlines()]
     dull = ("Someone could be eavesdropping", "IT IS POSSIBLE", "It is also possible")
-    told = "\n".join(line for line in lines if line and not line.startswith(dull))
+    text = "\n".join(line for line in lines if line and not line.startswith(dull))
     # The reason comes last: after a long banner it would be cut off.
-    return told if len(told) <= WORDS_LIMIT else "…" + told[-REASON_LIMIT:]
+    return text if len(text) <= WORDS_LIMIT else "…" + text[-REASON_LIMIT:]

@@ -11,7 +11,7 @@ from invoke.runners import Local, Runner
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Node
-from clusterctl.transport.interface import Connection
+from clusterctl.transport.connection import Connection
 from clusterctl.transport.paramiko_connection import ParamikoConnection
 
 
@@ -28,7 +28,7 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no
         )
 
 
-class SharedConnection(_NodeConnection):
+class SharedFabricConnection(_NodeConnection):
     """A connection that uses the pool's: closing it leaves that one open for everybody else."""
 
     _sftp: paramiko.SFTPClient | None
@@ -72,7 +72,7 @@ class _LocalRunner(Local):
                 pipe.close()
 
 
-class LocalConnection(_NodeConnection):
+class LocalFabricConnection(_NodeConnection):
     """A connection to this machine: it runs commands here, without SSH; it copies no files."""
 
     is_connected = True

@@ -9,17 +9,88 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from clusterctl.errors import CouldNotTell
-from clusterctl.transport.byte_queue import ByteQueue, ThreadEnded
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.local_limits import start_thread
 from clusterctl.wire import Message
 
 T = TypeVar("T")
+
+WAITING_LIMIT = 16 * 1024 * 1024
+"""Bytes of messages that may wait to be read; a fast node then waits for a slow screen."""
+LEAST_SIZE = 16 * 1024
+"""Bytes that a message counts at least: what it takes in memory is more than its frame."""
+CLOSED_POLL_SECONDS = 0.5
+"""How often a thread that waits for room checks whether anybody still reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEnded:
+    """A thread has ended."""
+
+    error: BaseException | None
+    """Why, if it failed."""
+
+
+class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
+    """What threads read from nodes, each item with its node's name; limited by its bytes."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__(WAITING_LIMIT)
+        self.closed = threading.Event()
+        """Nobody reads any more."""
+
+    def drain(self, name: str, stream: Iterator[T]) -> None:
+        """Put all items of an iterator there, then how that ended; for a thread of its own."""
+        error: BaseException | None = None
+        try:
+            for item in stream:
+                if not self._offer((name, item)):
+                    break
+        except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
+            error = caught
+        finally:
+            if isinstance(stream, Generator):
+                stream.close()
+        self._offer(ThreadEnded(error))
+
+    def _offer(self, item: tuple[str, T] | ThreadEnded) -> bool:
+        """Wait for room and put an item there; False: nobody reads any more."""
+        while not self.closed.is_set():
+            try:
+                self.put(item, timeout=CLOSED_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    # `queue.Queue` calls these three with its lock held.
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._size = 0
+
+    def _qsize(self) -> int:
+        return self._size
+
+    def _put(self, item: tuple[str, T] | ThreadEnded) -> None:
+        self._size += _size(item)
+        super()._put(item)
+
+    def _get(self) -> tuple[str, T] | ThreadEnded:
+        item = super()._get()
+        self._size -= _size(item)
+        return item
+
+
+def _size(item: tuple[str, object] | ThreadEnded) -> int:
+    """Return what an item counts: never nothing, for a queue of nothing is empty."""
+    message = None if isinstance(item, ThreadEnded) else item[1]
+    return max(LEAST_SIZE, message.size) if isinstance(message, Message) else LEAST_SIZE
 
 
 def interleave(
@@ -45,7 +116,7 @@ def interleave(
                 name, stream = waiting.popleft()
             except IndexError:
                 return  # another thread took the last one
-            _drain(name, stream, items)
+            items.drain(name, stream)
 
     try:
         for number, name in enumerate(tuple(streams)):
@@ -56,43 +127,25 @@ def interleave(
                 if at_once or not number:
                     raise
                 break  # those that run take the others too
-        yield from _until_ended(items, len(streams))
-    finally:
-        items.closed.set()
-
-
-def _drain(name: str, stream: Iterator[T], items: ByteQueue[T]) -> None:
-    error: BaseException | None = None
-    try:
-        for item in stream:
-            if not items.offer((name, item)):
-                break
-    except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
-        error = caught
-    finally:
-        if isinstance(stream, Generator):
-            stream.close()
-    items.offer(ThreadEnded(error))
-
-
-def _until_ended(items: ByteQueue[T], running: int) -> Iterator[tuple[str, T]]:
-    while running:
-        item = items.get()
-        if isinstance(item, ThreadEnded):
+        running = len(streams)
+        while running:
+            item = items.get()
+            if not isinstance(item, ThreadEnded):
+                yield item
+                continue
             running -= 1
             if item.error is not None:
                 raise item.error
-        else:
-            yield item
+    finally:
+        items.closed.set()
 
 
 Item = tuple[str, Message | Reply]
 Start = Callable[[str, Request], Call]
 """Begins a request on a node without waiting for its connection; a failure is in its reply."""
 
-_GATHER = 0.005
-"""Seconds to let messages gather before waiting for the next: waking up for each one costs more
-than reading it."""
+_GATHER_SECONDS = 0.005
+"""To let messages gather before waiting for the next: waking up for each costs more than it."""
 
 
 class MultiStream:
@@ -133,7 +186,8 @@ class MultiStream:
         """Let a node join, or join again, once `after` seconds have passed."""
         self._running += 1
         # A daemon: a person who presses Ctrl-C does not wait for a dead node.
-        start_thread(self._drain, node, request, after, name=f"follow {node}")
+        items = self._read(node, request, after)
+        start_thread(self._items.drain, node, items, name=f"follow {node}")
 
     def close(self) -> None:
         """Close every call, each a session on its node; what they started there lives on."""
@@ -144,7 +198,7 @@ class MultiStream:
             call.close()
 
     def drop(self, node: str) -> None:
-        """Give up what is read of a node: its stream ends with what has come."""
+        """Read no more of a node: its stream ends with what has come."""
         with self._lock:
             calls = [call for call, name in self._calls.items() if name == node]
         for call in calls:
@@ -154,12 +208,7 @@ class MultiStream:
         """Return the iterator."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Read no more."""
         self.close()
 
@@ -185,23 +234,16 @@ class MultiStream:
         try:
             return self._items.get_nowait()
         except queue.Empty:
-            time.sleep(min(_GATHER, self._tick))
+            time.sleep(min(_GATHER_SECONDS, self._tick))
         try:
             return self._items.get(timeout=self._tick)
         except queue.Empty:
             return None
 
-    def _drain(self, node: str, request: Request, after: float) -> None:
-        error: BaseException | None = None
-        try:
-            if not self._items.closed.wait(after):
-                self._read(node, request)
-        except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
-            error = caught
-        self._items.offer(ThreadEnded(error))
-
-    def _read(self, node: str, request: Request) -> None:
-        """Pass on what a node sends, until it ends or nobody reads any more."""
+    def _read(self, node: str, request: Request, after: float) -> Iterator[Message | Reply]:
+        """Yield what a node sends, until it ends or nobody reads any more."""
+        if self._items.closed.wait(after):
+            return
         with contextlib.closing(self._start(node, request)) as call:
             with self._lock:
                 if self._items.closed.is_set():
@@ -211,11 +253,10 @@ class MultiStream:
                 call.set_deadline(self._answer_timeout)
                 last: tuple[Message, ...] = ()
                 for message in call.messages():
-                    if not self._items.offer((node, message)):
-                        return
+                    yield message
                     last = (message,)
                     call.set_deadline(self._answer_timeout)
-                self._items.offer((node, replace(call.reply(), messages=last)))
+                yield replace(call.reply(), messages=last)
             finally:
                 with self._lock:
                     del self._calls[call]

@@ -8,6 +8,7 @@ cluster accepted for the same host name and port is taken over: clusters are ren
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import threading
 from pathlib import Path
@@ -51,19 +52,12 @@ def other_files(cluster: str) -> tuple[Path, ...]:
     return tuple(path for path in sorted(own.parent.parent.glob("*/known_hosts")) if path != own)
 
 
-def tell_accepted(name: str, shown: str, file: Path) -> None:
-    """Print on stderr which key was accepted unseen, so that it can still be compared."""
-    logger.warning(
-        "%s: accepted a new host key without a comparison: %s (recorded in %s)", name, shown, file
-    )
-
-
 class HostKeyVerifier:
     """Judges host keys; files are read once a command; safe from several threads."""
 
     def __init__(self, cluster: str, *, accept_new: bool) -> None:
         """Use the cluster's own file beside each endpoint's."""
-        self.own_file = own_file(cluster)
+        self._own_file = own_file(cluster)
         self._cluster = cluster
         self._accept_new = accept_new
         self._lock = threading.Lock()
@@ -78,12 +72,11 @@ class HostKeyVerifier:
 
     def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         """Return the key types the host is known by, to ask the server for those first."""
-        known = self._files(endpoint)
         names = names_of(endpoint)
-        types = [kind for name in names for kind in known.key_types(name)]
-        if not types:
-            with self._lock:
-                types += self._load_elsewhere().key_types(names[0])
+        with self._lock:
+            known = self._load(endpoint)
+            types = [kind for name in names for kind in known.key_types(name)]
+            types = types or [*self._load_elsewhere().key_types(names[0])]
         return tuple(dict.fromkeys(types))
 
     def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
@@ -106,7 +99,7 @@ class HostKeyVerifier:
                     if accepted.verdict == "known":
                         logger.info("%s: host key taken over from %s", name, accepted.where)
                     else:
-                        tell_accepted(name, shown, self.own_file)
+                        self._warn_accepted(name, shown)
                     return
         if judged.verdict == "unknown":
             words = f"the host key of {name} is not known: {shown}"
@@ -122,30 +115,45 @@ class HostKeyVerifier:
             words = f"the host key of {name} is revoked ({judged.where}): {shown}"
             raise NodeError("hostkey", "hostkey", words, "do not use this host before you know why")
 
+    def openssh_options(self, endpoint: Endpoint) -> list[str]:
+        """Return the options that make `ssh` accept the same keys as `check`."""
+        self._own_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The first file is also where `ssh` records a new key.
+        files = " ".join(f'"{path}"' for path in (self._own_file, *endpoint.known_hosts))
+        strict = "accept-new" if self._accept_new else "yes"
+        return ["-o", f"StrictHostKeyChecking={strict}", "-o", f"UserKnownHostsFile={files}"]
+
+    def warn_accepted_by_openssh(self, stderr: str) -> None:
+        """Print the fingerprint of each key that `ssh` recorded: it names only the host."""
+        for name in re.findall(r"Permanently added '([^']+)'", stderr):
+            for line in KnownHosts.load([self._own_file]).lines(name.partition(",")[0]):
+                self._warn_accepted(name, f"{line.key_type} {fingerprint(line.blob)}")
+
+    def _warn_accepted(self, name: str, shown: str) -> None:
+        """Print on stderr which key was accepted unseen, so that it can still be compared."""
+        words = "%s: accepted a new host key without a comparison: %s (recorded in %s)"
+        logger.warning(words, name, shown, self._own_file)
+
     def _accept(self, name: str, key_type: str, blob: bytes) -> None:
         try:
-            record(self.own_file, name, key_type, blob)
+            record(self._own_file, name, key_type, blob)
         except OSError as error:
-            words = f"the host key of {name} cannot be recorded: {self.own_file}: {error.strerror}"
+            words = f"the host key of {name} cannot be recorded: {self._own_file}: {error.strerror}"
             hint = f"make {state_folder()} writable, or set CLUSTERCTL_STATE to a folder that is"
             raise NodeError("hostkey", "hostkey", words, hint) from error
-        line = KnownHostsLine(hosts=name, key_type=key_type, blob=blob, where=str(self.own_file))
+        line = KnownHostsLine(hosts=name, key_type=key_type, blob=blob, where=str(self._own_file))
         for known in self._known.values():
             known.add(line)
 
     def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
-        if where.startswith(str(self.own_file)):
+        if where.startswith(str(self._own_file)):
             command = shlex.join(["clusterctl", "forget", endpoint.host])
         else:
             command = shlex.join(["ssh-keygen", "-R", name, "-f", where.rpartition(":")[0]])
         return f"someone may be in between; if the host was reinstalled: {command}"
 
-    def _files(self, endpoint: Endpoint) -> KnownHosts:
-        with self._lock:
-            return self._load(endpoint)
-
     def _load(self, endpoint: Endpoint) -> KnownHosts:
-        paths = (*endpoint.known_hosts, self.own_file)
+        paths = (*endpoint.known_hosts, self._own_file)
         if paths not in self._known:
             self._known[paths] = KnownHosts.load(paths)
         return self._known[paths]

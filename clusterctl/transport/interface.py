@@ -1,12 +1,7 @@
-"""What the verbs see of transport: one reply per node whatever happens, and open calls.
-
-Implementations: `ssh` (paramiko), `openssh` (the system's ssh), `local` (this machine), `fake`
-(tests). `pool.Pool` opens the right one for each node of a cluster.
-"""
+"""What the verbs see of transport: one reply per node whatever happens, and open calls."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -117,26 +112,3 @@ class Call(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the channel up; what the operation detached lives on."""
-
-
-class Connection(ABC):
-    """One open way to one node, shared by every call of a command."""
-
-    node: Node
-
-    @property
-    @abstractmethod
-    def alive(self) -> bool:
-        """False: the way is known to be broken, and another one is needed."""
-
-    @abstractmethod
-    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
-        """Start an operation of the agent on the node; `timeout` is for the whole of it.
-
-        Raises:
-            NodeError: no channel could be opened; `pool` turns it into the node's reply.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection; what runs detached on the node lives on."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from clusterctl.errors import NodeError
-from clusterctl.transport.control_master import ControlFolder, ControlMaster, HostKeyPolicy
+from clusterctl.transport.control_master import ControlFolder, ControlMaster
+from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.ssh_config import Endpoint
@@ -36,11 +37,11 @@ class ProxySocket(NoDelaySocket):
 
     @classmethod
     def start(cls, argv: list[str], explain: Callable[[str], NodeError]) -> ProxySocket:
-        """Start the program; it ends when the socket is closed.
+        """Start a program with its stdin and stdout at the socket; it ends when that is closed.
 
         Args:
-            argv: the program, with its stdin and stdout at the socket.
-            explain: what its words mean.
+            argv: the program.
+            explain: returns the failure that its stderr means.
         """
         ours, theirs = socket.socketpair()
         found = cls(fileno=ours.detach())
@@ -63,11 +64,11 @@ class ProxySocket(NoDelaySocket):
                 found.words = errors.read(1 << 16).decode("utf-8", "backslashreplace")
             found.ended.set()
 
-        threading.Thread(target=wait, name="way", daemon=True).start()
+        threading.Thread(target=wait, name="proxy", daemon=True).start()
         return found
 
     def failure(self) -> NodeError | None:
-        """Return why the program gave up; None while it runs or where it said nothing."""
+        """Return why the program gave up; None while it runs or if it wrote nothing."""
         if not self.ended.wait(ENDING_SECONDS) or not self.words.strip():
             return None
         return self.explain(self.words)
@@ -75,10 +76,10 @@ class ProxySocket(NoDelaySocket):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JumpHost:
-    """The last jump host on a way, logged in to."""
+    """The last of a chain of jump hosts, logged in to."""
 
     jump: str
-    """The whole way to it."""
+    """The chain, as in ProxyJump."""
     master: ControlMaster
 
     def argv(self, host: str, port: str) -> list[str]:
@@ -92,23 +93,23 @@ class JumpHost:
         return f"{shlex.join([*words[:-2], '-W'])} '[%h]:%p' {shlex.join(words[-2:])}"
 
     def failure(self, target: str, words: str) -> NodeError:
-        """Return why a way through it was not opened.
+        """Return why a host behind it was not reached.
 
         Args:
-            target: where it should have led.
+            target: the host.
             words: of the program that carried the bytes: they lack the reason.
         """
         # The master's stderr has the reason of a refused channel, but not which channel it was.
         reasons = {
             line.partition("open failed: ")[2]
-            for line in self.master.said().splitlines()
+            for line in self.master.stderr().splitlines()
             if "open failed: " in line
         }
-        told = f"{target} through {self.jump}: "
+        what = f"{target} through {self.jump}: "
         if len(reasons) > 1:
-            told += f"one of: {'; '.join(sorted(reasons))}"
-            return NodeError("unreachable", "jump", told, f"try: {_typed(self.jump)}")
-        return self.master.failure(told + (reasons.pop() if reasons else words), phase="jump")
+            what += f"one of: {'; '.join(sorted(reasons))}"
+            return NodeError("unreachable", "jump", what, f"try: {_ssh_command(self.jump)}")
+        return self.master.failure(what + (reasons.pop() if reasons else words), phase="jump")
 
 
 class JumpHosts:
@@ -117,29 +118,31 @@ class JumpHosts:
     They end with the folder that holds their sockets.
     """
 
-    def __init__(self, folder: ControlFolder, policy: HostKeyPolicy, *, timeouts: Timeouts) -> None:
+    def __init__(
+        self, folder: ControlFolder, verifier: HostKeyVerifier, timeouts: Timeouts
+    ) -> None:
         """Prepare; a jump host is reached when the first node behind it is."""
         self._folder = folder
-        self._policy = policy
+        self._verifier = verifier
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._gates: dict[str, JumpHost | NodeError] = {}
+        self._opened: dict[str, JumpHost | NodeError] = {}
 
     def refresh(self) -> None:
         """Try those again that could not be reached."""
         with self._lock:
-            self._gates = {j: gate for j, gate in self._gates.items() if isinstance(gate, JumpHost)}
+            self._opened = {j: one for j, one in self._opened.items() if isinstance(one, JumpHost)}
 
     def dial(self, endpoint: Endpoint, jump: str) -> ProxySocket:
-        """Open a way to a node through jump hosts.
+        """Open a socket to a node through jump hosts.
 
         Raises:
             NodeError: a jump host cannot be reached.
         """
-        gate = self.open(endpoint, jump)
-        argv = gate.argv(endpoint.hostname, str(endpoint.port))
-        return ProxySocket.start(argv, partial(gate.failure, endpoint.target))
+        last = self.open(endpoint, jump)
+        argv = last.argv(endpoint.hostname, str(endpoint.port))
+        return ProxySocket.start(argv, partial(last.failure, endpoint.target))
 
     def open(self, endpoint: Endpoint, jump: str) -> JumpHost:
         """Log in to jump hosts, each through the one before it, and return the last.
@@ -150,56 +153,82 @@ class JumpHosts:
         with self._lock:
             opening = self._opening.setdefault(jump, threading.Lock())
         with opening:
-            gate = self._gates.get(jump)
-            if isinstance(gate, JumpHost) and not gate.master.running:
-                gate.master.close()
-                gate = None
-            if gate is None:
+            opened = self._opened.get(jump)
+            if isinstance(opened, JumpHost) and not opened.master.running:
+                opened.master.close()
+                opened = None
+            if opened is None:
                 try:
-                    gate = self._log_in(endpoint, jump)
+                    opened = self._open(endpoint, jump)
                 except NodeError as failure:
-                    gate = failure
-                self._gates[jump] = gate
-        if isinstance(gate, NodeError):
-            raise gate
-        return gate
+                    opened = failure
+                self._opened[jump] = opened
+        if isinstance(opened, NodeError):
+            raise opened
+        return opened
 
-    def _log_in(self, endpoint: Endpoint, jump: str) -> JumpHost:
+    def _open(self, endpoint: Endpoint, jump: str) -> JumpHost:
         """Log in to the last of them.
 
         Not by ssh's own -J: it would reach the others without our options, keys and patience.
         """
-        way, _, last = jump.rpartition(",")
-        before = self.open(endpoint, way) if way else None
-        options = self._policy.options(endpoint.known_hosts)
-        if before is not None:
-            options += ["-o", f"ProxyCommand={before.proxy_command}"]
-        if endpoint.identity is not None:
-            options += ["-i", str(endpoint.identity)]
-        destination = ["--", last if last.startswith("ssh://") else f"ssh://{last}"]
+        before, _, last = jump.rpartition(",")
+        through = self.open(endpoint, before) if before else None
+        options = ["-i", str(endpoint.identity)] if endpoint.identity is not None else []
+        destination = last if last.startswith("ssh://") else f"ssh://{last}"
+        try:
+            master = self.log_in(endpoint, destination, options, name=last, through=through)
+        except NodeError as failure:
+            words, hint = f"jump host {last}: {failure.message}", failure.hint
+            if hint.startswith("try: "):
+                hint = f"try: {_ssh_command(jump)}"
+            raise NodeError(failure.state, "jump", words, hint) from None
+        return JumpHost(jump=jump, master=master)
+
+    def log_in(
+        self,
+        endpoint: Endpoint,
+        destination: str,
+        options: list[str],
+        *,
+        name: str,
+        through: JumpHost | None,
+    ) -> ControlMaster:
+        """Have OpenSSH log in to a host.
+
+        Args:
+            endpoint: the node that is to be reached: its known_hosts are those that count.
+            destination: the host, as `ssh` takes it.
+            options: of `ssh`, besides those that check the host's key.
+            name: the host's, for messages.
+            through: the jump host before it.
+
+        Raises:
+            NodeError: it could not be reached, or did not let us in.
+        """
+        options = [*self._verifier.openssh_options(endpoint), *options]
+        if through is not None:
+            options += ["-o", f"ProxyCommand={through.proxy_command}"]
         master = self._folder.master(destination)
         try:
             master.open(options, timeouts=self._timeouts)
         except NodeError as failure:
             master.close()
-            if before is not None and failure.state in {"lost", "unreachable"}:
-                failure = before.failure(last, failure.message)
-            words, hint = f"jump host {last}: {failure.message}", failure.hint
-            if hint.startswith("try: "):
-                hint = f"try: {_typed(jump)}"
-            raise NodeError(failure.state, "jump", words, hint) from None
-        self._policy.tell_accepted(master)
-        return JumpHost(jump=jump, master=master)
+            if through is not None and failure.state in {"lost", "unreachable"}:
+                raise through.failure(name, failure.message) from None
+            raise
+        self._verifier.warn_accepted_by_openssh(master.stderr())
+        return master
 
 
-def _typed(jump: str) -> str:
-    """Return what a person types to try a way."""
-    way, _, last = jump.rpartition(",")
-    return f"ssh {f'-J {way} ' if way else ''}{last} true"
+def _ssh_command(jump: str) -> str:
+    """Return what a person types to try a chain of jump hosts."""
+    before, _, last = jump.rpartition(",")
+    return f"ssh {f'-J {before} ' if before else ''}{last} true"
 
 
 def run_proxy_command(endpoint: Endpoint) -> ProxySocket:
-    """Open a way to a node through ssh_config's ProxyCommand."""
+    """Open a socket to a node through ssh_config's ProxyCommand."""
     command = f"exec {endpoint.proxy_command}"
 
     def explain(words: str) -> NodeError:

@@ -32,10 +32,6 @@ AGENT_SECONDS = 5.0
 """For an agent to tell its keys; one behind a connection that is dead never would."""
 
 
-class EncryptedKey(Exception):  # noqa: N818  (a state of the key, not a fault)
-    """The key needs a passphrase."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCandidate:
     """A key to offer."""
@@ -103,7 +99,7 @@ class Keyring:
 
     def offer(self, endpoint: Endpoint) -> Offer:
         """Return the keys for a server: the inventory's, the agent's, then ssh_config's."""
-        with self._lock:
+        with self._lock:  # nobody is asked twice at once
             return self._offer(endpoint)
 
     def refresh(self) -> None:
@@ -114,7 +110,7 @@ class Keyring:
             self._files = {path: k for path, k in self._files.items() if not isinstance(k, str)}
 
     def close(self) -> None:
-        """Let the agents go."""
+        """Close the connections to the agents."""
         for agent in self._agents.values():
             agent.close()
 
@@ -171,7 +167,7 @@ class Keyring:
         try:
             try:
                 return read_key(path)
-            except EncryptedKey:
+            except paramiko.PasswordRequiredException:
                 if not ask or self._ask is None:
                     return _ENCRYPTED
             for _ in range(PASSPHRASE_TRIES):
@@ -194,7 +190,7 @@ def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
     """Read a private key, and its certificate where one lies beside it.
 
     Raises:
-        EncryptedKey: it needs a passphrase and none was given.
+        PasswordRequiredException: it needs a passphrase and none was given.
         ValueError: the passphrase is wrong, or the file is no key.
     """
     secret = None if passphrase is None else passphrase.encode()
@@ -202,7 +198,7 @@ def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
         return paramiko.PKey.from_path(path, secret)  # type: ignore[arg-type]  # bytes, in truth
     except (TypeError, paramiko.PasswordRequiredException) as error:
         if passphrase is None:
-            raise EncryptedKey(str(path)) from error
+            raise paramiko.PasswordRequiredException(str(path)) from error
         raise
 
 

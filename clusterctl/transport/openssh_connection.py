@@ -5,18 +5,15 @@ One ControlMaster a node; every call is a session through it.
 
 from __future__ import annotations
 
-import math
-
-from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
-from clusterctl.transport.agent_call import AgentCall
-from clusterctl.transport.control_master import ControlFolder, ControlMaster, HostKeyPolicy
-from clusterctl.transport.interface import Call, Connection, Request, Timeouts
+from clusterctl.transport.connection import Connection
+from clusterctl.transport.control_master import ControlMaster
+from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.jump_hosts import JumpHosts
 from clusterctl.transport.ssh_config import Endpoint
-from clusterctl.transport.stream import ExitInfo, ProcessStream
+from clusterctl.transport.stream import ExitInfo, ProcessStream, Stream
 from clusterctl.transport.translate_errors import translated
 
 SSH_FAILED = 255
@@ -40,20 +37,18 @@ class OpensshConnection(Connection):
 
     def __init__(self, node: Node, master: ControlMaster, timeouts: Timeouts) -> None:
         """Take an open master over."""
-        self.node = node
+        super().__init__(node, timeouts)
         self._master = master
-        self._timeouts = timeouts
 
     @property
     def alive(self) -> bool:
         """The master runs."""
         return self._master.running
 
-    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
-        """Start an operation in a session of its own."""
+    def start_agent(self) -> Stream:
+        """Start the agent in a session of its own."""
         with translated("open", self.node.host):
-            stream = OpensshStream(self._master.argv(command=agent.COMMAND))
-        return AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)
+            return OpensshStream(self._master.argv(command=agent.COMMAND))
 
     def close(self) -> None:
         """Close the connection."""
@@ -61,22 +56,16 @@ class OpensshConnection(Connection):
 
 
 def connect(
-    node: Node,
-    endpoint: Endpoint,
-    *,
-    folder: ControlFolder,
-    policy: HostKeyPolicy,
-    jumps: JumpHosts,
-    timeouts: Timeouts,
+    node: Node, endpoint: Endpoint, jumps: JumpHosts, timeouts: Timeouts
 ) -> OpensshConnection:
     """Let the system's ssh connect and log in; it reads its ssh_config itself.
 
     Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
 
     Raises:
-        NodeError: it did not come to that.
+        NodeError: the node could not be reached, or did not let us in.
     """
-    options = policy.options(endpoint.known_hosts)
+    options: list[str] = []
     settings = (
         ("-l", node.ssh.user),
         ("-p", node.ssh.port),
@@ -85,17 +74,10 @@ def connect(
     for flag, value in settings:
         if value is not None:
             options += [flag, str(value)]
-    gate = None
-    if node.ssh.jump is not None:
-        gate = jumps.open(endpoint, endpoint.jump) if endpoint.jump else None
-        options += ["-o", f"ProxyCommand={gate.proxy_command if gate else 'none'}"]
-    master = folder.master(["--", node.host])
-    try:
-        master.open(options, timeouts=timeouts)
-    except NodeError as failure:
-        master.close()
-        if gate is not None and failure.state in {"lost", "unreachable"}:
-            raise gate.failure(endpoint.target, failure.message) from None
-        raise
-    policy.tell_accepted(master)
+    through = None
+    if node.ssh.jump is not None and endpoint.jump:
+        through = jumps.open(endpoint, endpoint.jump)
+    elif node.ssh.jump is not None:
+        options += ["-o", "ProxyCommand=none"]
+    master = jumps.log_in(endpoint, node.host, options, name=endpoint.target, through=through)
     return OpensshConnection(node, master, timeouts)

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.agent_call import PendingCall
+from clusterctl.transport.connection import Connection
 from clusterctl.transport.connector import IMPORTING, Connector
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.fanout import MultiStream, interleave
-from clusterctl.transport.interface import Call, Connection, Reply, Request, Timeouts
+from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.local_limits import raise_descriptor_limit, start_thread
 from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import Message
@@ -74,7 +74,6 @@ class Pool:
         """Of each node that this command could not reach, why."""
         self._retired: dict[str, Connection] = {}
         """Of each node the last connection that broke, or did not answer in time."""
-        self._seconds: dict[str, float] = {}
         self._closed = threading.Event()
         raise_descriptor_limit()
         if not logger.isEnabledFor(logging.DEBUG):
@@ -85,12 +84,7 @@ class Pool:
         """Return the pool."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close every connection."""
         self.close()
 
@@ -119,17 +113,10 @@ class Pool:
     def open(self) -> Iterator[Reply]:
         """Connect to all nodes at once; yield each one's reply as it is known."""
 
-        def connect(name: str) -> Iterator[Reply]:
-            opened = self._open(name)
-            if isinstance(opened, Reply):
-                yield opened
-            else:
-                yield Reply(node=name, seconds=self._seconds[name])
+        def connected(connection: Connection) -> Reply:
+            return Reply(node=connection.node.name)
 
-        for _, reply in interleave(
-            {node.name: connect(node.name) for node in self.cluster.nodes}, at_once=False
-        ):
-            yield reply
+        return self._each({node.name: connected for node in self.cluster.nodes})
 
     def call(
         self, requests: Mapping[str, Request], *, timeout: float = math.inf
@@ -211,12 +198,12 @@ class Pool:
 
         found = self._nodes[node]
         if found.local:
-            return fabric_connection.LocalConnection(found)
+            return fabric_connection.LocalFabricConnection(found)
         if found.ssh.via == "openssh":
             message = f"{node}: has no Fabric connection: it is reached by the system's ssh"
             hint = "Fabric's connections go through `via: paramiko` only"
             raise UsageError(message, hint=hint)
-        return fabric_connection.SharedConnection(found, partial(self._connection_now, node))
+        return fabric_connection.SharedFabricConnection(found, partial(self._connection_now, node))
 
     def close(self) -> None:
         """Close every connection; what runs detached on the nodes lives on."""
@@ -237,14 +224,13 @@ class Pool:
             if isinstance(opened, Reply):
                 yield opened
                 return
-            began = time.monotonic()
             try:
                 reply = do(opened)
             except NodeError as failure:
-                reply = Reply.failed(name, failure, seconds=time.monotonic() - began)
+                reply = Reply.failed(name, failure)
             except ClusterError:
                 raise
-            except Exception as error:  # noqa: BLE001  (its words are in `unexpected_error`)
+            except Exception as error:  # noqa: BLE001  (`unexpected_error` logs it)
                 reply = Reply.failed(name, unexpected_error(name, error))
             self._ended(name, opened, reply)
             yield reply
@@ -299,9 +285,12 @@ class Pool:
 
     def _connection(self, node: str) -> Connection:
         opened = self._open(node)
-        if isinstance(opened, Reply):
-            raise _could_not_tell(opened)
-        return opened
+        if isinstance(opened, Connection):
+            return opened
+        error = opened.error
+        assert error is not None, "a node that is not open has failed"
+        message = f"{node}: {error.state} ({error.phase}): {error.message}"
+        raise CouldNotTell(message, hint=error.hint or None)
 
     def _open(self, name: str) -> Connection | Reply:
         """Return the node's connection, made now if it is the first time, or why there is none."""
@@ -312,9 +301,7 @@ class Pool:
                 opened = None
             if opened is not None:
                 return opened
-            began = time.monotonic()
             opened = self._connect(self._nodes[name])
-            self._seconds[name] = time.monotonic() - began
             if isinstance(opened, Reply):
                 self._opened.pop(name, None)
                 self._failed[name] = opened
@@ -333,14 +320,7 @@ class Pool:
             return self._connector.connect(node)
         except NodeError as failure:
             return Reply.failed(node.name, failure, seconds=time.monotonic() - began)
-        except Exception as error:  # noqa: BLE001  (said in full by `unexpected_error`)
+        except Exception as error:  # noqa: BLE001  (`unexpected_error` logs it)
             if self._closed.is_set():
                 return Reply.failed(node.name, NodeError("lost", "connect", "given up"))
             return Reply.failed(node.name, unexpected_error(node.name, error))
-
-
-def _could_not_tell(reply: Reply) -> CouldNotTell:
-    error = reply.error
-    assert error is not None, "a node that is not open has failed"
-    message = f"{reply.node}: {error.state} ({error.phase}): {error.message}"
-    return CouldNotTell(message, hint=error.hint or None)

@@ -1,8 +1,7 @@
-"""Where a node really is: the inventory's words over what `ssh -G` says, its tokens expanded.
+"""Where a node really is: the inventory's settings over those that `ssh -G` prints.
 
-`ssh -G` expands those of most keywords itself, but not those of IdentityFile and ProxyCommand.
-
-OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it does.
+OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it does. `ssh -G`
+expands the tokens of most keywords, but not those of IdentityFile and ProxyCommand.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,95 +23,17 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import own_user
 
-_TOKEN = re.compile(r"%(.)", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What the tokens stand for: one host, as ssh_config resolved it."""
-
-    host: str
-    """As it was named: `%n`."""
-    hostname: str
-    port: int
-    user: str
-    alias: str = ""
-    """HostKeyAlias."""
-    jump: str = ""
-
-    def tokens(self) -> dict[str, str]:
-        """Return the value of each token that IdentityFile takes."""
-        here = _local_host()
-        port = str(self.port)
-        joined = f"{here}{self.hostname}{port}{self.user}{self.jump}"
-        return {
-            "%": "%",
-            "C": hashlib.sha1(os.fsencode(joined), usedforsecurity=False).hexdigest(),
-            "d": str(Path.home()),
-            "h": self.hostname,
-            "i": str(os.getuid()),
-            "j": self.jump,
-            "k": self.alias or self.host,
-            "L": here.partition(".")[0],
-            "l": here,
-            "n": self.host,
-            "p": port,
-            "r": self.user,
-            "u": own_user(),
-        }
-
-
-def expand_path(text: str, target: Target) -> Path:
-    """Return a path of ssh_config: `~` first, then `${VARIABLE}` and tokens, as OpenSSH does.
-
-    What has no value stays as it is written, so that the path is reported as missing.
-    """
-    # A value may hold a percent sign of its own, so each part is expanded once.
-    parts = re.split(r"(\$\{[^}]*\}|%.)", str(expand_home(text)))
-    tokens = target.tokens() if len(parts) > 1 else {}
-    return Path("".join(_expanded(part, tokens) for part in parts))
-
-
-def expand_command(text: str, target: Target) -> str:
-    """Return a ProxyCommand with the tokens that it takes."""
-    tokens = {name: value for name, value in target.tokens().items() if name in "%hnpr"}
-    return _TOKEN.sub(lambda found: tokens.get(found[1], found[0]), text)
-
-
-@lru_cache(maxsize=1024)
-def expand_home(path: str) -> Path:
-    """Return the path with `~` expanded, unless no such user exists; ssh takes quotes too."""
-    plain = Path(path.strip('"'))
-    try:
-        return plain.expanduser()
-    except (RuntimeError, ValueError):  # the second: no path at all
-        return plain
-
-
-def _expanded(part: str, tokens: Mapping[str, str]) -> str:
-    if variable := _VARIABLE.fullmatch(part):
-        return os.environ.get(variable[1], part)
-    if token := _TOKEN.fullmatch(part):
-        return tokens.get(token[1], part)
-    return part
-
-
-@lru_cache(maxsize=1)
-def _local_host() -> str:
-    return socket.gethostname()
-
+RESOLVE_SECONDS = 10.0
+PROCESSES_AT_ONCE = 16
+"""Each is done in milliseconds, and a container may allow few."""
+DEFAULT_PORT = 22
+DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+"""The keys that are offered if ssh_config cannot be asked."""
+DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
+_NUMBER = re.compile("[0-9]{1,9}")
+_VARIABLE_OR_TOKEN = re.compile(r"\$\{([^}]*)\}|%(.)", re.DOTALL)
 
 logger = logging.getLogger(__name__)
-
-RESOLVE_SECONDS = 10.0
-ASKED_AT_ONCE = 16
-"""Processes; each is done in milliseconds, and a container may allow few."""
-DEFAULT_PORT = 22
-DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-"""The keys that are offered if ssh_config cannot be asked."""
-_NUMBER = re.compile("[0-9]{1,9}")
-DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +41,13 @@ class Endpoint:
     """Everything needed to reach a node over SSH."""
 
     host: str
-    """As the inventory calls it."""
+    """As the inventory calls it: the token `%n`."""
     hostname: str
     """The name or address to connect to."""
     port: int
     user: str
-    key_name: str
-    """The name its host key is recorded under: HostKeyAlias, or the host name."""
+    alias: str = ""
+    """HostKeyAlias."""
     identity: Path | None = None
     """The inventory's own key: the first to be offered, and asked for if it is encrypted."""
     identities: tuple[Path, ...] = ()
@@ -145,6 +66,32 @@ class Endpoint:
         name = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
         return f"{name}:{self.port}"
 
+    @property
+    def key_name(self) -> str:
+        """The name its host key is recorded under."""
+        return self.alias or self.hostname
+
+    def tokens(self) -> dict[str, str]:
+        """Return the value of each token that IdentityFile takes."""
+        here = _local_host()
+        port, jump = str(self.port), self.jump or ""
+        joined = f"{here}{self.hostname}{port}{self.user}{jump}"
+        return {
+            "%": "%",
+            "C": hashlib.sha1(os.fsencode(joined), usedforsecurity=False).hexdigest(),
+            "d": str(Path.home()),
+            "h": self.hostname,
+            "i": str(os.getuid()),
+            "j": jump,
+            "k": self.alias or self.host,
+            "L": here.partition(".")[0],
+            "l": here,
+            "n": self.host,
+            "p": port,
+            "r": self.user,
+            "u": own_user(),
+        }
+
 
 class SshConfigResolver:
     """Resolves nodes, each question asked once; safe from several threads."""
@@ -155,8 +102,8 @@ class SshConfigResolver:
         self._ssh = shutil.which("ssh")
         self._answers: dict[tuple[str, str | None, int | None], dict[str, list[str]]] = {}
         self._lock = threading.Lock()
-        self._slots = threading.Semaphore(ASKED_AT_ONCE)
-        self._told = False
+        self._slots = threading.Semaphore(PROCESSES_AT_ONCE)
+        self._warned = False
 
     def refresh(self) -> None:
         """Forget the answers: the files may have changed."""
@@ -171,13 +118,13 @@ class SshConfigResolver:
         """
         if self._ssh is None:
             with self._lock:
-                if not self._told:
+                if not self._warned:
                     logger.warning("no ssh on this machine: only the inventory is read")
-                self._told = True
+                self._warned = True
             return endpoint(node, {})
-        return endpoint(node, self._ask(node.host, node.ssh.user, node.ssh.port))
+        return endpoint(node, self._settings(node.host, node.ssh.user, node.ssh.port))
 
-    def _ask(self, host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
+    def _settings(self, host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
         key = (host, user, port)
         with self._lock:
             known = self._answers.get(key)
@@ -216,44 +163,77 @@ class SshConfigResolver:
         return answer
 
 
-def endpoint(node: Node, said: Mapping[str, list[str]]) -> Endpoint:
-    """Lay the inventory's words over ssh_config's.
+def endpoint(node: Node, settings: Mapping[str, list[str]]) -> Endpoint:
+    """Lay the inventory's settings over those of ssh_config.
 
     Raises:
-        NodeError: what stands for a number is none, as with a program that only is called ssh.
+        NodeError: a number is none, as with another program that is called ssh.
     """
 
     def one(name: str) -> str | None:
-        value = said.get(name, [""])[0]
+        value = settings.get(name, [""])[0]
         return None if value in {"", "none"} else value
 
-    hostname = one("hostname") or node.host
     if node.ssh.jump is not None:
         jump, proxy_command = (None if node.ssh.jump == "none" else node.ssh.jump), None
     else:
         jump, proxy_command = one("proxyjump"), one("proxycommand")
-    timeout = _number("connecttimeout", one("connecttimeout"))
-    user = node.ssh.user or one("user") or own_user()
-    port = node.ssh.port or _number("port", one("port")) or DEFAULT_PORT
-    alias = one("hostkeyalias") or ""
-    target = Target(
-        host=node.host, hostname=hostname, port=port, user=user, alias=alias, jump=jump or ""
-    )
-    return Endpoint(
+    found = Endpoint(
         host=node.host,
-        hostname=hostname,
-        port=port,
-        user=user,
-        key_name=alias or hostname,
+        hostname=one("hostname") or node.host,
+        port=node.ssh.port or _number("port", one("port")) or DEFAULT_PORT,
+        user=node.ssh.user or one("user") or own_user(),
+        alias=one("hostkeyalias") or "",
         identity=expand_home(node.ssh.identity) if node.ssh.identity else None,
-        identities=tuple(expand_path(p, target) for p in said.get("identityfile", DEFAULTS)),
         identities_only=one("identitiesonly") == "yes",
-        agent=_agent(said),
+        agent=_agent(settings),
         jump=jump,
-        proxy_command=expand_command(proxy_command, target) if proxy_command else None,
-        known_hosts=_known_hosts(said),
-        connect_timeout=timeout,
+        known_hosts=_known_hosts(settings),
+        connect_timeout=_number("connecttimeout", one("connecttimeout")),
     )
+    identities = settings.get("identityfile", DEFAULT_IDENTITIES)
+    return replace(
+        found,
+        identities=tuple(expand_path(path, found) for path in identities),
+        proxy_command=expand_command(proxy_command, found) if proxy_command else None,
+    )
+
+
+def expand_path(text: str, target: Endpoint) -> Path:
+    """Return a path of ssh_config: `~` first, then `${VARIABLE}` and tokens, as OpenSSH does.
+
+    What has no value stays as it is written, so that the path is reported as missing.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        variable, token = found.groups()
+        if variable is not None:
+            return os.environ.get(variable, found[0])
+        return target.tokens().get(token, found[0])
+
+    # A value may hold a percent sign of its own, and is not expanded again.
+    return Path(_VARIABLE_OR_TOKEN.sub(value, str(expand_home(text))))
+
+
+def expand_command(text: str, target: Endpoint) -> str:
+    """Return a ProxyCommand with the tokens that it takes."""
+    tokens = {name: value for name, value in target.tokens().items() if name in "%hnpr"}
+    return re.sub("%(.)", lambda found: tokens.get(found[1], found[0]), text, flags=re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def expand_home(path: str) -> Path:
+    """Return the path with `~` expanded, unless no such user exists; ssh takes quotes too."""
+    plain = Path(path.strip('"'))
+    try:
+        return plain.expanduser()
+    except (RuntimeError, ValueError):  # the second: no path at all
+        return plain
+
+
+@lru_cache(maxsize=1)
+def _local_host() -> str:
+    return socket.gethostname()
 
 
 def _number(name: str, value: str | None) -> int | None:
@@ -265,10 +245,10 @@ def _number(name: str, value: str | None) -> int | None:
     return int(value)
 
 
-def _known_hosts(said: Mapping[str, list[str]]) -> tuple[Path, ...]:
+def _known_hosts(settings: Mapping[str, list[str]]) -> tuple[Path, ...]:
     """Return the files of known_hosts, which `ssh -G` names on one line without quotes."""
     names = ("userknownhostsfile", "globalknownhostsfile")
-    lines = [line for name in names for line in said.get(name, [])]
+    lines = [line for name in names for line in settings.get(name, [])]
     if not lines:
         return tuple(map(expand_home, DEFAULT_KNOWN_HOSTS))
     # A space before `/` or `~` parts two paths; any other is part of one.
@@ -276,8 +256,8 @@ def _known_hosts(said: Mapping[str, list[str]]) -> tuple[Path, ...]:
     return tuple(expand_home(path) for path in paths if path not in {"", "none"})
 
 
-def _agent(said: Mapping[str, list[str]]) -> str | None:
-    value = said.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+def _agent(settings: Mapping[str, list[str]]) -> str | None:
+    value = settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     if value == "SSH_AUTH_SOCK":
         return None
     if value == "none":

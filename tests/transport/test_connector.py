@@ -120,7 +120,7 @@ def test_a_folder_of_a_command_that_was_killed_is_removed_by_the_next_when_no_ma
     folder.close()
     assert not mine.exists()
     with pytest.raises(NodeError, match="closed"):
-        folder.master(["--", "n"])
+        folder.master("n")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_host_that_sends_a_banner_without_end_fills_neither_disk_nor_memory(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = ControlFolder()
-    master = folder.master(["--", "n"])
+    master = folder.master("n")
     try:
         with pytest.raises(NodeError, match="Permission denied") as caught:
             master.open([], timeouts=Timeouts())
@@ -162,8 +162,8 @@ def test_a_host_that_sends_a_banner_without_end_fills_neither_disk_nor_memory(
         folder.close()
     assert caught.value.state == "auth"
     assert len(caught.value.message) <= WORDS_LIMIT
-    assert len(master.said()) <= ERRORS_LIMIT
-    assert "Permanently added 'n'" in master.said()
+    assert len(master.stderr()) <= ERRORS_LIMIT
+    assert "Permanently added 'n'" in master.stderr()
 
 
 @pytest.mark.parametrize("via", ["openssh", "jump"])

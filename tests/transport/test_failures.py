@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.safe_text import WORDS_LIMIT, printable_words
-from clusterctl.transport import paramiko_connection
+from clusterctl.transport import paramiko_login
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
-from clusterctl.transport.paramiko_stream import ChannelStream
+from clusterctl.transport.paramiko_connection import ChannelStream
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
 from tests.failed_reply import error_of
@@ -182,7 +182,7 @@ def test_a_silent_port() -> None:
 
 
 def test_a_dropped_banner_is_tried_again(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paramiko_connection, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(paramiko_login, "RETRY_SECONDS", 0.02)
     drops: list[int] = []
     opened = contextlib.ExitStack()
 
@@ -213,7 +213,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def test_a_server_that_always_drops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paramiko_connection, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(paramiko_login, "RETRY_SECONDS", 0.02)
     tries: list[int] = []
 
     def drop(connection: socket.socket) -> None:
@@ -226,7 +226,7 @@ def test_a_server_that_always_drops(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (reply.state, error_of(reply).phase) == ("lost", "banner")
     assert "Exceeded MaxStartups" in error_of(reply).message
     assert "MaxStartups" in error_of(reply).hint
-    assert len(tries) == paramiko_connection.BANNER_TRIES
+    assert len(tries) == paramiko_login.BANNER_TRIES
 
 
 def test_a_penalty_is_not_made_worse() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 
 from clusterctl.errors import NodeError
-from clusterctl.transport import byte_queue
+from clusterctl.transport import fanout
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
@@ -71,7 +71,7 @@ def test_a_node_that_was_lost_joins_again() -> None:
 def test_a_fast_node_waits_for_a_slow_reader_and_is_left_alone_after_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(byte_queue, "_LOOK_AROUND", 0.01)
+    monkeypatch.setattr(fanout, "CLOSED_POLL_SECONDS", 0.01)
     sent = []
     closed = threading.Event()
 
@@ -86,7 +86,7 @@ def test_a_fast_node_waits_for_a_slow_reader_and_is_left_alone_after_the_end(
     with MultiStream(streamed(start), {"a": REQUEST}, tick=1) as stream:
         next(stream)
         time.sleep(0.1)
-        assert len(sent) < byte_queue.WAITING_LIMIT // byte_queue.LEAST_SIZE + 10
+        assert len(sent) < fanout.WAITING_LIMIT // fanout.LEAST_SIZE + 10
     assert closed.wait(5)
 
 

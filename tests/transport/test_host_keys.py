@@ -16,7 +16,7 @@ from tests.transport.test_known_hosts import blob, line
 def endpoint(path: Path) -> Endpoint:
     """Return a host that OpenSSH knows under two names: with its port, and by its alias."""
     return Endpoint(
-        host="gpu1", hostname="10.0.0.1", port=2222, user="u", key_name="alias", known_hosts=(path,)
+        host="gpu1", hostname="10.0.0.1", port=2222, user="u", alias="alias", known_hosts=(path,)
     )
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.transport import fanout
-from clusterctl.transport.byte_queue import WAITING_LIMIT
-from clusterctl.transport.fanout import interleave
+from clusterctl.transport.fanout import WAITING_LIMIT, interleave
 from clusterctl.transport.local_limits import start_thread
 from clusterctl.wire import Message
 

@@ -165,7 +165,7 @@ def test_an_alias_is_recorded_without_its_port_by_openssh(tmp_path: Path, own_st
         hostname="10.0.0.1",
         port=2222,
         user="u",
-        key_name="gpu1-alias",
+        alias="gpu1-alias",
         known_hosts=(path,),
     )
     trust = HostKeyVerifier("lab", accept_new=True)

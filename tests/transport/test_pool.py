@@ -19,8 +19,8 @@ from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sync.mirror import Placement
 from clusterctl.sync.two_phase import TwoPhaseCommit
-from clusterctl.transport.interface import Call, Connection, Reply, Request
-from clusterctl.transport.local_connection import LocalConnection
+from clusterctl.transport.connection import Connection, LocalConnection
+from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.paramiko_connection import ParamikoConnection
 from clusterctl.transport.pool import Pool

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.machine import own_user
-from clusterctl.transport.ssh_config import Target, expand_command, expand_path
+from clusterctl.transport.ssh_config import Endpoint, expand_command, expand_path
 
-TARGET = Target(host="a", hostname="10.0.0.1", port=22, user="me")
+TARGET = Endpoint(host="a", hostname="10.0.0.1", port=22, user="me")
 
 
 def test_a_proxy_command_takes_its_own_tokens_only() -> None:

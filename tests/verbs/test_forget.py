@@ -25,7 +25,7 @@ def test_an_alias_is_forgotten_as_openssh_and_as_we_record_it(
         hostname="10.0.0.1",
         port=2200,
         user="ada",
-        key_name="alias",
+        alias="alias",
         known_hosts=(user_file,),
     )
     monkeypatch.setattr(SshConfigResolver, "resolve", lambda _self, _node: endpoint)

@@ -15,8 +15,8 @@ import pytest
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run import tail
 from clusterctl.node.run.run_paths import dropped_of, times_of
+from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Request, Timeouts
-from clusterctl.transport.local_connection import LocalConnection
 from clusterctl.wire import Message
 from tests.installed import LOCATION
 from tests.node.conftest import Head, Run, wait_until

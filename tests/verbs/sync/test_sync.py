@@ -25,8 +25,8 @@ from clusterctl.node.mirror.manifest import Manifest
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync import mirror as transport_mirror
 from clusterctl.sync.rsync import PushResult
+from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Call, Request
-from clusterctl.transport.local_connection import LocalConnection
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.sync.sync import SyncOptions, SyncResult, sync

@@ -1,0 +1,69 @@
+"""One open way to one node; the one to the node that is this machine needs no SSH."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from abc import ABC, abstractmethod
+
+from clusterctl.inventory.cluster import Node
+from clusterctl.transport import agent
+from clusterctl.transport.agent_call import AgentCall
+from clusterctl.transport.interface import Call, Request, Timeouts
+from clusterctl.transport.stream import ProcessStream, Stream
+from clusterctl.transport.translate_errors import translated
+
+
+class Connection(ABC):
+    """One open way to one node, shared by every call of a command."""
+
+    def __init__(self, node: Node, timeouts: Timeouts) -> None:
+        """Keep the node, and the limit of each phase of its calls."""
+        self.node = node
+        self._timeouts = timeouts
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """False: the way is known to be broken, and another one is needed."""
+
+    @abstractmethod
+    def start_agent(self) -> Stream:
+        """Start `agent.COMMAND` on the node.
+
+        Raises:
+            NodeError: it cannot be started.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; what runs detached on the node lives on."""
+
+    def call(self, request: Request, *, timeout: float = math.inf) -> Call:
+        """Start an operation of the agent on the node; `timeout` is for the whole of it.
+
+        Raises:
+            NodeError: no channel could be opened; `pool` turns it into the node's reply.
+        """
+        stream = self.start_agent()
+        return AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)
+
+
+class LocalConnection(Connection):
+    """Runs operations on this machine, through the same command and the same frames."""
+
+    alive = True
+
+    def __init__(self, node: Node, timeouts: Timeouts) -> None:
+        """Take the node; there is nothing to open."""
+        # The interpreter that runs us is one more that is known to be there.
+        super().__init__(dataclasses.replace(node, python=node.python or sys.executable), timeouts)
+
+    def start_agent(self) -> Stream:
+        """Start the agent in a child process."""
+        with translated("exec", self.node.name):
+            return ProcessStream(["/bin/sh", "-c", agent.COMMAND])
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""

@@ -1,0 +1,228 @@
+"""Logs in to nodes by paramiko: checks the host's key, then offers the person's keys."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import paramiko
+
+from clusterctl.errors import NodeError
+from clusterctl.inventory.cluster import Node
+from clusterctl.safe_text import printable_words
+from clusterctl.transport.host_keys import HostKeyVerifier
+from clusterctl.transport.interface import Timeouts
+from clusterctl.transport.jump_hosts import ProxySocket
+from clusterctl.transport.keys import Keyring, Offer
+from clusterctl.transport.paramiko_connection import (
+    ParamikoConnection,
+    Transport,
+    paramiko_translated,
+)
+from clusterctl.transport.ssh_config import Endpoint
+
+LOGINS_AT_ONCE = 8
+"""Connections that may be logging in at one endpoint: sshd drops more than ten (MaxStartups)."""
+BANNER_TRIES = 5
+"""A server that drops us before its banner is at MaxStartups, which passes."""
+RETRY_SECONDS = 0.4
+"""Longest wait before the second try; doubled for each further one."""
+_PENALTY = "Not allowed at this time"
+"""What sshd says to an address that it punishes (PerSourcePenalties); trying on makes it worse."""
+
+logger = logging.getLogger(__name__)
+
+
+class ParamikoConnector:
+    """Opens a command's connections by paramiko; safe from several threads.
+
+    They share the keys, and take turns at busy servers.
+    """
+
+    def __init__(self, verifier: HostKeyVerifier, timeouts: Timeouts) -> None:
+        """Prepare; a key is read when it is first offered."""
+        self.keyring = Keyring()
+        self._verifier = verifier
+        self._timeouts = timeouts
+        self._slots: dict[str, threading.Semaphore] = {}
+        self._lock = threading.Lock()
+
+    def connect(
+        self, node: Node, endpoint: Endpoint, dial: Callable[[], socket.socket]
+    ) -> ParamikoConnection:
+        """Connect, check the host's key, log in.
+
+        Args:
+            node: the node to reach.
+            endpoint: where it is.
+            dial: opens the socket to it.
+
+        Raises:
+            NodeError: it could not be reached, or did not let us in.
+        """
+        with self._lock:
+            slots = self._slots.setdefault(endpoint.target, threading.Semaphore(LOGINS_AT_ONCE))
+        offer = self.keyring.offer(endpoint)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                with slots:
+                    transport = self._handshake(endpoint, dial())
+                    try:
+                        _log_in(endpoint, transport, offer)
+                    except BaseException:
+                        transport.close()
+                        raise
+            except NodeError as failure:
+                dropped = failure.state == "lost" and failure.phase == "banner"
+                if not dropped or attempt == BANNER_TRIES or _PENALTY in failure.message:
+                    raise
+                jitter = random.uniform(0.1, 1)  # noqa: S311  (no secret)
+                time.sleep(jitter * RETRY_SECONDS * 2**attempt)
+            else:
+                return ParamikoConnection(node, endpoint, transport, self._timeouts)
+
+    def _handshake(self, endpoint: Endpoint, sock: socket.socket) -> Transport:
+        transport = Transport(sock)
+        transport.daemon = True
+        transport.banner_timeout = self._timeouts.handshake
+        transport.handshake_timeout = self._timeouts.handshake
+        transport.auth_timeout = self._timeouts.auth
+        options = transport.get_security_options()
+        options.key_types = _ordered(options.key_types, self._verifier.key_types(endpoint))
+        try:
+            self._negotiate(endpoint, transport, sock)
+            key = transport.get_remote_server_key()
+            self._verifier.check(endpoint, key.get_name(), key.asbytes())
+        except BaseException:
+            transport.close()
+            sock.close()
+            raise
+        return transport
+
+    def _negotiate(self, endpoint: Endpoint, transport: Transport, sock: socket.socket) -> None:
+        negotiated = threading.Event()
+        transport.start_client(event=negotiated)
+        done = negotiated.wait(self._timeouts.handshake)
+        phase = "kex" if transport.remote_version else "banner"
+        if not done:
+            words = (
+                f"{endpoint.target}: connected, then silent for {self._timeouts.handshake:.0f} s"
+            )
+            hint = "is it sshd that listens there, and is the host overloaded?"
+            raise NodeError("timeout", phase, words, hint)
+        if not transport.is_active():
+            raise _handshake_failure(endpoint, transport, sock, phase)
+        found = transport.key_exchange
+        if "Group" in found or "Gex" in found:
+            logger.warning("%s: only a slow key exchange is offered (%s)", endpoint.target, found)
+
+
+def _ordered(offered: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Put the algorithms of keys that are known first, so that a known key is compared."""
+    rank = {
+        name: index
+        for index, key_type in enumerate(known)
+        for name in (("rsa-sha2-512", "rsa-sha2-256") if key_type == "ssh-rsa" else (key_type,))
+    }
+    return tuple(sorted(offered, key=lambda name: rank.get(name, len(rank))))
+
+
+def _handshake_failure(
+    endpoint: Endpoint, transport: Transport, sock: socket.socket, phase: str
+) -> NodeError:
+    """Return why the handshake broke, in the server's own words if it had some."""
+    if isinstance(sock, ProxySocket) and (failure := sock.failure()):
+        return failure
+    error = transport.get_exception()
+    banner = printable_words(getattr(sock, "first_bytes", b"")) if phase == "banner" else ""
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        hint = "update the server, or say `via: openssh`"
+        return NodeError("refused", phase, f"{endpoint.target}: {error}", hint)
+    if banner and not any(known in banner for known in ("SSH-", _PENALTY, "MaxStartups")):
+        hint = "is it sshd that listens on this port?"
+        return NodeError("bad-output", phase, f"{endpoint.target}: it said: {banner}", hint)
+    words = banner or "the server closed the connection" + (
+        f" ({error})" if str(error or "") else ""
+    )
+    hint = "sshd there is at its limits (MaxStartups, PerSourcePenalties); see its log"
+    return NodeError("lost", phase, f"{endpoint.target}: {words}", hint)
+
+
+def _log_in(endpoint: Endpoint, transport: Transport, offer: Offer) -> None:
+    """Offer the keys, one after the other.
+
+    Raises:
+        NodeError: none opens.
+    """
+    tried: list[str] = []
+    allowed = ["publickey"]
+    with paramiko_translated("auth", endpoint.target, transport):
+        try:
+            for candidate in offer.candidates:
+                tried.append(candidate.origin)
+                if _accepts(endpoint, transport, candidate.key):
+                    return
+            if not offer.candidates:
+                # Some servers ask for nothing, their network vouches; others say what they want.
+                transport.auth_none(endpoint.user)
+                return
+        except paramiko.BadAuthenticationType as error:
+            allowed = error.allowed_types
+        except ConnectionError:
+            # A server that has had enough of our keys hangs up, and tells why.
+            if not transport.disconnect_reason:
+                raise
+    raise _auth_failure(endpoint, offer, tried, allowed, transport.disconnect_reason)
+
+
+def _auth_failure(
+    endpoint: Endpoint, offer: Offer, tried: Sequence[str], allowed: Sequence[str], reason: str
+) -> NodeError:
+    """Return the failure of a login: what was offered, what could not be, what to do."""
+    words = f"{endpoint.user}@{endpoint.target}: "
+    if reason:
+        untried = len(offer.candidates) - len(tried)
+        words += f"the server hung up ({reason}) after {', '.join(tried)}"
+        words += f"; {untried} more not tried" if untried else ""
+        hint = "name the right key: set `ssh: {identity: PATH}` in hosts.yaml, which goes first"
+    elif tried:
+        words += f"the server took none of: {', '.join(tried)}"
+        hint = f"try: ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}"
+    else:
+        nothing = ", ".join(filter(None, (offer.agent, "" if offer.skipped else "none in ~/.ssh")))
+        words += f"no key to offer ({nothing})" if nothing else "no key to offer"
+        hint = "set `ssh: {identity: PATH}` in hosts.yaml, or add a key to the agent: ssh-add PATH"
+    if offer.skipped:
+        words += f"; not offered: {'; '.join(offer.skipped)}"
+    if "publickey" not in allowed:
+        words += f"; it asks for {', '.join(allowed)}"
+        hint = "use a key, or set `via: openssh` if OpenSSH can log in without asking"
+    return NodeError("auth", "auth", words, hint)
+
+
+def _accepts(endpoint: Endpoint, transport: Transport, key: paramiko.PKey) -> bool:
+    """Say whether the server takes a key.
+
+    Raises:
+        BadAuthenticationType: it takes no keys, or wants more than a key.
+        OSError: it did not answer.
+    """
+    try:
+        more = transport.auth_publickey(endpoint.user, key)
+    except paramiko.BadAuthenticationType:
+        raise
+    except paramiko.AuthenticationException as error:
+        if "timeout" in str(error):
+            raise TimeoutError from error
+        if not transport.is_active():
+            raise ConnectionError("the connection broke while logging in") from error
+        return False
+    if more:
+        raise paramiko.BadAuthenticationType("a key is not enough", more)
+    return True
