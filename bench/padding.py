@@ -15,10 +15,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from train.batches import Batches, Position
-from train.batchsize import batch_size
-from train.config import Config
-from train.shards import Ints
+from train.config.batch_size import batch_size
+from train.config.config import Config
+from train.data.batches import Batches, Position
+from train.data.token_store import Ints
 
 SEQ_LEN = 2048
 

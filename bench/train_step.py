@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from train.config import Config
+    from train.config.config import Config
 
 RANKS = 2
 ROUNDS = 3
@@ -118,7 +118,7 @@ def make(folder: Path) -> None:
 
 
 def config(folder: Path, save: str) -> Config:
-    from train.config import Config
+    from train.config.config import Config
 
     return Config(
         name_or_path=str(folder / "model"),
@@ -175,7 +175,7 @@ def start(side: str, folder: Path, save: str = "no") -> dict[str, Any]:
 
 def ours(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     from train.__main__ import train as go
-    from train.loop import Trainer
+    from train.trainer import Trainer
 
     update = Trainer.update
 
@@ -204,10 +204,10 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     from torch.utils.data import SequentialSampler
     from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-    from train.batches import order
-    from train.network import lora
-    from train.place import Place
-    from train.tokens import prepare
+    from train.data.batches import order
+    from train.data.dataset import prepare
+    from train.distributed.env import Place
+    from train.model.load import lora
 
     chosen = config(options.folder, "no")
     corpus = prepare(chosen, Place(node_rank=0, nodes=1))

@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from train.arguments import TYPES, describe
-from train.config import Config
+from train.config.config import Config
+from train.config.parse import TYPES, describe
 
 PAGE = Path(__file__).parent / "reference" / "train-config.md"
 

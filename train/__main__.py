@@ -7,20 +7,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train import hub, manifest, owner, status
-from train.arguments import parse
-from train.config import ConfigError
-from train.early import Early, Stopped
-from train.place import NoPlace, Place
+from train import errors
+from train.checkpoint import manifest
+from train.config.parse import parse
+from train.data import hub
+from train.distributed.env import Place
+from train.errors import ConfigError, NoPlace
+from train.lifecycle import run_lock, status
+from train.lifecycle.signals import Early, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from train.config import Config
+    from train.config.config import Config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; return the exit code (see `train.status`)."""
+    """Do what the arguments say; return the exit code (see `train.lifecycle.status`)."""
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         match arguments.mode:
@@ -29,14 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return check(arguments.config())
             case "smoke":
-                from train.smoke import main as smoke  # noqa: PLC0415  (as above)
+                from train.tools.smoke import main as smoke  # noqa: PLC0415  (as above)
 
                 return smoke(arguments)
             case "train":
                 return train(arguments.config())
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return status.USAGE
+        return errors.USAGE
 
 
 def train(config: Config, place: Place | None = None, *, rendezvous: str | None = None) -> int:
@@ -54,13 +57,13 @@ def train(config: Config, place: Place | None = None, *, rendezvous: str | None 
         with ExitStack() as stack:
             early = stack.enter_context(Early(lambda name: state.set("preempted", name)))
             if place.rank == 0:
-                stack.callback(owner.take(output))
+                stack.callback(run_lock.take(output))
             return _train(config, place, state, early, rendezvous)
     except Stopped:  # before the folder was ours to say anything in
-        return status.DONE
+        return errors.DONE
     except (ConfigError, NoPlace) as error:
         print(f"error: {error}", file=sys.stderr)
-        return status.USAGE
+        return errors.USAGE
 
 
 def _train(
@@ -84,17 +87,15 @@ def _train(
     except ModuleNotFoundError as error:
         state.set("failed", str(error))
         print(f"error: {error}\nhint: every node's Python needs clusterctl[train]", file=sys.stderr)
-        return status.USAGE
+        return errors.USAGE
     except BaseException as error:  # a second Ctrl-C too
-        from train.failures import exit_code, reason  # noqa: PLC0415  (needs torch as well)
-
-        state.set("failed", reason(error))
-        code = exit_code(error)
+        state.set("failed", errors.reason(error))
+        code = errors.exit_code(error)
         if code is None:
             raise
         print(f"error: {error}", file=sys.stderr)
         return code
-    return status.DONE
+    return errors.DONE
 
 
 def last_step(config: Config) -> int:

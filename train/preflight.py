@@ -14,16 +14,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from train import estimate, hub, lines, skeleton, tokencache
-from train.batchsize import batch_size
-from train.config import Config, ConfigError
-from train.estimate import GIB
-from train.samples import FORMS
+from train.config.batch_size import batch_size
+from train.config.config import Config
+from train.data import hub, jsonl, token_cache
+from train.data.formats import FORMS
+from train.errors import ConfigError
+from train.model import lora_targets, memory
+from train.model.memory import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from train.estimate import Shape
+    from train.model.memory import Shape
 
 NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
 LOOKED_AT = 100
@@ -145,7 +147,7 @@ def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
         return
     try:
         folder = hub.model_folder(config)
-        shape = estimate.shape(folder)
+        shape = memory.shape(folder)
     except ConfigError as error:
         yield Finding(state="fail", about="model", said=" ".join(error.problems))
         return
@@ -156,11 +158,11 @@ def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
         said = f"{folder}: expected all its *.safetensors, found some missing"
         yield Finding(state="fail", about="model", said=said)
         return
-    if not any((folder / file).is_file() for file in tokencache.TOKENIZER_FILES):
+    if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
         yield Finding(
             state="fail", about="model", said=f"{folder}: expected a tokenizer, found none"
         )
-    said = f"{estimate.weights_in_words(shape.parameters)}, {shape.layers} layers"
+    said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
     yield Finding(state="ok", about="model", said=said)
     yield from _asked_for(config, folder)
     yield from _memory(config, shape, devices, local)
@@ -168,10 +170,10 @@ def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
 
 def _asked_for(config: Config, folder: Path) -> Iterator[Finding]:
     """Look at the model's own modules, where something is asked for that not every model has."""
-    if skeleton.is_usual(config, folder):
+    if lora_targets.is_usual(config, folder):
         return
     try:
-        yield Finding(state="ok", about="modules", said=skeleton.look(config, folder))
+        yield Finding(state="ok", about="modules", said=lora_targets.look(config, folder))
     except ConfigError as error:
         for problem in error.problems:
             hint = f" (hint: {error.hint})" if error.hint else ""
@@ -181,13 +183,13 @@ def _asked_for(config: Config, folder: Path) -> Iterator[Finding]:
 def _memory(config: Config, shape: Shape, devices: Devices, local: int) -> Iterator[Finding]:
     """Say what a rank takes, and how few GPUs or nodes would do."""
     shards = 1 if config.parallel in {"ddp", "single"} else local
-    need = estimate.memory(config, shape, shards=shards, gpu=devices.are_gpus)
+    need = memory.memory(config, shape, shards=shards, gpu=devices.are_gpus)
     room = devices.memory if devices.are_gpus else devices.memory / max(1, local)
     where = "a GPU" if devices.are_gpus else "a process"
     fits = need.total < room
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
     yield Finding(state="ok" if fits else "warn", about="memory", said=said)
-    alone = estimate.memory(config, shape, shards=1, gpu=devices.are_gpus)
+    alone = memory.memory(config, shape, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
         said = f"this fits on one {'GPU' if devices.are_gpus else 'process'}: more only add speed"
     elif fits:
@@ -207,7 +209,7 @@ def _data(config: Config) -> Iterator[Finding]:
             yield Finding(state="ok", about="data", said=f"{name} is a hub id: downloaded at start")
             continue
         try:
-            files = lines.find(Path(name), key=key)
+            files = jsonl.find(Path(name), key=key)
         except ConfigError as error:
             hint = f" (hint: {error.hint})" if error.hint else ""
             yield Finding(state="fail", about="data", said=" ".join(error.problems) + hint)
@@ -217,7 +219,7 @@ def _data(config: Config) -> Iterator[Finding]:
 
 def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
-    first = list(islice(lines.read(files), LOOKED_AT))
+    first = list(islice(jsonl.read(files), LOOKED_AT))
     bad = []
     for line in first:
         try:
@@ -283,9 +285,9 @@ def _folders(config: Config) -> Iterator[Finding]:
 def _checkpoints(config: Config) -> int:
     """Return the bytes that the kept checkpoints and the one being written take."""
     try:
-        shape = estimate.shape(Path(config.name_or_path))
+        shape = memory.shape(Path(config.name_or_path))
     except (OSError, ValueError, KeyError):
         return 0
     lora = config.method == "lora"
-    trained = estimate.lora_parameters(shape, config.lora_r) if lora else shape.parameters
+    trained = memory.lora_parameters(shape, config.lora_r) if lora else shape.parameters
     return trained * CHECKPOINT_BYTES * (config.save_total_limit + 1)

@@ -10,30 +10,33 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from train import flops, hub, identity, layout, resume, tokens
-from train.banner import banner
-from train.batches import Batches, Position
-from train.batchsize import batch_size
-from train.checkpoint import Checkpoints, Progress
-from train.config import ConfigError
-from train.loop import Trainer
-from train.metrics import Meter
-from train.model import build
-from train.optimizer import Optimizer
-from train.ranks import Ranks
-from train.stop import Requests
+from train.checkpoint import provenance, resume
+from train.checkpoint.save import Checkpoints, Progress
+from train.config.batch_size import batch_size
+from train.data import dataset, hub
+from train.data.batches import Batches, Position
+from train.distributed.process_group import Ranks
+from train.errors import ConfigError
+from train.lifecycle.signals import Requests
+from train.model import layout
+from train.model.model import build
+from train.model.optimizer import Optimizer
+from train.observe import flops
+from train.observe.banner import banner
+from train.observe.metrics import Meter
+from train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from train.batchsize import BatchSize
-    from train.config import Config
-    from train.early import Early
-    from train.loop import Outcome
-    from train.model import Model
-    from train.place import Place
-    from train.resume import Choice
-    from train.shards import Ints
-    from train.status import Status
-    from train.tokens import Corpus, TokenSet
+    from train.checkpoint.resume import Choice
+    from train.config.batch_size import BatchSize
+    from train.config.config import Config
+    from train.data.dataset import Corpus, TokenSet
+    from train.data.token_store import Ints
+    from train.distributed.env import Place
+    from train.lifecycle.signals import Early
+    from train.lifecycle.status import Status
+    from train.model.model import Model
+    from train.trainer import Outcome
 
 
 NOISE = (
@@ -79,7 +82,7 @@ def run(
     size = batch_size(config, place.world_size)
     base = hub.model_folder(config)
     # Before any group exists: no collective may wait, and time out, on somebody's tokeniser.
-    corpus = tokens.prepare(config, place)
+    corpus = dataset.prepare(config, place)
     early.meet()
     output = Path(config.output_dir)
     ranks = Ranks.join(
@@ -106,7 +109,7 @@ def _together(
 ) -> Outcome:
     """Train, now that all ranks are there."""
     place = ranks.place
-    about = identity.about(config, base, corpus.key, place.world_size)
+    about = provenance.about(config, base, corpus.key, place.world_size)
     about["ranks_of_nodes"] = list(ranks.on_nodes().values())
     ranks.same_everywhere(
         {
@@ -114,7 +117,7 @@ def _together(
             f"the base model {base}": about["base"],
             "the tokenised data": corpus.key,
         }
-        | {f"the installed {name}": text for name, text in identity.must_match(about).items()}
+        | {f"the installed {name}": text for name, text in provenance.must_match(about).items()}
         | {f"the configuration's {key}": str(value) for key, value in about["config"].items()}
     )
     pythons = _pythons(ranks, about["versions"]["python"])

@@ -171,7 +171,7 @@ def _steps(demo: Demo) -> None:
     )
     demo.on_first(
         "Make a small model and training data on a host.",
-        [sys.executable, "-m", "train.demo_assets", demo.folder],
+        [sys.executable, "-m", "train.tools.demo_assets", demo.folder],
     )
     demo.type(
         Command(title="Check for anything that would break the run.", argv=["clusterctl", "check"])
@@ -198,12 +198,12 @@ def _steps(demo: Demo) -> None:
     demo.type(Command(title="List both runs.", argv=["clusterctl", "runs"]))
     demo.on_first(
         "Plot the losses of both runs.",
-        [sys.executable, "-m", "train.plot", f"{demo.folder}/output"],
+        [sys.executable, "-m", "train.tools.plot", f"{demo.folder}/output"],
     )
     demo.on_first(
         "Load the base model with the trained adapter and generate text.",
         [
-            *(sys.executable, "-m", "train.generate", "--model", f"{demo.folder}/model"),
+            *(sys.executable, "-m", "train.tools.generate", "--model", f"{demo.folder}/model"),
             *("--adapter", f"{demo.folder}/output/adapter", "--prompt", PROMPT),
         ],
     )

@@ -225,7 +225,7 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
             "/dev/shm",
         ),
         ("ERROR: Unexpected bus error encountered in worker", "/dev/shm"),
-        ("train.loop.NonFinite: the loss of step 7 is not finite", "learning rate"),
+        ("train.trainer.NonFinite: the loss of step 7 is not finite", "learning rate"),
         ("OSError: [Errno 24] Too many open files: 'x'", "limit"),
         ("PermissionError: [Errno 13] Permission denied: '/data'", "SSH user"),
         ("OSError: [Errno 122] Disk quota exceeded", "quota"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.tiny import LONGEST, make_corpus, make_model
 from tests.train.world import World
-from train.config import Config
+from train.config.config import Config
 
 
 @pytest.fixture(scope="session", autouse=True)

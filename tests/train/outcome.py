@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from tests.train.world import Training
-from train import manifest
+from train.checkpoint import manifest
 
 WITHIN = 1e-5
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from train import estimate, preflight
-from train.config import Config
-from train.estimate import GIB
+from train import preflight
+from train.config.config import Config
+from train.model import memory
+from train.model.memory import GIB
 from train.preflight import Devices, Finding, check
 
 
@@ -83,16 +84,16 @@ def test_what_fits_is_told(config: Config) -> None:
 
 def test_the_estimate_is_near_what_one_gpu_took() -> None:
     """LoRA on a Llama of 1.1 billion weights took 36.6 GiB with 8 x 2048 tokens."""
-    shape = estimate.Shape(
+    shape = memory.Shape(
         parameters=1_100_000_000, layers=22, width=2048, inner=5632, vocabulary=32000, complete=True
     )
     config = Config(name_or_path="m", dataset_path="d", seq_len=2048, per_device_train_batch_size=8)
-    total = estimate.memory(config, shape, shards=1, gpu=True).total
+    total = memory.memory(config, shape, shards=1, gpu=True).total
     assert total / GIB == pytest.approx(36.6, rel=0.15)
 
 
 def test_what_is_held_whole_is_counted() -> None:
-    shape = estimate.Shape(
+    shape = memory.Shape(
         parameters=8_000_000_000,
         layers=32,
         width=4096,
@@ -103,7 +104,7 @@ def test_what_is_held_whole_is_counted() -> None:
     config = Config(name_or_path="m", dataset_path="d", method="full")
 
     def gathered(**changes: Any) -> float:
-        return estimate.memory(replace(config, **changes), shape, shards=8, gpu=True).gathered
+        return memory.memory(replace(config, **changes), shape, shards=8, gpu=True).gathered
 
     once = gathered()
     assert gathered(gradient_accumulation_steps=2) == once + 4 * shape.parameters
@@ -205,4 +206,4 @@ def test_it_needs_no_torch(config: Config) -> None:
     ],
 )
 def test_a_models_size_is_said_as_people_do(count: int, said: str) -> None:
-    assert estimate.weights_in_words(count) == said
+    assert memory.weights_in_words(count) == said

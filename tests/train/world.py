@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from train.config import Config
+from train.config.config import Config
 
 LIMIT = 200.0
 """Seconds that a training of a test may take on a busy machine."""
@@ -191,7 +191,7 @@ def rank(
     import torch
 
     from train.__main__ import train
-    from train.place import Place
+    from train.distributed.env import Place
 
     torch.set_num_threads(1)
     here = apart / f"node-{place['node_rank']}" if apart else log.parent

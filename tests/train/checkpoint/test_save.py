@@ -1,0 +1,256 @@
+"""Checkpoints survive what machines do: power cuts in the middle, flipped bits, lost folders."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.train.outcome import close, steps_of, weights
+from tests.train.world import Training, World
+from train import files
+from train.checkpoint import manifest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+def flip(path: Path, bit: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, base: Any) -> Training:
+    """Return a training of two ranks that kept the checkpoints of steps 2, 4 and 6."""
+    world = World(tmp_path_factory.mktemp("written"), base)
+    return world.run(nodes=(2,), save_steps=2)
+
+
+def kills(count: int) -> list[Any]:
+    return [pytest.param(number, id=str(number)) for number in range(count)]
+
+
+KILLED: dict[str, Any] = {"nodes": (2,), "max_steps": 10, "save_steps": 1, "lora_dropout": 0.1}
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory, base: Any) -> Training:
+    """Return the training that killed ones must end like."""
+    return World(tmp_path_factory.mktemp("unharmed"), base).run(**KILLED)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [*kills(3), *(pytest.param(n, id=str(n), marks=pytest.mark.soak) for n in range(3, 103))],
+)
+def test_a_killed_run_ends_in_the_same_weights(
+    world: World, unharmed: Training, number: int
+) -> None:
+    dice = random.Random(number)
+    how = KILLED | {"async_save": dice.random() < 0.5}
+    killed = world.start(**how)
+    killed.wait_for("Step 1/10")
+    time.sleep(dice.uniform(0, 1.2))
+    if dice.random() < 0.5:
+        killed.kill()
+    else:
+        # One machine loses power; the other's ranks must notice and end by themselves.
+        killed.send(signal.SIGKILL, dice.randrange(2))
+        killed.wait()
+    again = world.run(**how, output_dir=str(killed.output), resume_from_checkpoint="latest")
+    assert weights(again) == weights(unharmed)
+    assert again.losses() == unharmed.losses()
+    assert not list(again.output.glob("*.tmp-*"))
+
+
+def copied(written: Training, folder: Path) -> Path:
+    output = folder / "copy"
+    shutil.copytree(written.output, output)
+    return output
+
+
+@pytest.mark.parametrize(
+    "number",
+    [*range(20), *(pytest.param(n, marks=pytest.mark.soak) for n in range(20, 220))],
+)
+def test_a_flipped_bit_is_refused_and_the_older_one_taken(
+    written: Training, tmp_path: Path, number: int
+) -> None:
+    from train.checkpoint.resume import newest
+
+    dice = random.Random(number)
+    output = copied(written, tmp_path)
+    files = sorted((output / "step-000006").iterdir())
+    file = dice.choice(files)
+    flip(file, dice.randrange(file.stat().st_size * 8))
+    found = newest(output)
+    assert found.step == 4
+    assert len(found.refused) == 1
+    assert "step-000006" in found.refused[0]
+
+
+def test_a_run_falls_back_from_a_damaged_checkpoint_and_says_so(
+    world: World, written: Training, tmp_path: Path
+) -> None:
+    output = copied(written, tmp_path)
+    flip(output / "step-000006" / "__1_0.distcp", 12345)
+    again = world.run(
+        nodes=(2,), save_steps=2, output_dir=str(output), resume_from_checkpoint="latest"
+    )
+    assert "passed over" in again.said()
+    assert "__1_0.distcp: expected SHA-256" in again.said()
+    assert "step 4" in again.said()
+    assert again.losses() == written.losses()
+    assert weights(again) == weights(written)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "__0_0.distcp").unlink(), "__0_0.distcp is missing"),
+        (lambda folder: (folder / "COMPLETE").unlink(), "COMPLETE is missing"),
+        (lambda folder: (folder / "state.json").write_text("{}"), "state.json: expected"),
+        (shutil.rmtree, "there is no such folder"),
+    ],
+)
+def test_a_path_that_is_not_whole_is_refused_and_the_newest_named(
+    world: World, written: Training, tmp_path: Path, damage: Any, words: str
+) -> None:
+    output = copied(written, tmp_path)
+    damage(output / "step-000004")
+    again = world.start(
+        nodes=(2,), output_dir=str(output), resume_from_checkpoint=str(output / "step-000004")
+    )
+    assert again.wait() == [4, 4]
+    assert words in again.said()
+    assert f"hint: the newest whole one is {output / 'step-000006'}" in again.said()
+    assert again.status()["state"] == "failed"
+    assert steps_of(output)[-1] == 6, "nothing is lost by asking"
+
+
+def test_only_so_many_are_kept_and_nothing_half_written(world: World) -> None:
+    run = world.run(nodes=(2,), save_steps=1, save_total_limit=2, async_save=True)
+    assert steps_of(run.output) == [5, 6]
+    assert not list(run.output.glob("*.tmp-*"))
+    for step in (5, 6):
+        manifest.verify(run.output / manifest.folder_name(step))
+
+
+def test_a_new_run_keeps_the_old_ones_checkpoints_apart(world: World) -> None:
+    first = world.run(nodes=(1,), save_steps=3)
+    second = world.run(nodes=(1,), save_steps=2, max_steps=2, output_dir=str(first.output))
+    assert steps_of(first.output) == [2]
+    assert len(list(first.output.glob("step-*.aside-*"))) == 2
+    assert "set aside" in second.said()
+    third = world.start(nodes=(1,), output_dir=str(first.output), resume_from_checkpoint="latest")
+    third.wait()
+    assert "step-000002, step 2" in third.said()
+
+
+def test_latest_of_nothing_starts_anew(world: World) -> None:
+    run = world.run(nodes=(1,), max_steps=1, resume_from_checkpoint="latest")
+    assert "no checkpoint" in run.said()
+    assert run.status() | {"time": 0} == {
+        "schema": 1, "state": "done", "step": 1, "reason": "all steps are done", "time": 0,
+    }  # fmt: skip
+
+
+def test_another_base_model_is_refused(world: World, written: Training, tiny: Path) -> None:
+    run = world.start(
+        nodes=(1,),
+        name_or_path=str(tiny / "tied"),
+        resume_from_checkpoint=str(written.output / "step-000006"),
+    )
+    assert run.wait() == [4]
+    assert "expected base model" in run.said()
+
+
+def test_nodes_with_folders_of_their_own_each_have_all(world: World, tmp_path: Path) -> None:
+    apart = tmp_path / "apart"
+    whole = world.run(nodes=(2, 2), save_steps=3)
+    first = world.run(
+        nodes=(2, 2), save_steps=3, max_steps=3, lr_scheduler_type="constant", apart=apart
+    )
+    seals = {manifest.verify(apart / f"node-{n}/output/step-000003") for n in (0, 1)}
+    assert len(seals) == 1
+    # A node that was replaced has nothing: it gets the checkpoint from the other one.
+    shutil.rmtree(apart / "node-0/output/step-000003")
+    again = world.run(
+        nodes=(2, 2), save_steps=3, lr_scheduler_type="constant", apart=apart,
+        resume_from_checkpoint="latest",
+    )  # fmt: skip
+    assert "copied from" in again.said()
+    for node in (0, 1):
+        output = apart / f"node-{node}/output"
+        assert steps_of(output) == [3, 6]
+        assert manifest.verify(output / "step-000006")
+        assert (output / "adapter/adapter_config.json").exists()
+    assert len(again.losses()) == 6
+    assert close({1: first.losses()[1]}, {1: whole.losses()[1]})
+
+
+def test_other_nodes_with_folders_of_their_own_go_on(world: World, tmp_path: Path) -> None:
+    apart = tmp_path / "apart"
+    how: dict[str, Any] = {"apart": apart, "eval_dataset_path": None, "lora_dropout": 0.0}
+    whole = world.run(nodes=(1,), **how | {"apart": None})
+    world.run(nodes=(2, 1), max_steps=3, lr_scheduler_type="cosine", **how)
+    # Two nodes more than have the checkpoint, and other ranks on each.
+    again = world.run(nodes=(1, 2, 1, 1), **how, resume_from_checkpoint="latest")
+    assert "3 ranks wrote it, 5 go on" in again.said()
+    assert f"copied from {socket.gethostname()}" in again.said()
+    assert sorted(again.losses()) == sorted(whole.losses())
+    seals = {manifest.verify(apart / f"node-{n}/output/step-000006") for n in range(4)}
+    assert len(seals) == 1
+
+
+def test_a_checkpoint_of_another_program_is_passed_over(
+    world: World, written: Training, tmp_path: Path
+) -> None:
+    output = copied(written, tmp_path)
+    foreign = output / "step-000006"
+    (foreign / "MANIFEST.json").write_text("[]")
+    digest = files.measure(foreign / "MANIFEST.json").sha256
+    (foreign / "COMPLETE").write_text(f"{digest}\n")
+    again = world.run(nodes=(2,), output_dir=str(output), resume_from_checkpoint="latest")
+    assert "step-000006: MANIFEST.json is of another program" in again.said()
+    assert "step 4" in again.said()
+
+
+def no_setting_aside(rank: int) -> None:
+    """Let rank 0 not rename an earlier run's checkpoints."""
+
+    def refused(*_: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    if rank == 0:
+        patch.object(manifest, "set_aside", refused).start()
+
+
+def test_checkpoints_that_cannot_be_set_aside_end_all_ranks(
+    world: World, written: Training, tmp_path: Path
+) -> None:
+    output = copied(written, tmp_path)
+    run = world.start(nodes=(2,), output_dir=str(output), before=no_setting_aside)
+    assert run.wait() == [4, 4]
+    assert "output_dir: expected to set another history's checkpoints aside, found " in run.said(1)
+    assert "hint: choose another output_dir" in run.said()
+    assert steps_of(output) == [2, 4, 6], "nothing is lost"
+
+
+def test_the_checkpoint_says_what_it_is_of(written: Training) -> None:
+    state = json.loads((written.output / "step-000004" / "state.json").read_text())
+    assert (state["step"], state["world_size"], state["schema"]) == (4, 2, 1)
+    assert state["position"] == {"epoch": 0, "consumed": 48}
+    assert len(state["base"]) == len(state["corpus"]) == len(state["code"]) == 64
+    assert state["config"]["lora_r"] == 16

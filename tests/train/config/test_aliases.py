@@ -1,0 +1,50 @@
+"""Spellings that people bring along: taken, or told where they belong."""
+
+from __future__ import annotations
+
+import pytest
+
+from train.config.aliases import Renamed, settle
+
+
+@pytest.mark.parametrize(
+    ("spelling", "value", "name", "ours"),
+    [
+        ("model_name", "m", "name_or_path", "m"),
+        ("per-device-batch-size", "2", "per_device_train_batch_size", "2"),
+        ("sample_packing", "true", "batching", "packed"),
+        ("group_by_length", "false", "batching", "plain"),
+        ("bf16", "True", "dtype", "bfloat16"),
+        ("bf16", "false", "dtype", "float32"),
+        ("bf16", "auto", "dtype", "auto"),
+        ("dtype", "bf16", "dtype", "bfloat16"),
+        ("save_strategy", "epoch", "save_epochs", "1"),
+        ("use_lora", "no", "method", "full"),
+        ("gradient_checkpointing", "true", "activation_checkpointing", "true"),
+    ],
+)
+def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, ours: str) -> None:
+    assert settle(spelling, value) == Renamed(name=name, value=ours)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "value", "said"),
+    [
+        ("ray_address", "auto", "launcher"),
+        ("hf_token", "secret", "HF_TOKEN"),
+        ("fp16", "true", "bfloat16"),
+        ("eval_strategy", "epoch", "eval_steps"),
+        ("learning_rat", "1", "nearest: learning_rate"),
+        ("xyzzy", "1", "unknown key"),
+    ],
+)
+def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> None:
+    answer = settle(spelling, value)
+    assert isinstance(answer, str)
+    assert said in answer
+    assert "secret" not in answer.replace("no secrets", "")
+
+
+@pytest.mark.parametrize(("spelling", "value"), [("fp16", "false"), ("save_strategy", "steps")])
+def test_what_changes_nothing_is_let_pass(spelling: str, value: str) -> None:
+    assert settle(spelling, value) == ""

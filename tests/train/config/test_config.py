@@ -1,0 +1,65 @@
+"""The configuration: what it refuses, all at once, and that no key has two meanings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from train.config.config import Config
+from train.errors import ConfigError
+
+
+def make(**keys: object) -> Config:
+    return Config(**({"name_or_path": "model", "dataset_path": "data.jsonl"} | keys))  # type: ignore[arg-type]
+
+
+def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(lora_r=0, warmup_steps=3, warmup_ratio=0.1, eval_steps=5, lora_dropout=1.0)
+    names = [problem.split(":")[0] for problem in caught.value.problems]
+    assert names == [
+        "name_or_path",
+        "dataset_path",
+        "lora_r",
+        "lora_dropout",
+        "warmup_steps and warmup_ratio",
+        "eval_steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ({"eval_split": 1.0}, "a share below 1"),
+        ({"save_steps": 5, "save_epochs": 1}, "expected one of them, found both"),
+        ({"max_steps": 3, "warmup_steps": 4}, "at most max_steps (3)"),
+        ({"min_lr_ratio": 1.5}, "at most 1"),
+        ({"seed": 1 << 64}, "64 bits"),
+        ({"lora_target_modules": ()}, "all-linear"),
+        ({"learning_rate": float("nan")}, "0 or more"),
+        (
+            {
+                "attn_implementation": "flash_attention_2",
+                "batching": "packed",
+                "per_device_train_batch_size": 2,
+            },
+            "would see each other",
+        ),
+    ],
+)
+def test_values_that_cannot_be_are_refused(keys: dict[str, object], wanted: str) -> None:
+    with pytest.raises(ConfigError, match=None) as caught:
+        make(**keys)
+    assert wanted in str(caught.value)
+
+
+def test_object_stores_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"output_dir: expected a folder.*mount the store"):
+        make(output_dir="s3://bucket/run")
+
+
+def test_no_spelling_stands_for_two_keys() -> None:
+    names = [item.name for item in dataclasses.fields(Config)]
+    names += [also for item in dataclasses.fields(Config) for also in item.metadata["also"]]
+    assert len(names) == len(set(names))

@@ -1,0 +1,202 @@
+"""Files and flags: where a value comes from, and where a mistake stands."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train.config.config import Config
+from train.config.parse import FIELDS, TYPES, parse
+from train.errors import ConfigError
+
+GUIDE = """\
+model:
+  name_or_path: "/workspace/models/GLM-4.5-Air"   # as the guides write it
+  bf16: true
+lora: {r: 8, alpha: 16, target_modules: [q_proj, v_proj]}
+data:
+  dataset_path: "/workspace/dataset/all_data.jsonl"
+  sequence_len: 2048
+  packing: true
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 4
+num_epochs: 3
+learning_rate: 2e-5
+warmup_steps: 100
+save_steps: 20
+save_total_limit: null
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def test_a_guides_file_is_understood(file: Path) -> None:
+    file.write_text(GUIDE.replace("save_total_limit: null\n", ""))
+    config = parse(["--config", str(file)]).config()
+    assert config.name_or_path == "/workspace/models/GLM-4.5-Air"
+    assert config.dtype == "bfloat16"
+    assert (config.lora_r, config.lora_alpha) == (8, 16)
+    assert config.lora_target_modules == ("q_proj", "v_proj")
+    assert (config.seq_len, config.batching) == (2048, "packed")
+    assert (config.num_train_epochs, config.learning_rate) == (3, 2e-5)
+
+
+def test_flags_win_over_the_file_in_dashes_and_underscores(file: Path) -> None:
+    file.write_text(GUIDE.replace("save_total_limit: null\n", ""))
+    argv = ["--config", str(file), "--save-steps=5", "--resume_from_checkpoint", "latest"]
+    argv += ["--set", "lora.r=32", "--set", "lr=1e-3", "--deterministic"]
+    config = parse(argv).config()
+    assert (config.save_steps, config.resume_from_checkpoint) == (5, "latest")
+    assert (config.lora_r, config.learning_rate, config.deterministic) == (32, 1e-3, True)
+
+
+def test_of_two_flags_the_last_one_holds() -> None:
+    assert parse(["--seed=1", "--seed=2"]).given["seed"].value == 2
+
+
+def test_every_mistake_has_its_file_and_line(file: Path) -> None:
+    file.write_text(
+        "learning_rte: 3\n"
+        "lr: much\n"
+        "num_nodes: 2\n"
+        "seed: 1\n"
+        "data_seed: 2\n"
+        "extra: {a: 1}\n"
+        "save_total_limit: null\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        parse(["--config", str(file), "--nope=1", "word"])
+    said = str(caught.value)
+    assert f"{file}:1: learning_rte: unknown key; nearest: learning_rate" in said
+    assert f"{file}:2: lr: expected a number, found 'much'" in said
+    assert f"{file}:3: num_nodes: belongs to the launcher" in said
+    assert f"{file}:5: data_seed: expected once, found again (first: {file}:4)" in said
+    assert f"{file}:6: extra: expected a value or a section, found a mapping" in said
+    assert f"{file}:7: save_total_limit: expected a whole number, found None" in said
+    assert "--nope: nope: unknown key" in said
+    assert "word: expected a flag" in said
+
+
+def test_a_conflict_is_told_with_the_line_of_its_key(file: Path) -> None:
+    file.write_text("name_or_path: m\ndataset_path: d\nlora_r: 0\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{file}:3: lora_r: expected 1 or more")):
+        parse(["--config", str(file)]).config()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", "found an empty file"),
+        ("- a\n", "found no mapping"),
+        ("model:\n\tname_or_path: m\n", ":2: expected YAML"),
+        ("a: [1\n", "expected YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(file: Path, text: str, wanted: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        parse(["--config", str(file)])
+    assert wanted in str(caught.value)
+
+
+def test_a_missing_or_binary_file_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        parse(["--config", str(file)])
+    file.write_bytes(b"a: \xff\n")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        parse(["--config", str(file)])
+
+
+def test_modes_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(["--check"]).mode == "check"
+    assert parse(["--smoke"]).mode == "smoke"
+    assert parse([]).mode == "train"
+    with pytest.raises(SystemExit):
+        parse(["--check", "--smoke"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=200))
+def test_no_text_is_answered_with_a_traceback(tmp_path_factory: Any, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    with contextlib.suppress(ConfigError):
+        parse(["--config", str(path)]).config()
+
+
+WORDS = st.text("abcdefgh-_/. 0123456789", min_size=1, max_size=12).filter(
+    lambda text: text.strip() == text and text.lower() not in {"null", "none", "~"}
+)
+
+
+def values(name: str) -> st.SearchStrategy[Any]:
+    """Return values of a key's type, within its range."""
+    kind: Any = TYPES[name]
+    item = Config.__dataclass_fields__[name]
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    least = item.metadata["least"] or 0
+    if typing.get_origin(kind) is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        word = st.text("abc_.", min_size=1, max_size=8)
+        return st.lists(word, min_size=1, max_size=3).map(tuple)
+    return {
+        bool: st.booleans(),
+        int: st.integers(int(least), 10**6),
+        float: st.floats(max(least, 0), 0.99) if least < 0.99 else st.floats(least, 1e3),
+        str: WORDS,
+    }[kind]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_what_is_written_is_read_again(tmp_path_factory: Any, data: st.DataObject) -> None:
+    names = [item.name for item in dataclasses.fields(Config)]
+    chosen = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=8))
+    given_values = {name: data.draw(values(name), label=name) for name in chosen}
+    required = {"name_or_path": "m", "dataset_path": "d", "output_dir": "o"}
+    try:
+        config = Config(**(required | given_values))
+    except ConfigError:
+        return  # keys that exclude each other
+    path = tmp_path_factory.getbasetemp() / "written.yaml"
+    path.write_text(yaml.safe_dump(config.to_dict()), encoding="utf-8")
+    assert parse(["--config", str(path)]).config() == config
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "hint: python -m train --config FILE"),
+        (["demo/config.yaml"], "a file is given as --config demo/config.yaml"),
+        (["--confg", "a.yaml"], "--confg: unknown flag; nearest: --config"),
+        (["--chekc"], "--chekc: unknown flag; nearest: --check"),
+    ],
+)
+def test_a_newcomers_slip_is_told_the_way(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(words).config()
+    assert said in str(caught.value)
+
+
+def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    said = capsys.readouterr().out
+    assert all(name in said.split() for name in FIELDS)
+    assert max(map(len, said.splitlines())) <= 80

@@ -1,0 +1,265 @@
+"""The token cache: made once, by one node or many, never stale, and refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.train.world import context
+from train.config.config import Config
+from train.data import claims, dataset, formats, jsonl, token_cache
+from train.distributed.env import Place
+from train.errors import ConfigError
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def config(tiny: Path, tmp_path: Path) -> Config:
+    data = tmp_path / "data.jsonl"
+    jsonl = [json.dumps({"text": f"line {number} " * (number % 7 + 1)}) for number in range(200)]
+    data.write_text("\n".join(jsonl) + "\n")
+    return Config(
+        name_or_path=str(tiny / "model"),
+        dataset_path=str(data),
+        output_dir=str(tmp_path / "output"),
+        seq_len=48,
+    )
+
+
+@pytest.fixture
+def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
+
+
+def contents(corpus: dataset.Corpus) -> list[list[int]]:
+    return [corpus.train.sample(number)[0].tolist() for number in range(len(corpus.train))]
+
+
+def caches(config: Config) -> list[Path]:
+    return sorted(path for path in (Path(config.output_dir) / "tokens").iterdir() if path.is_dir())
+
+
+def cache_of(config: Config) -> Path:
+    (cache,) = caches(config)
+    return cache
+
+
+def test_tokens_are_those_of_the_tokenizer_in_the_order_of_the_lines(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = dataset.prepare(replace(config, cache_dir=config.output_dir + "/one"), Place())
+    monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
+    many = dataset.prepare(config, Place())
+    assert len(list(caches(config)[0].glob("shard-*"))) > 5
+    assert contents(one) == contents(many)
+    assert one.key == many.key
+    tokenizer = dataset.load_tokenizer(Path(config.name_or_path), config)
+    assert tokenizer.decode(contents(one)[3]) == "line 3 " * 4 + "<eos>"
+    ids, labels = one.train.sample(3)
+    assert (ids == labels).all()
+    assert one.train.targets[3] == len(ids) - 1
+
+
+def test_all_is_told_of_a_tokenizer_that_cannot_be_loaded(config: Config, tmp_path: Path) -> None:
+    about = (Path(config.name_or_path) / "config.json").read_text()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text(about)
+    with pytest.raises(ConfigError, match=r"expected a tokenizer in .*sentencepiece or tiktoken"):
+        dataset.load_tokenizer(tmp_path / "bare", config)
+
+
+def test_a_second_run_takes_what_is_there(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = dataset.prepare(config, Place())
+
+    def never(*_: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(dataset, "load_tokenizer", never)
+    assert contents(dataset.prepare(config, Place(local_rank=1))) == contents(first)
+
+
+def test_other_data_another_length_or_tokenizer_is_another_cache(
+    config: Config, tiny: Path
+) -> None:
+    keys = {dataset.prepare(config, Place()).key}
+    keys.add(dataset.prepare(replace(config, seq_len=32), Place()).key)
+    path = Path(config.dataset_path)
+    path.write_text(path.read_text().replace("line 7 ", "line 8 "))
+    keys.add(dataset.prepare(config, Place()).key)
+    assert len(keys) == len(caches(config)) == 3
+
+
+def test_nodes_that_share_the_folder_share_the_work(config: Config) -> None:
+    places = [
+        Place(local_rank=local, node_rank=node, nodes=3) for node in range(3) for local in (0, 1)
+    ]
+    with context().Pool(len(places)) as pool:
+        keys = pool.starmap(key_of, [(config, place) for place in places])
+    assert len(set(keys)) == 1
+    (cache,) = caches(config)
+    assert len(list(cache.glob("shard-*"))) > 5
+    left = [path.name for path in cache.iterdir() if "tmp" in path.name or "claim" in path.name]
+    assert left == []
+
+
+def key_of(config: Config, place: Place) -> str:
+    """Be a process of a node."""
+    token_cache.SHARD_BYTES = 1000
+    corpus = dataset.prepare(config, place)
+    return corpus.key + str(len(corpus.train))
+
+
+def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> None:
+    strided = replace(config, node_data="strided")
+    parts = [dataset.prepare(strided, Place(node_rank=node, nodes=3)) for node in range(3)]
+    jsonl = [set(part.train.lines.tolist()) for part in parts]
+    assert [min(found) for found in jsonl] == [0, 1, 2]
+    assert all(number % 3 == node for node, found in enumerate(jsonl) for number in found)
+    assert set.union(*jsonl) == set(range(200))
+    assert len({part.key for part in parts}) == 1
+
+
+def test_no_line_is_on_both_sides_of_a_held_out_share(config: Config) -> None:
+    corpus = dataset.prepare(replace(config, eval_split=0.1, seq_len=8), Place())
+    assert corpus.eval is not None
+    assert not set(corpus.eval.lines.tolist()) & set(corpus.train.lines.tolist())
+    assert len(np.unique(corpus.eval.lines)) == 20
+
+
+def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("train-0", "train-1", "test"):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": f"some words {name}"}) + "\n")
+    both = replace(config, dataset_path=str(folder), eval_dataset_path=str(folder))
+    corpus = dataset.prepare(both, Place())
+    assert corpus.notes == (
+        f"dataset_path: train-0.jsonl, train-1.jsonl of {folder}",
+        f"eval_dataset_path: test.jsonl of {folder}",
+    )
+    same = str(folder / "test.jsonl")
+    corpus = dataset.prepare(replace(config, dataset_path=same, eval_dataset_path=same), Place())
+    assert corpus.notes == ("eval_dataset_path: test.jsonl is trained on as well",)
+
+
+def test_bad_lines_are_named_and_counted(config: Config) -> None:
+    path = Path(config.dataset_path)
+    jsonl = path.read_text().splitlines()
+    jsonl[3], jsonl[9] = "{", '{"txt": "a"}'
+    path.write_text("\n".join([*jsonl, "", ""]))
+    with pytest.raises(ConfigError) as caught:
+        dataset.prepare(replace(config, max_bad_lines=1), Place())
+    said = str(caught.value)
+    assert f"{path}:4: expected a JSON object" in said
+    assert f"{path}:10: expected text" in said
+    assert "expected at most 1 unusable lines (max_bad_lines), found 2" in said
+    corpus = dataset.prepare(replace(config, max_bad_lines=2), Place())
+    assert 3 not in corpus.train.lines
+    assert len(corpus.notes) == 2
+
+
+def test_a_prompt_without_room_for_its_answer_is_told_what_it_needs(config: Config) -> None:
+    with Path(config.dataset_path).open("a") as file:
+        file.write(json.dumps({"prompt": "why " * 100, "completion": "so"}) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        dataset.prepare(config, Place())
+    assert ":201: nothing to learn within seq_len 48: a long prompt needs a" in str(caught.value)
+
+
+def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
+    Path(config.dataset_path).write_text("some words\n" * 5000)
+    with pytest.raises(ConfigError, match="and so are all lines after it"):
+        dataset.prepare(replace(config, max_bad_lines=10**6), Place())
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_a_flipped_bit_is_refused_with_the_way_out(config: Config) -> None:
+    dataset.prepare(config, Place())
+    (path,) = cache_of(config).glob("shard-001-*/tokens.bin")
+    damaged = bytearray(path.read_bytes())
+    damaged[7] ^= 4
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigError) as caught:
+        dataset.prepare(config, Place())
+    assert f"{path}: the token cache is damaged" in str(caught.value)
+    assert "rm -r" in str(caught.value)
+
+
+def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None:
+    source = token_cache.source(
+        config, Place(), Path(config.name_or_path), (Path(config.dataset_path),)
+    )
+    half = source.folder / "shard-000-of-001.tmp-1234"
+    half.mkdir(parents=True)
+    (half / "tokens.bin").write_bytes(b"\0")
+    assert set(dataset.prepare(config, Place()).train.lines.tolist()) == set(range(200))
+    assert not half.exists()
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_every_line_is_read_once_for_all_shards(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    plainly = jsonl.read
+
+    def counted(*words: Any, **how: Any) -> Iterator[jsonl.Line]:
+        for line in plainly(*words, **how):
+            read.append(line.number)
+            yield line
+
+    monkeypatch.setattr(jsonl, "read", counted)
+    dataset.prepare(config, Place())
+    assert sorted(read) == list(range(200))
+    assert len(list(cache_of(config).glob("shard-*"))) > 5
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_data_that_changes_under_the_tokeniser_is_refused(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly = formats.encode
+
+    def meanwhile(*words: Any) -> Any:
+        with Path(config.dataset_path).open("a") as file:
+            file.write('{"text": "more"}\n')
+        return plainly(*words)
+
+    monkeypatch.setattr(formats, "encode", meanwhile)
+    with pytest.raises(ConfigError, match="expected data that stays as it is"):
+        dataset.prepare(config, Place())
+    assert not [path for path in cache_of(config).iterdir() if _is_made(path)]
+
+
+def _is_made(path: Path) -> bool:
+    return (path / "shard.json").exists() and ".tmp-" not in path.name
+
+
+def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
+    with Path(config.dataset_path).open("a") as file:
+        file.write("some words\n" * 500)
+    corpus = dataset.prepare(replace(config, max_bad_lines=500), Place())
+    assert set(corpus.train.lines.tolist()) == set(range(200))
+
+
+def test_waiting_ends_when_nobody_makes_the_tokens(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "PATIENCE", 0.3)
+    with pytest.raises(ConfigError, match="nobody makes it"):
+        dataset.prepare(config, Place(local_rank=1))
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "empty"])
+def test_missing_data_is_told(config: Config, tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="dataset_path: expected"):
+        dataset.prepare(replace(config, dataset_path=str(tmp_path / name)), Place())

@@ -1,0 +1,207 @@
+"""Lines to tokens: what is learned, what is cut, and what is wrong with a line."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tests.train.tiny import paragraphs
+from train.data.formats import BadLine, Sample, encode, read
+
+pytestmark = pytest.mark.torch
+
+TEMPLATE = (
+    "{% for m in messages %}<|im|>{{ m.role }}\n"
+    # as some models do: thoughts are shown in the last answer only
+    "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}"
+    "{{ m.content }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    # (seconds to import: only this test needs them)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    bare = Tokenizer(models.BPE())
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bare.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        special_tokens=["<eos>", "<|im|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bare.train_from_iterator(paragraphs()[:100], trainer)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=bare, eos_token="<eos>", chat_template=TEMPLATE
+    )
+
+
+def samples(tokenizer: Any, record: object, seq_len: int = 1000) -> list[Sample]:
+    return encode([read(json.dumps(record).encode(), tokenizer)], tokenizer, seq_len)[0]
+
+
+def learned(tokenizer: Any, sample: Sample) -> str:
+    return str(
+        tokenizer.decode([i for i, yes in zip(sample.ids, sample.learned, strict=True) if yes])
+    )
+
+
+def test_text_is_learned_whole_with_its_end(tokenizer: Any) -> None:
+    (sample,) = samples(tokenizer, {"text": "Hello, é 中 world"})
+    assert learned(tokenizer, sample) == "Hello, é 中 world<eos>"
+
+
+def test_long_text_goes_on_in_further_samples(tokenizer: Any) -> None:
+    text = " ".join(paragraphs()[:3])
+    found = samples(tokenizer, {"text": text}, seq_len=32)
+    assert all(len(sample.ids) <= 32 and not sample.cut for sample in found)
+    whole = "".join(tokenizer.decode(sample.ids) for sample in found)
+    assert whole == f"{text}<eos>"
+
+
+def test_of_a_completion_only_the_answer_is_learned(tokenizer: Any) -> None:
+    (sample,) = samples(tokenizer, {"prompt": "Question: why?", "completion": " Because."})
+    assert learned(tokenizer, sample) == " Because.<eos>"
+    assert tokenizer.decode(sample.ids) == "Question: why? Because.<eos>"
+
+
+def test_a_tokenizer_that_ends_every_text_does_not_end_a_prompt(tokenizer: Any) -> None:
+    from tokenizers.processors import TemplateProcessing  # noqa: PLC0415  (as above)
+
+    ending = copy.deepcopy(tokenizer)
+    marks = TemplateProcessing(single="$A:0 <eos>:0", special_tokens=[("<eos>", 0)])
+    ending.backend_tokenizer.post_processor = marks
+    (sample,) = samples(ending, {"prompt": "Why?", "completion": " So."})
+    assert tokenizer.decode(sample.ids) == "Why? So.<eos>"
+    (sample,) = samples(ending, {"prompt": "Why?<eos>", "completion": " So."})
+    assert tokenizer.decode(sample.ids).startswith("Why?<eos>"), "this end is the prompt's own"
+    (sample,) = samples(ending, {"text": "So."})
+    assert learned(tokenizer, sample) == "So.<eos>"
+
+
+def test_a_completion_beyond_the_length_is_cut_or_left_out(tokenizer: Any) -> None:
+    record = {"prompt": "why " * 10, "completion": " because" * 20}
+    (sample,) = samples(tokenizer, record, seq_len=60)
+    assert (len(sample.ids), sample.cut) == (60, True)
+    assert samples(tokenizer, record, seq_len=5) == []
+
+
+def test_of_a_chat_every_answer_is_learned_with_its_end(tokenizer: Any) -> None:
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": "Hello! again"},
+        {"role": "assistant", "content": "Yes, é."},
+    ]
+    (sample,) = samples(tokenizer, {"messages": messages})
+    assert learned(tokenizer, sample) == "Hello!<eos><think></think>Yes, é.<eos>"
+    assert tokenizer.decode(sample.ids) == tokenizer.apply_chat_template(messages, tokenize=False)
+
+
+@pytest.mark.parametrize("answer", ["h", "think", "n", "<", " eos\n", "s"])
+def test_an_answer_is_not_sought_in_what_the_template_writes(tokenizer: Any, answer: str) -> None:
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": answer},
+    ]
+    (sample,) = samples(tokenizer, {"messages": messages})
+    assert learned(tokenizer, sample) == f"a<eos><think></think>{answer}<eos>"
+
+
+def test_a_template_may_look_into_an_answer(tokenizer: Any) -> None:
+    thoughtful = copy.copy(tokenizer)
+    thoughtful.chat_template = (
+        "{% for m in messages %}<|im|>{{ m.role }}\n{% set c = m.content.split('</think>') %}"
+        "{% if m.role == 'assistant' %}<think>{{ c[0] if c|length > 1 else '' }}</think>{% endif %}"
+        "{{ c[-1] }}<eos>\n{% endfor %}{% if add_generation_prompt %}<|im|>assistant\n{% endif %}"
+    )
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Why?</think>So."},
+    ]
+    (sample,) = samples(thoughtful, {"messages": messages})
+    assert learned(thoughtful, sample) == "<think>Why?</think>So.<eos>"
+
+
+def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
+    prompt = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Not this"},
+        {"role": "user", "content": "And?"},
+    ]
+    answer = [{"role": "assistant", "content": "But this"}]
+    (sample,) = samples(tokenizer, {"prompt": prompt, "completion": answer})
+    assert learned(tokenizer, sample).endswith("But this<eos>")
+    assert "Not" not in learned(tokenizer, sample)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "expected a JSON object"),
+        (b"[1]", "found list"),
+        (b'{"text": "\xff"}', "expected UTF-8"),
+        (b'{"text": " "}', "text: expected some text"),
+        (b'{"text": 3}', "found 3"),
+        (b'{"instruction": "a", "output": "b"}', "found the keys instruction, output"),
+        (b'{"prompt": 1, "completion": "b"}', "prompt: expected text"),
+        (b'{"prompt": "a", "completion": ""}', "completion: expected some text, found nothing"),
+        (b'{"text": "a \\ud83d b"}', "found half a character, '\\ud83d'"),
+        (b'{"prompt": "\\udc00", "completion": "b"}', "found half a character"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "found: Exceeds the limit"),
+        (b"[" * 100_000, "found: maximum recursion depth"),
+        (b'{"messages": "hi"}', "messages: expected a list"),
+        (b'{"messages": [{"role": "user", "content": "a"}]}', "expected an answer"),
+        (
+            b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]}',
+            "messages: message 2, an answer: expected some text, found nothing",
+        ),
+        (
+            b'{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "b"}]}]}',
+            "messages: content of message 1: expected text, found list",
+        ),
+        (
+            (
+                b'{"messages": [{"role": "user", "content": {"type": "text", "text": "a"}},'
+                b' {"role": "assistant", "content": "b"}]}'
+            ),
+            "messages: content of message 1: expected text, found dict",
+        ),
+    ],
+)
+def test_a_line_that_cannot_be_used_says_why(tokenizer: Any, line: bytes, said: str) -> None:
+    with pytest.raises(BadLine) as caught:
+        read(line, tokenizer)
+    assert said in str(caught.value)
+
+
+def test_contents_in_parts_are_left_to_a_template_that_knows_them(tokenizer: Any) -> None:
+    knowing = copy.copy(tokenizer)
+    knowing.chat_template = (
+        "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content if m.content is string else "
+        "m.content[0].text }}<eos>\n{% endfor %}{% if add_generation_prompt %}<|im|>assistant\n"
+        "{% endif %}"
+    )
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "Why?"}]},
+        {"role": "assistant", "content": "So."},
+    ]
+    (sample,) = samples(knowing, {"messages": messages})
+    assert tokenizer.decode(sample.ids).startswith("<|im|>user\nWhy?<eos>")
+
+
+def test_a_chat_needs_a_template(tokenizer: Any) -> None:
+    bare = copy.copy(tokenizer)
+    bare.chat_template = None
+    with pytest.raises(BadLine, match="chat template, found none"):
+        read(b'{"messages": [{"role": "assistant", "content": "a"}]}', bare)

@@ -1,0 +1,323 @@
+"""Hub ids, against a stand-in for the hub on loopback: one download a node, secrets, no network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train.config.config import Config
+from train.data import hub
+from train.errors import ConfigError
+
+pytestmark = pytest.mark.timeout(300)
+
+COMMIT = "1234567890" * 4
+TOKEN = "hf_a_secret"
+SPLITS = ("train", "eval")
+FILES = {
+    "models/org/tiny": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
+    "models/org/gated": {"config.json": b"{}"},
+    "datasets/org/text": {"data/train.jsonl": b'{"text": "a"}\n', "README.md": b"no"},
+}
+
+
+class Hub(ThreadingHTTPServer):
+    """As much of huggingface.co as downloading takes."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.files = FILES.copy()
+        self.downloads: Counter[str] = Counter()
+        self.asked = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """What it answers."""
+
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        self.server.asked += 1
+        path = self.path.split("?")[0].strip("/")
+        api = path.startswith("api/")
+        kind = "datasets" if "datasets/" in path else "models"
+        words = path.removeprefix("api/").removeprefix(f"{kind}/").split("/")
+        name, rest = "/".join(words[:2]), words[2:]
+        files = self.server.files.get(f"{kind}/{name}")
+        if files is None:
+            status, content = 404, b"{}"
+        elif name == "org/gated" and self.headers["Authorization"] != f"Bearer {TOKEN}":
+            status, content = 401, b"{}"
+        elif api:
+            status, content = 200, json.dumps(_about(name, files, tree="tree" in rest)).encode()
+        else:
+            file = "/".join(rest[2:])  # after resolve/COMMIT
+            self.server.downloads[file] += with_body
+            status, content = 200, files[file]
+        self._send(status, content, with_body=with_body)
+
+    def _send(self, status: int, content: bytes, *, with_body: bool) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _about(name: str, files: dict[str, bytes], *, tree: bool) -> object:
+    if tree:
+        return [
+            {
+                "type": "file",
+                "path": file,
+                "size": len(content),
+                "oid": hashlib.sha1(content).hexdigest(),
+            }
+            for file, content in files.items()
+        ]
+    return {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+
+
+@pytest.fixture
+def stand_in() -> Iterator[Hub]:
+    server = Hub()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+CODE = """\
+import sys
+from train import hub
+from train.config import Config, ConfigError
+model, data, offline = sys.argv[1:]
+config = Config(name_or_path=model, dataset_path=data, offline=offline == "offline")
+hub.settle(config)
+try:
+    print(hub.model_folder(config))
+    print(*hub.dataset_files(config)["dataset_path"])
+except ConfigError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def node(
+    home: Path, stand_in: Hub, *words: str, token: str | None = None, processes: int = 1
+) -> list[tuple[int, str]]:
+    """Run the processes of a node; return exit code and output of each."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    environment |= {"HF_ENDPOINT": stand_in.url, "HF_HOME": str(home)}
+    if token:
+        environment["HF_TOKEN"] = token
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", CODE, *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(processes)
+    ]
+    outputs = [process.communicate(timeout=200)[0] for process in started]
+    return [(process.returncode, out) for process, out in zip(started, outputs, strict=True)]
+
+
+def test_a_nodes_processes_download_once(tmp_path: Path, stand_in: Hub) -> None:
+    answers = node(tmp_path, stand_in, "org/tiny", "org/text", "", processes=3)
+    assert [code for code, _ in answers] == [0, 0, 0], answers
+    folder, data = map(Path, answers[0][1].split())
+    assert (folder / "model.safetensors").read_bytes() == b"weights"
+    assert data.read_bytes() == b'{"text": "a"}\n'
+    assert len({out for _, out in answers}) == 1
+    wanted = {"config.json": 1, "model.safetensors": 1, "data/train.jsonl": 1}
+    assert dict(+stand_in.downloads) == wanted  # and nothing that training does not need
+
+
+def test_offline_takes_what_is_there_and_asks_nobody(tmp_path: Path, stand_in: Hub) -> None:
+    ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/text", "offline")
+    assert code == 2
+    assert "name_or_path: expected org/tiny from this machine's hub cache" in out
+    assert "hint: hf download org/tiny" in out
+    assert not stand_in.downloads
+    node(tmp_path, stand_in, "org/tiny", "org/text", "")
+    for mark in (tmp_path / "hub").glob(".clusterctl-*.json"):
+        mark.unlink()
+    before = dict(stand_in.downloads)
+    ((code, _),) = node(tmp_path, stand_in, "org/tiny", "org/text", "offline")
+    assert (code, dict(stand_in.downloads)) == (0, before)
+
+
+def test_a_gated_model_needs_the_token_which_is_never_shown(tmp_path: Path, stand_in: Hub) -> None:
+    ((code, out),) = node(tmp_path, stand_in, "org/gated", "org/text", "")
+    assert code == 2
+    assert f"expected org/gated from {stand_in.url}, found HTTP 401" in out
+    assert "env_from: [HF_TOKEN]" in out
+    ((code, out),) = node(tmp_path, stand_in, "org/gated", "org/text", "", token=TOKEN)
+    assert code == 0, out
+    assert TOKEN not in out
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(TOKEN.encode() in path.read_bytes() for path in kept)
+
+
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def launch(
+    home: Path, stand_in: Hub, output: Path, *words: str, launcher: tuple[str, ...] = ()
+) -> str:
+    """Train on the processes of a node, and return what was printed."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    environment |= {"HF_ENDPOINT": stand_in.url, "HF_HOME": str(home), "HF_TOKEN": TOKEN}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [
+            *(sys.executable, *launcher, "-m", "train"),
+            *("--name-or-path=org/gated", "--dataset-path=org/text"),
+            *("--eval-dataset-path=org/text", f"--output-dir={output}", "--max-steps=1"),
+            *("--seq-len=32", "--tensorboard=off", *words),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.torch
+def test_a_model_and_data_of_the_hub_are_trained_on_and_then_without_it(
+    tmp_path: Path, stand_in: Hub, tiny: Path
+) -> None:
+    model = {path.name: path.read_bytes() for path in (tiny / "model").iterdir()}
+    data = {f"data/{name}.jsonl": (tiny / f"{name}.jsonl").read_bytes() for name in SPLITS}
+    stand_in.files |= {"models/org/gated": model, "datasets/org/text": data}
+    home, output = tmp_path / "home", tmp_path / "output"
+    said = launch(home, stand_in, output, launcher=TWO_RANKS)
+    assert "done at step 1" in said
+    assert "Warning" not in said
+    assert "dataset_path: train.jsonl of org/text on the hub" in said
+    assert "eval_dataset_path: eval.jsonl of org/text on the hub" in said
+    assert set(stand_in.downloads.values()) <= {0, 1}  # though two processes wanted it
+    assert stand_in.downloads["data/train.jsonl"] == stand_in.downloads["model.safetensors"] == 1
+    asked = stand_in.asked
+    said += launch(home, stand_in, tmp_path / "again", "--offline=true")
+    assert "done at step 1" in said
+    assert stand_in.asked == asked
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(TOKEN.encode() in content for content in (said.encode(), *kept))
+
+
+def test_an_unknown_name_is_told(tmp_path: Path, stand_in: Hub) -> None:
+    ((code, out),) = node(tmp_path, stand_in, "org/nothing", "org/text", "")
+    assert code == 2
+    assert "expected org/nothing" in out
+    assert "HTTP 404" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("{}", "a folder without config.json"), ("{}/no/model", "nothing below"), ("./m", "nothing")],
+)
+def test_a_path_that_holds_no_model_is_told(tmp_path: Path, name: str, found: str) -> None:
+    config = Config(name_or_path=name.format(tmp_path), dataset_path="d")
+    with pytest.raises(ConfigError, match="name_or_path: expected a model's folder") as caught:
+        hub.model_folder(config)
+    assert found in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_id"),
+    [("meta-llama/Llama-3.1-8B", True), ("gpt2", True), ("./gpt2", False), ("/a/b", False),
+     ("a/b/c", False), ("~/model", False), ("org/na me", False)],
+)  # fmt: skip
+def test_a_hub_id_is_told_from_a_path(name: str, is_id: Any) -> None:
+    assert hub.is_hub_id(name) is is_id
+
+
+def test_a_dot_in_a_data_sets_name_makes_it_no_file() -> None:
+    assert hub.is_hub_dataset("teknium/OpenHermes-2.5")
+    assert not hub.is_hub_dataset("data/train.jsonl")
+    assert not hub.is_hub_dataset("data/train.parquet")
+
+
+def test_splits_that_are_held_out_are_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "fetch", lambda *_, **__: tmp_path)
+    config = Config(name_or_path="org/m", dataset_path="org/a", eval_dataset_path="org/a")
+    for name in ("part-1", "part-2"):
+        (tmp_path / f"{name}.jsonl").touch()
+    assert [path.stem for path in hub.dataset_files(config)["dataset_path"]] == ["part-1", "part-2"]
+    for name in ("test", "train-00000-of-00001", "validation"):
+        (tmp_path / f"{name}.jsonl").touch()
+    found = hub.dataset_files(config)
+    assert [path.stem for path in found["dataset_path"]] == ["train-00000-of-00001"]
+    assert [path.stem for path in found["eval_dataset_path"]] == ["validation"]
+
+
+def test_splits_may_be_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "fetch", lambda *_, **__: tmp_path)
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jsonl").touch()
+    found = hub.dataset_files(Config(name_or_path="org/m", dataset_path="org/a"))
+    assert found == {"dataset_path": (tmp_path / "train" / "0.jsonl",)}
+
+
+def test_a_hub_data_set_of_other_files_is_told_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "fetch", lambda *_, **__: tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        hub.dataset_files(Config(name_or_path="org/m", dataset_path="org/a"))
+    assert "hf download --repo-type dataset org/a" in str(caught.value)
+    assert "read_parquet" in str(caught.value)
+
+
+def test_an_evaluation_set_on_the_hub_keeps_the_hub_reachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # so that what settle sets is taken back
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    here = Config(name_or_path=str(tmp_path), dataset_path=str(tmp_path))
+    hub.settle(replace(here, eval_dataset_path="org/text"))
+    assert "HF_HUB_OFFLINE" not in os.environ
+    hub.settle(here)
+    assert os.environ["HF_HUB_OFFLINE"] == "1"

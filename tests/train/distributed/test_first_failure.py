@@ -1,0 +1,65 @@
+"""Of a run that failed, status.json says what went wrong first, on whichever rank that was."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.train.world import World
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+LONG: dict[str, Any] = {"nodes": (1, 1), "eval_dataset_path": None, "max_steps": 400}
+
+
+def broken(rank: int) -> None:
+    """Have rank 1 fail in its third step."""
+    from train.trainer import Trainer
+
+    real, calls = Trainer.update, iter(range(9))
+
+    def update(*args: Any) -> Any:
+        if next(calls) == 2:
+            raise ValueError("the sun has set")
+        return real(*args)
+
+    if rank == 1:
+        patch.object(Trainer, "update", update).start()
+
+
+@pytest.mark.parametrize("storage", ["shared", "per-node"])
+def test_the_first_ranks_own_words_are_kept(world: World, tmp_path: Path, storage: str) -> None:
+    apart = tmp_path / "apart" if storage == "per-node" else None
+    run = world.start(**LONG, before=broken, apart=apart)
+    assert run.wait() == [1, 1]
+    reason = f"rank 1 on {socket.gethostname()}: ValueError: the sun has set"
+    assert (run.status()["state"], run.status()["reason"]) == ("failed", reason)
+    assert f"error: {reason}" in run.said()
+    assert "Traceback" not in run.said(), "the one of rank 1 is what is worth reading"
+    assert "Traceback" in run.said(1)
+
+
+def test_a_rank_that_could_say_nothing_leaves_what_was_seen_of_it(world: World) -> None:
+    run = world.start(**LONG)
+    run.wait_for("Step 3/")
+    run.send(signal.SIGKILL, 1)
+    assert run.wait() == [1, -signal.SIGKILL]
+    assert run.status()["state"] == "failed"
+    assert run.status()["reason"].startswith("RuntimeError: ")
+
+
+def test_only_what_another_rank_may_have_caused_is_a_consequence() -> None:
+    from torch.distributed import DistNetworkError
+
+    from train.distributed.first_failure import is_consequence
+
+    assert is_consequence(DistNetworkError("anything"))
+    assert is_consequence(RuntimeError("[gloo/pair.cc] Connection closed by peer [10.0.0.1]"))
+    assert not is_consequence(RuntimeError("shape mismatch"))
+    assert not is_consequence(ValueError("timed out"))

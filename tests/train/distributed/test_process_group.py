@@ -1,0 +1,152 @@
+"""A process's place as its launcher tells it, and time limits that notice a rank that hangs."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.train.world import World
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+TORCHRUN = {
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "6",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "2",
+    "GROUP_WORLD_SIZE": "3",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_torchruns_variables_are_read() -> None:
+    from train.distributed.env import Place
+
+    place = Place.from_environment(TORCHRUN)
+    assert (place.rank, place.local_rank, place.node_rank, place.nodes) == (5, 1, 2, 3)
+    assert place.launched
+
+
+def test_the_variables_of_guides_are_enough() -> None:
+    from train.distributed.env import Place
+
+    few = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    place = Place.from_environment(few)
+    assert (place.rank, place.local_rank, place.node_rank, place.nodes) == (3, 0, 3, 4)
+
+
+def test_without_variables_it_is_a_single_process() -> None:
+    from train.distributed.env import Place
+
+    assert Place.from_environment({"PATH": "/bin"}) == Place()
+
+
+def test_half_of_the_variables_are_refused() -> None:
+    from train.distributed.env import Place
+    from train.errors import NoPlace
+
+    with pytest.raises(NoPlace, match=r"MASTER_ADDR, MASTER_PORT: expected .*\n?hint: .*torchrun"):
+        Place.from_environment({"RANK": "0", "WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("WORLD_SIZE", "abc", "expected a whole number from 1 on, found 'abc'"),
+        ("LOCAL_WORLD_SIZE", "0", "expected a whole number from 1 on, found '0'"),
+        ("GROUP_WORLD_SIZE", "0", "expected a whole number from 1 on, found '0'"),
+        ("LOCAL_RANK", "-1", "expected a whole number from 0 on, found '-1'"),
+        ("RANK", "6", "expected one below WORLD_SIZE, which is 6, found 6"),
+    ],
+)
+def test_a_variable_that_is_no_such_number_is_refused(name: str, text: str, words: str) -> None:
+    from train.distributed.env import Place
+    from train.errors import NoPlace
+
+    with pytest.raises(NoPlace, match=rf"^{name}: {words}\nhint: "):
+        Place.from_environment(TORCHRUN | {name: text})
+
+
+def test_a_rank_that_hangs_is_noticed_within_the_step_timeout(world: World) -> None:
+    run = world.start(nodes=(2,), max_steps=10_000, step_timeout=5.0)
+    run.wait_for("Step 3/")
+    run.send(signal.SIGSTOP, 1)
+    began = time.monotonic()
+    run.processes[0].join(60)
+    assert run.processes[0].exitcode == 1
+    assert time.monotonic() - began < 40
+    assert "Timed out" in run.status()["reason"]
+
+
+def another_package(rank: int) -> None:
+    """Have rank 1 find another transformers."""
+    from train.checkpoint import provenance
+
+    found = provenance.versions()
+    provenance.versions = lambda: found | {"transformers": f"5.2{rank}.0"}
+
+
+def test_the_package_that_differs_is_named(world: World) -> None:
+    run = world.start(nodes=(2,), max_steps=1, before=another_package)
+    assert set(run.wait()) == {3}
+    assert "the installed transformers: expected the same on every node (5.20.0)" in run.said()
+    assert "has 5.21.0" in run.said()
+    assert "hint: clusterctl sync" in run.said()
+
+
+def another_python(rank: int) -> None:
+    """Have rank 1 run another Python."""
+    from train.checkpoint import provenance
+
+    found = provenance.versions()
+    provenance.versions = lambda: found | {"python": ("3.12.1", "3.12.4", "3.13.1")[rank]}
+
+
+def test_another_patch_of_python_is_said_and_that_is_all(world: World) -> None:
+    run = world.run(nodes=(1, 1), max_steps=1, before=another_python, eval_dataset_path=None)
+    assert "Python differs: 3.12.1 on " in run.said()
+    refused = world.start(nodes=(1, 1, 1), max_steps=1, before=another_python)
+    assert set(refused.wait()) == {3}
+    assert "the installed python: expected the same on every node (3.12), found" in refused.said()
+
+
+def test_a_rank_that_is_no_number_ends_without_a_traceback(tmp_path: Path) -> None:
+    config = ["--name-or-path=m", "--dataset-path=d", f"--output-dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "train", *config],
+        env=os.environ | {"RANK": "abc", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "error: RANK: expected a whole number from 0 on, found 'abc'\nhint: "
+    )
+
+
+def test_a_python_without_torch_is_said(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; from train.__main__ import main; "
+        f"sys.exit(main(['--name-or-path=m', '--dataset-path=d', '--output-dir={tmp_path}']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "torch" in done.stderr
+    assert done.stderr.endswith("hint: every node's Python needs clusterctl[train]\n")
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+
+
+def test_shards_may_be_empty(world: World) -> None:
+    alone, four = (world.run(nodes=nodes, lora_r=2, max_steps=3) for nodes in ((1,), (4,)))
+    assert alone.losses()[3] == pytest.approx(four.losses()[3], rel=1e-5)

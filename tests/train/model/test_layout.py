@@ -1,0 +1,93 @@
+"""How a model is laid over the ranks, and that what is unusual is said."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+
+from tests.train.outcome import close
+from tests.train.world import World
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+SHORT: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 2}
+
+
+def short_of_memory(rank: int) -> None:
+    """Have rank 1 find next to no memory."""
+    from train.model import layout
+
+    if rank == 1:
+        patch.object(layout, "USABLE", 1e-6).start()
+
+
+def test_nodes_of_one_rank_keep_the_weights_where_there_is_room(world: World) -> None:
+    alone = world.run(**SHORT)
+    run = world.run(nodes=(1, 1, 1), **SHORT)
+    assert "3 nodes x 1 ranks, sharded in a node, repeated over nodes (HSDP)" in run.said()
+    assert close(alone.losses(), run.losses())
+
+
+def test_where_one_node_has_no_room_all_are_sharded_flat_and_it_is_said(world: World) -> None:
+    run = world.run(nodes=(1, 1), before=short_of_memory, **SHORT)
+    assert "sharded over 2 ranks (FSDP)" in run.said()
+    assert "every layer's weights cross the network" in run.said()
+    assert "does not fit on rank 1 on " in run.said()
+    assert "expected about 0." in run.said()
+
+
+def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_path: Path) -> None:
+    import torch
+
+    from train.distributed.env import Place
+    from train.distributed.process_group import Ranks
+    from train.model import layout
+
+    ranks = SimpleNamespace(
+        on_nodes=lambda: {"a": 1, "b": 1},
+        place=Place(world_size=2),
+        device=torch.device("cpu"),
+        gather=lambda value: [value, value],
+        hosts=("a", "b"),
+    )
+    laid = layout.choose(world.base, cast("Ranks", ranks), tmp_path)
+    assert laid.name == "fsdp"
+    assert "its size cannot be read (FileNotFoundError" in laid.remarks[0]
+
+
+def nameless(_rank: int) -> None:
+    """Have the model not say what its layers are."""
+    from transformers import LlamaPreTrainedModel
+
+    LlamaPreTrainedModel._no_split_modules = []
+
+
+def test_a_model_that_does_not_name_its_layers_is_said(world: World) -> None:
+    usual = world.run(nodes=(2,), **SHORT)
+    run = world.run(nodes=(2,), before=nameless, **SHORT)
+    assert "LlamaForCausalLM does not say what its layers are" in run.said()
+    assert "what its layers are" not in usual.said()
+    assert close(usual.losses(), run.losses())
+
+
+def short_of_room_to_keep(rank: int) -> None:
+    """Have rank 1 find no memory for gathered weights."""
+    from train.model import layout
+
+    if rank == 1:
+        patch.object(layout, "KEEPABLE", 1e-6).start()
+
+
+def test_gathered_weights_are_kept_where_every_rank_has_room(world: World) -> None:
+    kept = world.run(nodes=(2,), **SHORT)
+    assert "sharded over 2 ranks (FSDP), gathered weights kept on cpu" in kept.said()
+    freed = world.run(nodes=(2,), before=short_of_room_to_keep, **SHORT)
+    assert "sharded over 2 ranks (FSDP) on cpu" in freed.said()
+    asked = world.run(nodes=(2,), reshard_after_forward=True, **SHORT)
+    assert "sharded over 2 ranks (FSDP) on cpu" in asked.said()
+    assert kept.losses() == freed.losses() == asked.losses()

@@ -1,0 +1,368 @@
+"""The model is what we think: sharded where it must be, filled, and exported as PEFT reads it."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.train.world import World
+from train.config.config import Config
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing"),  # peft asks for it
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # read in this process
+]
+
+
+def short_of_memory(_: int) -> None:
+    """Have the model's forward pass find no memory, as CUDA says it."""
+    import torch
+
+    from train.model.model import Model
+
+    def loss(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    Model.loss = loss  # type: ignore[method-assign,assignment]
+
+
+def too_large(_: int) -> None:
+    """Have the model itself find no memory, as CUDA says it."""
+    import torch
+
+    def to_empty(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    torch.nn.Module.to_empty = to_empty  # type: ignore[method-assign,assignment]
+
+
+def slow_to_load(rank: int) -> None:
+    """Have rank 0 take longer to load the base than a collective may."""
+    from transformers import AutoModelForCausalLM
+
+    load = AutoModelForCausalLM.from_pretrained
+
+    def slowly(*args: object, **how: object) -> object:
+        time.sleep(6.0)
+        return load(*args, **how)  # type: ignore[arg-type]
+
+    if rank == 0:
+        AutoModelForCausalLM.from_pretrained = slowly  # type: ignore[method-assign,assignment]
+
+
+EMBEDDING = ("embed_tokens", "q_proj")
+
+
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [("model", ("all-linear",)), ("tied", ("all-linear",)), ("model", EMBEDDING)],
+)
+def test_peft_loads_the_adapter_and_says_the_same(
+    world: World, tiny: Path, model: str, targets: tuple[str, ...]
+) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from train.model import export
+
+    run = world.run(nodes=(3,), name_or_path=str(tiny / model), lora_target_modules=targets)
+    base = AutoModelForCausalLM.from_pretrained(tiny / model)
+    tokens = AutoTokenizer.from_pretrained(tiny / model)("Python is", return_tensors="pt").input_ids
+    before = base(tokens).logits
+    theirs = PeftModel.from_pretrained(base, run.output / "adapter").eval()
+    # Ours, from the shards: every trained weight put into a model that never saw the export.
+    from peft import get_peft_model, get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    from train.model.load import lora
+
+    ours = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny / model), lora(run.config))
+    learned = export.weights(run.output / "step-000006")
+    missing = ours.load_state_dict(learned, strict=False).unexpected_keys
+    assert not missing
+    stored = load_file(run.output / "adapter/adapter_model.safetensors")
+    assert stored.keys() == get_peft_model_state_dict(ours, save_embedding_layers=False).keys()
+    assert torch.equal(theirs(tokens).logits, ours.eval()(tokens).logits)
+    assert not torch.allclose(theirs(tokens).logits, before)
+    about = json.loads((run.output / "adapter/metadata.json").read_text())
+    assert about["step"] == 6
+
+
+def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run = world.run(nodes=(2,), method="full", name_or_path=str(tiny / "tied"), max_steps=2)
+    trained = AutoModelForCausalLM.from_pretrained(run.output / "model")
+    tokens = AutoTokenizer.from_pretrained(run.output / "model")("Python", return_tensors="pt")
+    base = AutoModelForCausalLM.from_pretrained(tiny / "tied")
+    assert not torch.allclose(trained(**tokens).logits, base(**tokens).logits)
+
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def keeps_code(folder: Path, _: int) -> None:
+    """Have transformers keep its copy of a model's code here, and not in the person's cache."""
+    from transformers import dynamic_module_utils
+
+    patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(folder)).start()
+
+
+def test_a_model_with_code_of_its_own_is_exported_with_it(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny / "model", tmp_path / "own")
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    about = json.loads((folder / "config.json").read_text())
+    about |= {"model_type": "own", "auto_map": classes}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "own.py").write_text(CODE)
+    run = world.run(
+        nodes=(1,),
+        name_or_path=str(folder),
+        method="full",
+        trust_remote_code=True,
+        max_steps=1,
+        eval_dataset_path=None,
+        before=functools.partial(keeps_code, tmp_path / "modules"),
+    )
+    assert (run.output / "model/own.py").read_text() == CODE
+
+
+def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
+    from safetensors.torch import load_file
+
+    layouts: tuple[dict[str, Any], ...] = (
+        {"nodes": (1,)},
+        {"nodes": (2,)},
+        {"nodes": (2,), "parallel": "ddp"},
+    )
+    losses = []
+    for how in layouts:
+        run = world.run(dtype="bfloat16", **how)
+        stored = load_file(run.output / "adapter/adapter_model.safetensors")
+        assert {str(tensor.dtype) for tensor in stored.values()} == {"torch.float32"}
+        losses.append(run.losses()[6])
+    assert max(losses) - min(losses) < 0.02, "roundings differ, the training does not"
+
+
+def test_unequal_nodes_are_sharded_flat_and_it_is_said(world: World) -> None:
+    run = world.run(nodes=(2, 1), max_steps=1)
+    assert "sharded over 3 ranks (FSDP)" in run.said()
+    assert "nodes differ in ranks" in run.said()
+
+
+def test_the_banner_says_what_will_happen(world: World) -> None:
+    said = world.run(nodes=(2, 2), max_steps=1).said()
+    for words in (
+        "World size: 4",
+        "2 nodes x 2 ranks",
+        "LoRA r=16",
+        "tokens a step",
+        "Steps:      1",
+        "with adapter/ at the end",
+    ):
+        assert words in said
+    how: dict[str, Any] = {"global_batch_size": 4, "batching": "packed"}
+    packed = world.run(nodes=(2,), num_train_epochs=1, max_steps=None, **how)
+    rows = [json.loads(line) for line in (packed.output / "metrics.jsonl").read_text().splitlines()]
+    tokens = [row["tokens"] for row in rows if row["kind"] == "step"]
+    mean = round(sum(tokens) / len(tokens))
+    assert f"global batch 4 rows a step, about {mean} tokens a step" in packed.said()
+    alone = world.run(nodes=(1,), max_steps=1).said()
+    assert "no distributed variables are set: a single process" in alone
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ({"nodes": (2,), "lora_target_modules": ("q_proj", "v_projj")}, 2, "found no v_projj"),
+        (
+            {"nodes": (2,), "name_or_path": "tied", "lora_target_modules": ("q_proj", "lm_head")},
+            2,
+            "shares the input embeddings' weights, found lm_head",
+        ),
+        ({"nodes": (1,), "attn_implementation": "flash_attention_2"}, 2, "packages installed"),
+        ({"nodes": (2,), "before": short_of_memory}, 2, "the batch: expected room"),
+        (
+            {"nodes": (2,), "before": short_of_memory, "eval_steps": 3},
+            2,
+            "a batch of the evaluation: expected room",
+        ),
+        ({"nodes": (2,), "before": too_large}, 2, "the base model: expected room"),
+        ({"nodes": (2,), "parallel": "single"}, 3, "expected one process for single, found 2"),
+        ({"nodes": (2, 1), "parallel": "hsdp"}, 3, "nodes with different numbers of ranks"),
+        ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: expected"),
+        ({"nodes": (1,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "expected a finite"),
+        ({"nodes": (2,), "learning_rate": 1e30, "max_grad_norm": 0.0}, 5, "rank 1 on"),
+        ({"nodes": (2,), "resume_from_checkpoint": "/nowhere/step-000001"}, 4, "no such folder"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_exit_code(
+    world: World, tiny: Path, how: dict[str, Any], code: int, words: str
+) -> None:
+    if how.get("name_or_path") == "tied":
+        how = how | {"name_or_path": str(tiny / "tied")}
+    run = world.start(**how)
+    assert set(run.wait()) == {code}
+    assert words in run.said()
+    assert "hint:" in run.said() or "nearest:" in run.said() or code == 4
+    assert "Traceback" not in run.said()
+    assert run.status()["state"] == "failed"
+
+
+def test_arithmetic_that_cannot_be_is_refused_before_anything_is_tokenised(
+    world: World, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    run = world.start(nodes=(2,), gradient_accumulation_steps=5, cache_dir=str(cache))
+    assert run.wait() == [2, 2]
+    assert "2 x 2 ranks x gradient_accumulation_steps 5 = 20" in run.said()
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(("seq_len", "found"), [(36, 2), (48, 2), (32, 0)])
+def test_rows_longer_than_the_positions_a_model_has_learned_are_refused(
+    world: World, tiny: Path, tmp_path: Path, seq_len: int, found: int
+) -> None:
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    shape = GPT2Config(vocab_size=384, n_positions=36, n_embd=32, n_layer=1, n_head=4)
+    GPT2LMHeadModel(shape).save_pretrained(tmp_path / "gpt2")
+    AutoTokenizer.from_pretrained(tiny / "model").save_pretrained(tmp_path / "gpt2")
+    run = world.start(nodes=(2,), name_or_path=str(tmp_path / "gpt2"), seq_len=seq_len, max_steps=1)
+    assert run.wait() == [found, found], run.said()
+    for rank in (0, 1):
+        assert "Traceback" not in run.said(rank)
+        told = f"has learned 36 positions, found {seq_len}" in run.said(rank)
+        assert told is bool(found)
+
+
+def test_a_tokenizer_that_is_another_models_is_refused(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    shape = LlamaConfig(
+        vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(tiny / "model").save_pretrained(tmp_path / "other")
+    run = world.start(nodes=(2,), name_or_path=str(tmp_path / "other"), max_steps=1)
+    assert run.wait() == [2, 2], run.said()
+    for rank in (0, 1):
+        assert "Traceback" not in run.said(rank)
+        assert re.search(r"an embedding for token \d+ of the data, found 100 emb", run.said(rank))
+        assert "hint: the tokenizer beside the model is another one's" in run.said(rank)
+
+
+def test_an_attention_that_a_model_does_not_have_is_told_the_one_it_has(base: Config) -> None:
+    from train.errors import unusable
+
+    found = 'it does not support that. Load it with `attn_implementation="eager"` meanwhile'
+    told = unusable(base, Path(base.name_or_path), ValueError(found))
+    assert told.problems == (f"attn_implementation: expected sdpa, found: {found}",)
+    assert told.hint
+    assert told.hint.startswith("attn_implementation: eager")
+
+
+def test_the_base_may_take_longer_to_load_than_a_collective_may(world: World) -> None:
+    run = world.start(nodes=(2,), max_steps=1, start_timeout=4.0, before=slow_to_load)
+    assert run.wait() == [0, 0], run.said()
+
+
+def test_what_rank_0_cannot_load_is_said_on_every_rank(
+    world: World, tmp_path: Path, base: Config
+) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(base.name_or_path, folder)
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+    run = world.start(nodes=(2,), name_or_path=str(folder))
+    assert run.wait() == [2, 2]
+    for rank in (0, 1):
+        assert "name_or_path: expected a causal language model" in run.said(rank)
+        assert "Traceback" not in run.said(rank)
+
+
+def test_a_weight_that_is_in_no_file_is_not_made_up(
+    world: World, tmp_path: Path, base: Config
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    name = "model.layers.1.self_attn.q_proj.weight"
+    folder = shutil.copytree(base.name_or_path, tmp_path / "lacking")
+    weights = load_file(folder / "model.safetensors")
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    run = world.start(nodes=(2,), name_or_path=str(folder))
+    assert run.wait() == [2, 2]
+    for rank in (0, 1):
+        assert f"{name} is in no file (and 0 others)" in run.said(rank)
+
+
+def test_the_weights_are_not_touched_by_a_loss_that_is_no_number(world: World) -> None:
+    run = world.start(nodes=(2,), learning_rate=1e30, max_grad_norm=0.0, save_steps=1)
+    run.wait()
+    state = run.status()
+    assert f"the weights are still those of step {state['step']}" in run.said()
+
+
+def test_nodes_with_other_files_are_named(world: World, tmp_path: Path, base: Config) -> None:
+    apart = tmp_path / "apart"
+    for node in (0, 1):
+        shutil.copytree(base.name_or_path, apart / f"node-{node}/model")
+    weights = apart / "node-1/model/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    run = world.start(nodes=(1, 1), apart=apart, name_or_path="model")
+    assert set(run.wait()) == {3}
+    assert "the base model model: expected the same on every node" in run.said()
+    assert "rank 1 on" in run.said()
+
+
+def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
+    import torch.distributed as dist
+    from peft import get_peft_model
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from transformers import AutoModelForCausalLM
+
+    from train.distributed.process_group import meeting_point
+    from train.errors import ModelError
+    from train.model.load import lora
+    from train.model.parallelize import prove
+
+    dist.init_process_group("gloo", store=meeting_point(), rank=0, world_size=1)
+    try:
+        network = AutoModelForCausalLM.from_pretrained(base.name_or_path)
+        mesh = init_device_mesh("cpu", (1,))
+        for layer in network.model.layers:
+            fully_shard(layer, mesh=mesh)
+        late = get_peft_model(network, lora(base))
+        with pytest.raises(ModelError, match=r"expected every trained parameter sharded"):
+            prove(late, "fsdp")
+    finally:
+        dist.destroy_process_group()

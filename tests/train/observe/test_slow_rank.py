@@ -1,0 +1,73 @@
+"""A training with a slowed rank names it, its host and its cause; an even one names nobody."""
+
+from __future__ import annotations
+
+import functools
+import re
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.train.world import World
+from train.observe.metrics import WINDOW
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+EVEN = {"compute": 0.04, "data": 0.1}
+"""Seconds that each rank sleeps in each pass: next to them a busy machine's unevenness is small."""
+SLOW = {"compute": 0.12, "data": 0.3}
+"""The slowed rank's; data is made ahead, so it takes more to be felt."""
+STEPS = 2 * WINDOW
+
+
+def slow_down(where: str, slowed: int | None, rank: int) -> None:
+    """Make a rank slow, as a throttled GPU or a slow disk would; runs in the rank's process."""
+    seconds = (SLOW if rank == slowed else EVEN)[where]
+    import train.data.batches  # noqa: PLC0415  (in the rank, which has torch already)
+    import train.model.model  # noqa: PLC0415
+
+    def slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(seconds)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    if where == "compute":
+        train.model.model.Model.loss = slowly(train.model.model.Model.loss)  # type: ignore[method-assign]
+    else:
+        train.data.batches.assemble = slowly(train.data.batches.assemble)
+
+
+def run(world: World, **how: Any) -> str:
+    return world.run(max_steps=STEPS, num_train_epochs=1, save_steps=None, **how).said()
+
+
+@pytest.mark.parametrize(
+    ("where", "parallel"), [("compute", "fsdp"), ("data", "fsdp"), ("compute", "ddp")]
+)
+def test_a_slowed_rank_is_named_with_its_host_and_cause(
+    world: World, where: str, parallel: str
+) -> None:
+    said = run(
+        world,
+        nodes=(3,),
+        parallel=parallel,
+        before=functools.partial(slow_down, where, 1),
+    )
+    named = re.findall(
+        r"^Slow: rank (\d) on (\S+) takes ([\d.]+)x the median \((\w+)\)", said, re.MULTILINE
+    )
+    assert named, said
+    assert {(rank, host, cause) for rank, host, _, cause in named} == {
+        ("1", socket.gethostname(), where)
+    }
+
+
+def test_where_nobody_is_slow_nobody_is_named(world: World) -> None:
+    even = functools.partial(slow_down, "compute", None)
+    assert "Slow:" not in run(world, nodes=(3,), before=even)

@@ -1,0 +1,170 @@
+"""The same mathematics on any number of ranks, in any layout, before and after a stop."""
+
+from __future__ import annotations
+
+import signal
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.train.outcome import close, weights
+from tests.train.world import World
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+def test_losses_do_not_depend_on_ranks_or_layout(world: World) -> None:
+    alone = world.run(nodes=(1,), eval_steps=3)
+    assert len(alone.losses()) == 6
+    assert alone.losses()[6] < alone.losses()[1] - 0.1, "it learns"
+    right = alone.evaluations("eval_accuracy")
+    assert 0 < right[6] < 1
+    for nodes, layout in (
+        ((2,), "auto"),
+        ((3,), "auto"),
+        ((4,), "fsdp"),
+        ((2, 2), "auto"),
+        ((2, 1), "auto"),
+        ((3,), "ddp"),
+    ):
+        other = world.run(nodes=nodes, parallel=layout, eval_steps=3)
+        assert close(alone.losses(), other.losses()), (nodes, layout)
+        assert close(alone.evaluations(), other.evaluations()), (nodes, layout)
+        assert other.evaluations("eval_accuracy") == pytest.approx(right, abs=0.01)
+
+
+def test_the_split_of_a_batch_does_not_change_what_a_step_is(world: World) -> None:
+    large = world.run(nodes=(2,), per_device_train_batch_size=6)
+    small = world.run(nodes=(1,), per_device_train_batch_size=1, activation_checkpointing=True)
+    assert close(large.losses(), small.losses())
+
+
+def forgets_graphs(_rank: int) -> None:
+    """Refuse to begin a micro-batch while the graph of the one before it is held."""
+    from train.model.model import Loss, Model  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+    real = Model.loss
+    held: list[weakref.ref[Callable[[Tensor], None]]] = []
+
+    def loss(self: Model, *batch: Any) -> Loss:
+        assert all(graph() is None for graph in held), "a graph outlived its micro-batch"
+        found = real(self, *batch)
+        if found.total.requires_grad:
+
+            def part_of_it(_gradient: Tensor) -> None: ...
+
+            found.total.register_hook(part_of_it)  # type: ignore[no-untyped-call]
+            held.append(weakref.ref(part_of_it))
+        return found
+
+    Model.loss = loss  # type: ignore[method-assign,assignment]
+
+
+def test_no_graph_outlives_its_micro_batch(world: World) -> None:
+    run = world.run(nodes=(2,), max_steps=2, before=forgets_graphs)
+    assert len(run.losses()) == 2
+
+
+def test_an_evaluation_of_fewer_samples_than_ranks_is_the_same(world: World, tiny: Path) -> None:
+    few = world.folder / "few.jsonl"
+    few.write_text("".join((tiny / "eval.jsonl").read_text().splitlines(keepends=True)[:1]))
+    how: dict[str, Any] = {"eval_dataset_path": str(few), "eval_steps": 1, "max_steps": 1}
+    alone = world.run(nodes=(1,), **how)
+    assert set(alone.evaluations()) == {0, 1}
+    for nodes in ((4,), (2, 2)):
+        assert close(alone.evaluations(), world.run(nodes=nodes, **how).evaluations())
+
+
+def test_packed_rows_are_the_same_on_any_number_of_ranks(world: World) -> None:
+    how: dict[str, Any] = {"batching": "packed", "global_batch_size": 4, "max_steps": 4}
+    alone, three = (world.run(nodes=nodes, **how) for nodes in ((1,), (3,)))
+    assert close(alone.losses(), three.losses())
+
+
+def test_nodes_with_samples_of_their_own_train_together(world: World) -> None:
+    run = world.run(
+        nodes=(2, 1),
+        node_data="strided",
+        apart=world.folder / "apart",
+        cache_dir="tokens",
+        deterministic=True,
+        eval_steps=3,
+    )
+    assert len(run.losses()) == 6
+    assert run.losses()[6] < run.losses()[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "full", "learning_rate": 1e-3},
+        {"name_or_path": "tied"},
+        {"name_or_path": "tied", "method": "full", "learning_rate": 1e-3},
+    ],
+    ids=["full", "tied", "tied full"],
+)
+def test_other_models_and_methods_are_equal_too(
+    world: World, tiny: Path, changes: dict[str, Any]
+) -> None:
+    if "name_or_path" in changes:
+        changes = changes | {"name_or_path": str(tiny / "tied")}
+    alone = world.run(nodes=(1,), **changes)
+    others = [
+        world.run(nodes=(2,), **changes),
+        world.run(nodes=(2, 2), **changes),
+        world.run(nodes=(2,), parallel="ddp", **changes),
+    ]
+    for other in others:
+        assert close(alone.losses(), other.losses())
+
+
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(world: World) -> None:
+    how: dict[str, Any] = {"nodes": (2,), "lora_dropout": 0.2, "save_steps": 2, "eval_steps": 2}
+    whole = world.run(**how)
+    first = world.start(**how)
+    first.wait_for("Step 3/6")
+    first.send(signal.SIGTERM, 1)
+    assert set(first.wait()) == {0}
+    state = first.status()
+    assert state["state"] == "preempted"
+    assert state["reason"] == "SIGTERM"
+    assert 3 <= state["step"] < 6
+    second = world.run(**how, output_dir=str(first.output), resume_from_checkpoint="latest")
+    assert second.losses() == whole.losses()
+    assert second.evaluations() == whole.evaluations()
+    assert weights(second) == weights(whole)
+    assert second.status()["state"] == "done"
+
+
+def shows_its_seed(_rank: int) -> None:
+    """Print the seed of the random numbers that a checkpoint leaves a rank."""
+    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+    from train.checkpoint import resume  # noqa: PLC0415
+
+    real = resume.load
+
+    def load(*what: Any) -> Any:
+        found = real(*what)
+        print("seed", torch.initial_seed())
+        return found
+
+    resume.load = load  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("nodes", [(1,), (3,), (2, 2)], ids=["1", "3", "2x2"])
+def test_a_run_goes_on_on_another_number_of_ranks(world: World, nodes: tuple[int, ...]) -> None:
+    whole = world.run(nodes=(2,), save_steps=3, save_total_limit=9)
+    checkpoint = str(whole.output / "step-000003")
+    again = world.run(nodes=nodes, resume_from_checkpoint=checkpoint, before=shows_its_seed)
+    seeds = {again.said(rank).partition("seed ")[2].split()[0] for rank in range(sum(nodes))}
+    assert len(seeds) == sum(nodes), "ranks of one stream drop the same weights"
+    assert close({s: v for s, v in whole.losses().items() if s > 3}, again.losses())
+    assert close(whole.evaluations(), again.evaluations())
+    assert "2 ranks wrote it" in again.said()

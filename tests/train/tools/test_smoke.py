@@ -1,0 +1,47 @@
+"""`--smoke` does the whole of it on a toy, and says what fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from train.config.parse import parse
+from train.errors import ConfigError
+from train.tools import smoke
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+
+
+def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke.main(parse(["--smoke", "--lora-r=4", "--lora-dropout=0.1"])) == 0
+    said = capsys.readouterr().out
+    assert "resumed at step 2: the same losses bit for bit" in said
+    assert "exported an adapter (r=4) that PEFT loads" in said
+
+
+@pytest.mark.soak
+def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -> None:
+    example = Path(__file__).parents[3] / "train" / "config.example.yaml"
+    keys = [
+        "--parallel=single",
+        "--lora-target-modules=c_attn",
+        "--gradient-accumulation-steps=32",
+        "--save-total-limit=1",
+    ]
+    assert smoke.main(parse(["--smoke", f"--config={example}", *keys])) == 0
+
+
+def test_the_toys_warmup_is_its_own() -> None:
+    steps = ["--warmup-steps=100", "--set=warmup_ratio=0"]
+    assert not [key for key in smoke._keys(parse(["--smoke", *steps])) if "warmup" in key]
+
+
+def test_other_ranks_of_a_node_leave_it_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert smoke.main(parse(["--smoke"])) == 0
+
+
+def test_a_configuration_that_cannot_be_is_refused_first() -> None:
+    with pytest.raises(ConfigError, match="lora_r"):
+        smoke.main(parse(["--smoke", "--lora-r=0"]))

@@ -1,0 +1,190 @@
+"""What makes a checkpoint's folder whole: hashed files, a seal, a rename; and which folders are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from train.files import Entry, measure, sync_folder, write_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MANIFEST = "MANIFEST.json"
+COMPLETE = "COMPLETE"
+SCHEMA = 1
+RUN = "CLUSTERCTL_RUN_ID"
+"""Set by a launcher that tells runs apart by it; equal on all nodes."""
+_NAME = re.compile(r"step-(\d{6,})")
+_WRITTEN = re.compile(r"(step-\d{6,})\.tmp-(?:[0-9a-f]{8}|old-\d+)")
+"""A step's folder that was being written, or that a newer one was about to replace."""
+
+
+class Damaged(Exception):  # noqa: N818  (named for what is so)
+    """A folder is not a whole checkpoint; the message says what is wrong with it."""
+
+
+def folder_name(step: int) -> str:
+    """Return the name of the folder of a step's checkpoint."""
+    return f"step-{step:06d}"
+
+
+def step_of(folder: Path) -> int | None:
+    """Return the step that a folder's name stands for; None for any other name."""
+    found = _NAME.fullmatch(folder.name)
+    return int(found[1]) if found else None
+
+
+def candidates(output: Path) -> list[Path]:
+    """Return the folders that may be whole checkpoints, newest first."""
+    if not output.is_dir():
+        return []
+    steps = {path: step for path in output.iterdir() if (step := step_of(path)) is not None}
+    return sorted(steps, key=lambda path: steps[path], reverse=True)
+
+
+def newest_step(output: Path) -> int:
+    """Return the newest step that was sealed, its files unread; 0 if there is none."""
+    steps = [step_of(folder) for folder in candidates(output) if _is_sealed(folder)]
+    return (steps and steps[0]) or 0
+
+
+def seal(folder: Path, step: int, files: Mapping[str, Entry]) -> None:
+    """Write a folder's manifest, and the mark that says that all of it is there."""
+    listed = {name: {"size": e.size, "sha256": e.sha256} for name, e in sorted(files.items())}
+    about: dict[str, Any] = {"schema": SCHEMA, "step": step}
+    if run := os.environ.get(RUN):
+        about["run"] = run
+    text = json.dumps(about | {"files": listed}, indent=1) + "\n"
+    write_durably(folder / MANIFEST, text)
+    sync_folder(folder)
+    write_durably(folder / COMPLETE, hashlib.sha256(text.encode()).hexdigest() + "\n")
+    sync_folder(folder)
+
+
+def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
+    """Return a folder's seal and what its manifest lists, without reading the files.
+
+    Raises:
+        Damaged: The seal or the manifest is missing or not what was written.
+    """
+    try:
+        text = (folder / MANIFEST).read_bytes()
+        seal_here = (folder / COMPLETE).read_bytes()
+    except FileNotFoundError as error:
+        if not folder.exists():
+            raise Damaged("there is no such folder") from None
+        missing = os.path.basename(error.filename)  # noqa: PTH119  (a name as the OS gave it)
+        raise Damaged(f"{missing} is missing: it was never finished") from None
+    except OSError as error:
+        raise Damaged(f"cannot be read: {error}") from error
+    digest = hashlib.sha256(text).hexdigest()
+    if seal_here != f"{digest}\n".encode():
+        raise Damaged(f"{COMPLETE} does not fit {MANIFEST}: one of them was changed")
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+        return digest, {n: Entry(e["size"], e["sha256"]) for n, e in manifest["files"].items()}
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise Damaged(f"{MANIFEST} is of another program") from error
+
+
+def verify(folder: Path) -> str:
+    """Prove that every file of a checkpoint is what was written.
+
+    Returns:
+        The seal: the manifest's hash, equal for equal checkpoints.
+
+    Raises:
+        Damaged: Naming the first file that is not.
+    """
+    digest, files = sealed(folder)
+    for name, wanted in files.items():
+        try:
+            size = (folder / name).stat().st_size
+        except FileNotFoundError:
+            raise Damaged(f"{name} is missing") from None
+        except OSError as error:
+            raise Damaged(f"{name} cannot be read: {error}") from error
+        if size != wanted.size:
+            raise Damaged(f"{name}: expected {wanted.size} bytes, found {size}")
+        try:
+            found = measure(folder / name)
+        except OSError as error:
+            raise Damaged(f"{name} cannot be read: {error}") from error
+        if found != wanted:
+            message = f"{name}: expected SHA-256 {wanted.sha256[:12]}, found {found.sha256[:12]}"
+            raise Damaged(f"{message}: its bytes were changed")
+    return digest
+
+
+def _is_sealed(folder: Path) -> bool:
+    try:
+        sealed(folder)
+    except Damaged:
+        return False
+    return True
+
+
+def publish(written: Path, final: Path) -> None:
+    """Give a sealed folder its name, in one step that is there after a crash or is not."""
+    if final.exists():
+        old = final.with_name(f"{final.name}.tmp-old-{os.getpid()}")
+        final.rename(old)
+        written.rename(final)
+        _remove(old)
+    else:
+        written.rename(final)
+    sync_folder(final.parent)
+
+
+def prune(output: Path, keep: int) -> None:
+    """Remove the oldest sealed checkpoints; what is not whole is nobody's to count or delete."""
+    whole = [folder for folder in candidates(output) if _is_sealed(folder)]
+    for folder in whole[keep:]:
+        # Renamed first: a crash in the middle must not leave half a checkpoint under a good name.
+        gone = folder.with_name(f"{folder.name}.tmp-pruned")
+        try:
+            folder.rename(gone)
+        except OSError as error:
+            print(f"{folder}: could not be removed: {error}", file=sys.stderr)
+        else:
+            _remove(gone)
+
+
+def sweep(output: Path) -> None:
+    """Put in place what an earlier, killed run of this folder had sealed; remove the rest."""
+    # Of two of one step the newer first: a crash between the renames of `publish` leaves both.
+    for path in sorted(output.glob("step-*.tmp-*"), key=lambda path: ".tmp-old-" in path.name):
+        found = _WRITTEN.fullmatch(path.name)
+        if found and not (output / found[1]).exists() and _is_sealed(path):
+            path.rename(output / found[1])
+            sync_folder(output)
+    for name in ("step-*", "adapter", "model"):
+        for path in output.glob(f"{name}.tmp-*"):
+            _remove(path)
+    for name in (".probe-*", ".status.json.*"):
+        for path in output.glob(name):
+            path.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder as far as possible: NFS keeps what somebody still reads."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        print(f"{folder}: could not be removed: {error}", file=sys.stderr)
+
+
+def set_aside(output: Path, after: int, mark: str) -> list[Path]:
+    """Rename the checkpoints of a history that is not gone on with, so `latest` skips them."""
+    return [
+        folder.rename(folder.with_name(f"{folder.name}.aside-{mark}"))
+        for folder in candidates(output)
+        if (step_of(folder) or 0) > after
+    ]

@@ -1,0 +1,165 @@
+"""Folders that nodes share or do not: finding out which, and bringing files to where they lack."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from train.errors import NodesDiffer
+from train.files import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from io import FileIO
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from train.distributed.process_group import Ranks
+    from train.files import Entry
+
+CHUNK = 1 << 24
+PATIENCE = 3.0
+"""Seconds that a network filesystem may take to show a new file."""
+
+
+def find_storage(ranks: Ranks, folder: Path, wanted: str) -> bool:
+    """Return whether all nodes see one folder, by a file that rank 0 puts there.
+
+    Raises:
+        NodesDiffer: Some nodes share it and some do not, or it is not what was asked for.
+    """
+    name = ranks.broadcast(f".probe-{uuid.uuid4().hex}")
+    if ranks.is_first:
+        (folder / name).touch()
+    ranks.barrier()
+    seen = not ranks.is_leader or _appears(folder / name)
+    rows = ranks.gather(seen)
+    if ranks.is_first:
+        (folder / name).unlink()
+    blind = [ranks.hosts[rank] for rank, sees in enumerate(rows) if not sees]
+    shared = not blind
+    if blind and len(blind) < len(ranks.leaders) - 1:
+        message = (
+            f"output_dir {folder}: expected one folder on all nodes or one on each, "
+            f"found that {', '.join(blind)} cannot see what {ranks.hosts[0]} writes and others can"
+        )
+        raise NodesDiffer(message)
+    if wanted == "shared" and not shared:
+        message = (
+            f"checkpoint_storage: expected output_dir {folder} shared, found that "
+            f"{', '.join(blind)} cannot see what {ranks.hosts[0]} writes there"
+            "\nhint: mount it on all nodes, or set checkpoint_storage: per-node"
+        )
+        raise NodesDiffer(message)
+    if wanted == "per-node" and shared and len(ranks.leaders) > 1:
+        message = (
+            "checkpoint_storage: expected a folder of its own on each node, found that all see "
+            f"the same {folder}\nhint: set checkpoint_storage: auto"
+        )
+        raise NodesDiffer(message)
+    return shared
+
+
+def _appears(path: Path) -> bool:
+    until = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def spread(
+    ranks: Ranks, folder: Path, files: Mapping[str, Entry], owners: Mapping[str, int]
+) -> None:
+    """Give every node's folder the files that it lacks, and prove that they came as they were.
+
+    A file that is there is left as it is.
+
+    Args:
+        ranks: All ranks.
+        folder: The same path on every node.
+        files: What there is, its size and its hash.
+        owners: File → the first rank of a node that has it.
+
+    Raises:
+        OSError: A file could not be read or written here, or is not what was sent; the others got
+            theirs all the same.
+    """
+    if not ranks.is_leader:
+        return
+    problems = [
+        problem
+        for name in sorted(files)
+        if (problem := _pass_on(ranks, folder / name, files[name].size, owners[name]))
+    ]
+    if problems:
+        raise problems[0]
+    for name, wanted in files.items():
+        if owners[name] != ranks.place.rank and measure(folder / name) != wanted:
+            sender = ranks.hosts[owners[name]]
+            message = f"{folder / name}: expected what {sender} sent, found other bytes"
+            raise OSError(message)
+
+
+def _pass_on(ranks: Ranks, path: Path, size: int, owner: int) -> OSError | None:
+    """Send a file, or take and keep it; return what went wrong here.
+
+    The others wait for this rank's part in every chunk: whatever happens, it goes on to the end.
+    """
+    mine = owner == ranks.place.rank
+    problem, file = None, None
+    try:
+        # Unbuffered: closing it has nothing left to write, and to fail at.
+        file = path.open("rb" if mine else "xb", buffering=0)
+    except FileExistsError:
+        pass  # it has this file already, and only listens
+    except OSError as error:
+        problem = error
+    left = size
+    while left:
+        chunk = torch.zeros(min(left, CHUNK), dtype=torch.uint8)
+        left -= len(chunk)
+        if mine and file and not problem:
+            problem = _attempt(_read, file, chunk)
+        dist.broadcast(chunk, src=owner, group=ranks.between_nodes)
+        if not mine and file and not problem:
+            problem = _attempt(_write, file, chunk)
+    if file:
+        with file:
+            if not mine and not problem:
+                problem = _attempt(os.fsync, file.fileno())
+    return problem
+
+
+def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:  # noqa: ANN401  (work's own)
+    """Do something with a file; return what went wrong."""
+    try:
+        work(*args)
+    except OSError as error:
+        return error
+    return None
+
+
+def _read(file: FileIO, chunk: Tensor) -> None:
+    """Fill a chunk from a file."""
+    room = chunk.numpy().data
+    while room:
+        count = file.readinto(room)
+        if not count:
+            message = f"{file.name}: shorter than its manifest says"
+            raise OSError(message)
+        room = room[count:]
+
+
+def _write(file: FileIO, chunk: Tensor) -> None:
+    """Write a chunk whole."""
+    room = chunk.numpy().data
+    while room:
+        room = room[file.write(room) :]

@@ -1,0 +1,79 @@
+"""What a training is made of, as digests: its code, its base model, its data, its configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train.files import measure
+
+if TYPE_CHECKING:
+    from train.config.config import Config
+
+SCHEMA = 1
+"""Of state.json."""
+WHOLE = 1 << 28
+"""Files up to this size are hashed whole."""
+SAMPLES, SAMPLE = 256, 1 << 12
+"""Of longer ones this many blocks of this many bytes, spread evenly, and the size."""
+NOT_THE_MODEL = frozenset({".md", ".png", ".jpg", ".lock", ".metadata"})
+
+
+def code() -> str:
+    """Return a digest of this program's source."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent.parent
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def base(folder: Path) -> str:
+    """Return a digest of a model's files, in seconds for any size.
+
+    Long files are hashed by samples of their bytes: enough to tell two models or a broken copy
+    apart, and only rank 0's weights are ever used.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if not path.is_file() or path.name.startswith(".") or path.suffix in NOT_THE_MODEL:
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name}\0{size}\0".encode())
+        if size <= WHOLE:
+            digest.update(measure(path).sha256.encode())
+            continue
+        with path.open("rb") as file:
+            for number in range(SAMPLES):
+                file.seek(number * (size - SAMPLE) // (SAMPLES - 1))
+                digest.update(file.read(SAMPLE))
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes."""
+    names = ("torch", "transformers", "peft")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def must_match(about: dict[str, Any]) -> dict[str, str]:
+    """Return the versions that must be the same on all nodes: of Python the first two numbers."""
+    found: dict[str, str] = about["versions"]
+    return found | {"python": found["python"].rpartition(".")[0]}
+
+
+def about(config: Config, folder: Path, corpus: str, world_size: int) -> dict[str, Any]:
+    """Return what a checkpoint says of the training that it belongs to."""
+    return {
+        "schema": SCHEMA,
+        "code": code(),
+        "base": base(folder),
+        "corpus": corpus,
+        "config": config.to_dict(),
+        "world_size": world_size,
+        "versions": versions(),
+    }

@@ -1,0 +1,314 @@
+"""Going on from a checkpoint: proven whole, the same on every node, loaded on any world size."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from train.checkpoint import manifest
+from train.checkpoint.manifest import Damaged
+from train.checkpoint.node_sync import spread
+from train.checkpoint.provenance import SCHEMA
+from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
+from train.config.config import NOT_THE_NUMBERS
+from train.data.batches import Position
+from train.errors import CheckpointError
+from train.files import Entry, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from train.distributed.process_group import Ranks
+    from train.model.model import Model
+    from train.model.optimizer import Optimizer
+
+LATEST = "latest"
+NEEDED = frozenset(
+    {"base", "code", "config", "corpus", "owes_evaluation", "position", "step", "world_size"}
+)
+"""What state.json must say for a training to go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The checkpoint that all ranks agreed on."""
+
+    folder: Path
+    step: int
+    refused: tuple[str, ...]
+    """Newer ones that were passed over, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one node has."""
+
+    folder: Path | None
+    step: int
+    seal: str
+    refused: tuple[str, ...]
+
+
+def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> Choice | None:
+    """Agree on the checkpoint to go on from, and bring it to every node.
+
+    Args:
+        checkpoints: The run's own.
+        ranks: All ranks.
+        wanted: `latest`, or a path.
+
+    Returns:
+        The checkpoint; None where `latest` was asked for and there is none yet.
+
+    Raises:
+        CheckpointError: The path is not whole, or nothing is; on every rank.
+    """
+    found = Found(folder=None, step=-1, seal="", refused=())
+    if checkpoints.writes:
+        found = newest(checkpoints.output) if wanted == LATEST else _exactly(Path(wanted))
+    rows = ranks.gather(found, ranks.storage)
+    best = max(rows, key=lambda row: row.step)
+    refused = tuple(
+        f"{ranks.hosts[rank]}: {text}" for rank, row in enumerate(rows) for text in row.refused
+    )
+    if best.folder is None:
+        if not refused:
+            return None
+        message = "resume_from_checkpoint: expected a whole checkpoint, found none\n"
+        raise CheckpointError(message + "\n".join(refused) + _hint(checkpoints, ranks, wanted))
+    if not checkpoints.shared:
+        _bring(ranks, best, rows)
+    _same_seal(ranks, best)
+    return Choice(folder=best.folder, step=best.step, refused=refused)
+
+
+def newest(output: Path) -> Found:
+    """Return the newest whole checkpoint of a folder, and why newer ones are not."""
+    refused: list[str] = []
+    for folder in manifest.candidates(output):
+        try:
+            seal = manifest.verify(folder)
+        except Damaged as damage:
+            refused.append(f"{folder}: {damage}")
+            continue
+        step = manifest.step_of(folder) or 0
+        return Found(folder=folder, step=step, seal=seal, refused=tuple(refused))
+    return Found(folder=None, step=-1, seal="", refused=tuple(refused))
+
+
+def _exactly(folder: Path) -> Found:
+    try:
+        seal = manifest.verify(folder)
+        step = _state(folder)["step"]
+    except (Damaged, CheckpointError) as error:
+        return Found(folder=None, step=-1, seal="", refused=(f"{folder}: {error}",))
+    return Found(folder=folder, step=step, seal=seal, refused=())
+
+
+def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
+    """Name the newest whole checkpoint to somebody whose path is not whole."""
+    if wanted == LATEST:
+        return "\nhint: choose another output_dir to start anew"
+    here = newest(checkpoints.output) if checkpoints.writes else None
+    names = [str(row.folder) for row in ranks.gather(here, ranks.storage) if row and row.folder]
+    return f"\nhint: the newest whole one is {names[0]}" if names else ""
+
+
+def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
+    """Copy the chosen checkpoint to the nodes that have none like it."""
+    assert best.folder is not None
+    lacking = [rank for rank in ranks.leaders if rows[rank].seal != best.seal]
+    if not lacking:
+        return
+    source = next(rank for rank, row in enumerate(rows) if row.seal == best.seal)
+    names = [manifest.MANIFEST, manifest.COMPLETE]
+    listed: dict[str, Entry] = {}
+    if ranks.place.rank == source:
+        _, files = manifest.sealed(best.folder)
+        listed = files | {name: measure(best.folder / name) for name in names}
+    listed = ranks.broadcast(listed, source)
+    folder = best.folder.with_name(f"{best.folder.name}.tmp-brought")
+    if ranks.place.rank in lacking:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # said below: every node takes part in the exchange
+            folder.mkdir(parents=True)
+    here = best.folder if ranks.place.rank not in lacking else folder
+    problem = ""
+    try:
+        spread(ranks, here, listed, dict.fromkeys(listed, source))
+        if ranks.place.rank in lacking:
+            manifest.publish(folder, best.folder)
+    except OSError as error:
+        problem = str(error)
+    said = enumerate(ranks.gather(problem, ranks.storage))
+    if problems := [f"rank {r} on {ranks.hosts[r]}: {text}" for r, text in said if text]:
+        message = f"{best.folder}: expected it copied to every node, found "
+        raise CheckpointError(message + "; ".join(problems))
+    if ranks.is_first:
+        where = ", ".join(ranks.hosts[rank] for rank in lacking)
+        print(f"{best.folder}: copied from {ranks.hosts[source]} to {where}", file=sys.stderr)
+
+
+def _same_seal(ranks: Ranks, best: Found) -> None:
+    """Prove that every node sees the very same checkpoint, also where storage is shared."""
+    assert best.folder is not None
+    problem = ""
+    if ranks.is_leader:
+        try:
+            seal, _ = manifest.sealed(best.folder)
+            problem = "" if seal == best.seal else f"sealed {seal[:12]}, not {best.seal[:12]}"
+        except Damaged as damage:
+            problem = str(damage)
+    rows = ranks.gather(problem, ranks.storage)
+    wrong = [f"{ranks.hosts[rank]}: {text}" for rank, text in enumerate(rows) if text]
+    if wrong:
+        message = f"{best.folder}: expected the same checkpoint on every node, found\n"
+        raise CheckpointError(message + "\n".join(wrong))
+
+
+def load(
+    choice: Choice, model: Model, optimizer: Optimizer, ranks: Ranks, now: Mapping[str, Any]
+) -> tuple[Progress, tuple[str, ...]]:
+    """Put a checkpoint's weights, moments and random numbers in place.
+
+    Args:
+        choice: From `choose`.
+        model: Built as for a new training.
+        optimizer: Its optimizer.
+        ranks: All ranks.
+        now: What state.json would say of this run.
+
+    Returns:
+        How far the training is, and what the person should know of the difference.
+
+    Raises:
+        CheckpointError: It is of another model, or some rank could not read it.
+    """
+    then = _state(choice.folder)
+    remarks = _differences(then, now)
+    state = trained_state(model, optimizer)
+    try:
+        state_dict_loader.load(
+            state, storage_reader=FileSystemReader(choice.folder), process_group=ranks.storage
+        )
+    except CheckpointException as error:  # on every rank, wherever it went wrong
+        found = "; ".join(
+            f"rank {rank} on {ranks.hosts[rank]}: {type(cause).__name__}: {cause}"
+            for rank, (cause, _) in error.failures.items()
+        )
+        raise CheckpointError(f"{choice.folder}: cannot be loaded: {found}") from None
+    optimizer.set_step(then["step"])
+    if then["world_size"] == ranks.place.world_size:
+        _set_random_state(choice.folder / f"rng-{ranks.place.rank:05d}.json", ranks.device)
+    else:
+        # Another stream than any that was used.
+        torch.manual_seed(seed_of(now["config"]["seed"], then["step"], ranks.place.rank))
+        ranks_then, ranks_now = then["world_size"], ranks.place.world_size
+        words = "the same samples and mathematics, new random numbers for dropout"
+        remarks += (f"{ranks_then} ranks wrote it, {ranks_now} go on: {words}",)
+    progress = Progress(
+        step=then["step"],
+        position=Position(**then["position"]),
+        owes_evaluation=then["owes_evaluation"],
+    )
+    return progress, remarks
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """Return what a checkpoint says of its training.
+
+    Raises:
+        CheckpointError: Another program wrote it, or another version that knows more.
+    """
+    try:
+        found: dict[str, Any] = json.loads((folder / STATE).read_text())
+        schema, lacking = found.get("schema"), NEEDED - found.keys()
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+    if schema != SCHEMA or lacking:
+        what = f"one without {', '.join(sorted(lacking))}" if schema == SCHEMA else f"{schema}"
+        message = (
+            f"{folder / STATE}: expected schema {SCHEMA}, found {what}"
+            "\nhint: go on with the version of train/ that wrote it, or choose another output_dir"
+        )
+        raise CheckpointError(message)
+    return found
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed for a run's seed, a step and a rank: another one for each, in 64 bits."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what changed since a checkpoint was written.
+
+    Raises:
+        CheckpointError: The base model or the adapters' shape did.
+    """
+    if then["base"] != now["base"]:
+        message = (
+            f"checkpoint: expected base model {now['base'][:12]}, found that it was trained on "
+            f"{then['base'][:12]}\nhint: set name_or_path to {then['config']['name_or_path']} as "
+            "it was then"
+        )
+        raise CheckpointError(message)
+    changed = {
+        key: (then["config"].get(key), value)
+        for key, value in now["config"].items()
+        if key not in NOT_THE_NUMBERS and then["config"].get(key) != value
+    }
+    fixed = [
+        key for key in ("method", "lora_r", "lora_alpha", "lora_target_modules") if key in changed
+    ]
+    if fixed:
+        was, is_now = changed[fixed[0]]
+        message = f"{fixed[0]}: expected {was} as in the checkpoint, found {is_now}"
+        raise CheckpointError(message)
+    remarks = [f"{key} was {was}, is {is_now}" for key, (was, is_now) in changed.items()]
+    if (was_cut := _shares(then)) != (is_cut := _shares(now)):
+        wanted, found = (", ".join(f"{share:.0%}" for share in cut) for cut in (was_cut, is_cut))
+        if then["position"]["consumed"]:
+            message = (
+                f"node_data: expected the nodes' shares as in the checkpoint ({wanted}), "
+                f"found {found}: in the middle of an epoch some samples would come twice and "
+                "others never\nhint: go on with as many nodes and ranks as then, or from a "
+                "checkpoint at the end of an epoch (save_epochs: 1); trainings with node_data: "
+                "whole go on with any number of nodes"
+            )
+            raise CheckpointError(message)
+        remarks.append(f"the nodes' shares of the samples were {wanted}, are {found}")
+    if then["corpus"] != now["corpus"]:
+        remarks.append("the data changed since: the position counts samples of the new data")
+    if then["code"] != now["code"]:
+        remarks.append("the code changed since")
+    return tuple(remarks)
+
+
+def _shares(about: Mapping[str, Any]) -> list[float]:
+    """Return how the samples are divided among nodes that have samples of their own."""
+    counts = about.get("ranks_of_nodes", [1])
+    if about["config"].get("node_data") != "strided":
+        counts = [1]
+    return [count / sum(counts) for count in counts]
+
+
+def _set_random_state(path: Path, device: torch.device) -> None:
+    for name, text in json.loads(path.read_text()).items():
+        state = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+        if name == "cpu":
+            torch.set_rng_state(state)
+        elif device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)

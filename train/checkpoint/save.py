@@ -1,0 +1,299 @@
+"""Checkpoints: written aside by all ranks, sealed, agreed on, and loaded on any number of ranks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sys
+import threading
+import uuid
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from train.checkpoint import manifest
+from train.checkpoint.node_sync import find_storage, spread
+from train.data.batches import Position
+from train.errors import CheckpointError, ConfigError
+from train.files import measure, write_durably
+from train.lifecycle import run_lock
+from train.model import export
+from train.model.load import lora
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from train.config.config import Config
+    from train.distributed.process_group import Ranks
+    from train.files import Entry
+    from train.model.model import Model
+    from train.model.optimizer import Optimizer
+
+T = TypeVar("T")
+STATE = "state.json"
+SHARDS_OF = "__{rank}_*.distcp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a training is, on any number of ranks."""
+
+    step: int
+    position: Position
+    owes_evaluation: bool = False
+    """Whether the evaluation after this step was left off, because of a stop."""
+
+
+class Checkpoints:
+    """The checkpoints of one run's folder."""
+
+    def __init__(self, config: Config, ranks: Ranks, base: Path, about: Mapping[str, Any]) -> None:
+        """Find out how the nodes see the folder.
+
+        Args:
+            config: The run's configuration.
+            ranks: All ranks.
+            base: The base model's folder.
+            about: What state.json keeps of the run, besides how far it is.
+        """
+        self.about = about
+        self._config = config
+        self._ranks = ranks
+        self._base = base
+        self._mark = ranks.broadcast(uuid.uuid4().hex[:8])
+        self._pending: tuple[int, Future[str]] | None = None
+        self.output = Path(config.output_dir)
+        self.output.mkdir(parents=True, exist_ok=True)
+        self.shared = find_storage(ranks, self.output, config.checkpoint_storage)
+        """Whether all nodes see one folder; each has its own otherwise."""
+        self.writes = ranks.is_first if self.shared else ranks.is_leader
+        """Whether this rank writes what exists once a folder."""
+        self.last_step: int | None = None
+        """The newest step that is known to be on disk, whole."""
+        self._release = self._own()
+        if self.writes:
+            manifest.sweep(self.output)
+        ranks.barrier()
+
+    def close(self) -> None:
+        """Let other runs use the folder."""
+        self._release()
+
+    def _own(self) -> Callable[[], None]:
+        """Own the folders of the other nodes too, where each has one; rank 0 owns its own."""
+        release, problem = _nothing, None
+        if self.writes and not self._ranks.is_first:
+            try:
+                release = run_lock.take(self.output)
+            except ConfigError as error:
+                problem = error
+        rows = self._ranks.gather((problem.problems, problem.hint) if problem else None)
+        for rank, said in enumerate(rows):
+            if said:
+                where = tuple(f"{self._ranks.hosts[rank]}: {text}" for text in said[0])
+                raise ConfigError(where, hint=said[1])
+        return release
+
+    def save(self, progress: Progress, model: Model, optimizer: Optimizer) -> None:
+        """Start to write a checkpoint; with async_save off, also end it.
+
+        With async_save what is trained is copied first, so training may go on at once. A
+        checkpoint that could not be written is told and leaves the ones before it as they were.
+        """
+        self.wait()
+        state = trained_state(model, optimizer)
+        if self._config.async_save:
+            state = _copy(state)
+        rng = random_state(self._ranks.device)
+        # In a thread in both cases: a signal's exception must not end one rank's part of it.
+        self._pending = progress.step, _in_background(lambda: self._write(state, progress, rng))
+        if not self._config.async_save:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, if any; `last_step` says if it was."""
+        if self._pending is None:
+            return
+        step, written = self._pending
+        self._pending = None
+        problem = written.result()
+        if not problem:
+            self.last_step = step
+        elif self._ranks.is_first:
+            print(f"checkpoint not written: {problem}", file=sys.stderr)
+
+    def set_aside(self, after: int) -> tuple[str, ...]:
+        """Rename checkpoints of later steps, of a history that is not gone on with; say so."""
+        moved: list[Path] = []
+        problem = ""
+        try:
+            if self.writes:
+                moved = manifest.set_aside(self.output, after, self._mark)
+        except OSError as error:
+            problem = str(error)
+        if problems := self._problems(problem):
+            message = "output_dir: expected to set another history's checkpoints aside, found "
+            raise CheckpointError(f"{message}{problems}\nhint: choose another output_dir")
+        return tuple(f"set aside: {path} is not of this history" for path in moved)
+
+    def export(self, step: int) -> None:
+        """Put what was trained where people look: `adapter/`, or `model/` for all weights."""
+        checkpoint = self.output / manifest.folder_name(step)
+        final = self.output / ("adapter" if self._config.method == "lora" else "model")
+        aside = final.with_name(f"{final.name}.tmp-{self._mark}")
+        problem = ""
+        try:
+            if self.writes:
+                if self._config.method == "lora":
+                    export.export(checkpoint, aside, **self._adapter(step))
+                else:
+                    trust = self._config.trust_remote_code
+                    export.export_model(checkpoint, self._base, aside, trust_remote_code=trust)
+                manifest.publish(aside, final)
+        except (Exception, CheckpointException) as error:  # noqa: BLE001  (whatever it is, all end)
+            problem = _words(error)
+        if problems := self._problems(problem):
+            message = f"{checkpoint} is whole, but what was trained could not be exported: "
+            raise CheckpointError(message + problems)
+
+    def _adapter(self, step: int) -> dict[str, Any]:
+        shape = lora(self._config).to_dict()  # type: ignore[no-untyped-call]
+        return {"shape": shape, "about": {**self.about, "step": step}}
+
+    def _problems(self, problem: str) -> str:
+        """Return what went wrong on any rank, the same on every rank."""
+        rows = enumerate(self._ranks.gather(problem, self._ranks.storage))
+        return "; ".join(f"rank {r} on {self._ranks.hosts[r]}: {text}" for r, text in rows if text)
+
+    def _write(self, state: Mapping[str, Any], progress: Progress, rng: dict[str, str]) -> str:
+        """Write, seal and publish a checkpoint; return what went wrong, the same on every rank."""
+        name = manifest.folder_name(progress.step)
+        folder = self.output / f"{name}.tmp-{self._mark}"
+        files: dict[str, Entry] = {}
+        files, problems = self._attempt(
+            lambda: self._write_own(folder, state, progress, rng), files
+        )
+        if not problems:
+            files, problems = self._attempt(lambda: self._complete(folder, progress, files), files)
+        if not problems:
+            # Only now: no node seals what another one lacks.
+            _, problems = self._attempt(lambda: self._publish(folder, progress, files), None)
+        if problems:
+            if self.writes:
+                shutil.rmtree(folder, ignore_errors=True)
+            self._ranks.barrier(self._ranks.storage)
+        elif self.writes:
+            manifest.prune(self.output, self._config.save_total_limit)
+        return problems
+
+    def _write_own(
+        self, folder: Path, state: Mapping[str, Any], progress: Progress, rng: dict[str, str]
+    ) -> dict[str, Entry]:
+        """Write this rank's shards and small files, and hash them."""
+        if self._ranks.device.type == "cuda":
+            torch.cuda.set_device(self._ranks.device)  # a thread begins with the first
+        state_dict_saver.save(
+            dict(state),
+            storage_writer=FileSystemWriter(folder, sync_files=True),
+            process_group=self._ranks.storage,
+        )
+        rank = self._ranks.place.rank
+        folder.mkdir(exist_ok=True)
+        own = [f"rng-{rank:05d}.json"]
+        write_durably(folder / own[0], json.dumps(rng))
+        own += sorted(path.name for path in folder.glob(SHARDS_OF.format(rank=rank)))
+        if self._ranks.is_first:
+            own += [STATE, ".metadata"]
+            about = {**self.about, **asdict(progress)}
+            write_durably(folder / STATE, json.dumps(about, indent=1) + "\n")
+        return {name: measure(folder / name) for name in own}
+
+    def _complete(
+        self, folder: Path, progress: Progress, own: dict[str, Entry]
+    ) -> dict[str, Entry]:
+        """Bring the files together where nodes have folders of their own; return all of them."""
+        ranks = self._ranks
+        rows = ranks.gather(own, ranks.storage)
+        files = {name: entry for row in rows for name, entry in row.items()}
+        if not self.shared:
+            owners = {n: ranks.leader_of(r) for r, row in enumerate(rows) for n in row}
+            spread(ranks, folder, files, owners)
+        if self.writes and self._config.method == "lora":
+            exported = export.export(folder, folder, **self._adapter(progress.step))
+            files |= {name: measure(folder / name) for name in exported}
+        return files
+
+    def _publish(self, folder: Path, progress: Progress, files: dict[str, Entry]) -> None:
+        """Seal a folder that every node has whole, and give it its name."""
+        if self.writes:
+            manifest.seal(folder, progress.step, files)
+            manifest.publish(folder, self.output / manifest.folder_name(progress.step))
+
+    def _attempt(self, work: Callable[[], T], otherwise: T) -> tuple[T, str]:
+        """Do a part of a checkpoint; return what came of it, and what went wrong on any rank."""
+        done, problem = otherwise, ""
+        try:
+            done = work()
+        except CheckpointException as error:  # on every rank, wherever it went wrong
+            mine = error.failures.get(self._ranks.place.rank)
+            problem = _words(mine[0]) if mine else ""
+        except Exception as error:  # noqa: BLE001  (a full disk must not end the training)
+            problem = _words(error)
+        return done, self._problems(problem)
+
+
+def _nothing() -> None:
+    """Release nothing."""
+
+
+def _words(error: BaseException) -> str:
+    """Say an error in one line."""
+    return " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
+
+
+def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a checkpoint holds in memory that training leaves alone."""
+    stager = DefaultStager(StagingOptions(False, False, False, False))
+    copied = cast("dict[str, Tensor]", stager.stage(state))
+    stager.close()
+    return copied
+
+
+def _in_background(work: Callable[[], str]) -> Future[str]:
+    """Run work in a thread that the end of the program does not wait for."""
+    future: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (it is raised where the result is asked for)
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return future
+
+
+def trained_state(model: Model, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return what a checkpoint holds, by name: the trained weights and AdamW's moments."""
+    weights = {f"{export.MODEL}{name}": p.detach() for name, p in model.trained.items()}
+    return weights | {f"adamw.{name}": moment for name, moment in optimizer.state().items()}
+
+
+def random_state(device: torch.device) -> dict[str, str]:
+    """Return where this rank's random numbers are."""
+    found = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return {
+        name: base64.b64encode(state.numpy().tobytes()).decode() for name, state in found.items()
+    }

@@ -1,0 +1,72 @@
+"""The arithmetic of a step: samples per device, ranks, accumulation, and what they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from train.config.config import Config
+from train.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSize:
+    """How many samples a step takes, and how they fall on ranks and forward passes."""
+
+    per_device: int
+    accumulation: int
+    world_size: int
+    total: int
+    """Samples in a step: the global batch size."""
+
+    @property
+    def empty(self) -> int:
+        """Places in a step that stay empty because the numbers do not divide."""
+        return self.per_device * self.accumulation * self.world_size - self.total
+
+    def words(self) -> str:
+        """Return the arithmetic as a line."""
+        line = (
+            f"{self.per_device} per device x {self.world_size} "
+            f"{'rank' if self.world_size == 1 else 'ranks'} x {self.accumulation} accumulation"
+        )
+        rest = f" ({self.empty} places of a step stay empty)" if self.empty else ""
+        return f"{line} = {self.total + self.empty}, global batch {self.total}{rest}"
+
+
+def batch_size(config: Config, world_size: int) -> BatchSize:
+    """Return the step's arithmetic on so many ranks.
+
+    A global batch is kept on any number of ranks: where it does not divide, the last forward
+    pass of some ranks has empty places, which weigh nothing.
+
+    Raises:
+        ConfigError: the numbers given cannot all be true.
+    """
+    each, total = config.per_device_train_batch_size, config.global_batch_size
+    steps = config.gradient_accumulation_steps
+    if total is None:
+        steps = steps or 1
+        return BatchSize(
+            per_device=each,
+            accumulation=steps,
+            world_size=world_size,
+            total=each * world_size * steps,
+        )
+    if total < world_size:
+        raise ConfigError(
+            (f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",),
+            hint=f"fewer ranks, or --set global_batch_size={world_size}",
+        )
+    needed = -(-total // (each * world_size))
+    if steps is not None and steps != needed:
+        comes_to = each * world_size * steps
+        found = (
+            f"global_batch_size: expected {total}, found per_device_train_batch_size {each} x "
+            f"{world_size} ranks x gradient_accumulation_steps {steps} = {comes_to}"
+        )
+        raise ConfigError(
+            (found,),
+            hint=f"leave gradient_accumulation_steps out (it becomes {needed}), "
+            f"or --set global_batch_size={comes_to}",
+        )
+    return BatchSize(per_device=each, accumulation=needed, world_size=world_size, total=total)

@@ -1,0 +1,387 @@
+"""What a person can say about a training: one frozen value, its keys, the rules between them."""
+# ruff: noqa: RUF009  (_key returns a dataclasses.field, which ruff cannot see)
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from train.errors import ConfigError
+
+Method = Literal["lora", "full"]
+Dtype = Literal["auto", "bfloat16", "float32"]
+Parallel = Literal["auto", "fsdp", "hsdp", "ddp", "single"]
+Batching = Literal["balanced", "packed", "plain"]
+NodeData = Literal["whole", "strided"]
+Schedule = Literal["cosine", "linear", "constant"]
+Storage = Literal["auto", "shared", "per-node"]
+Switch = Literal["auto", "on", "off"]
+
+
+def _key(  # (dataclasses.field is typed as what it stands for)
+    section: str,
+    default: Any,  # noqa: ANN401
+    text: str,
+    *,
+    also: str = "",
+    least: float | None = None,
+) -> Any:  # noqa: ANN401
+    """Describe one key: its section in the file, its default, what it means, other spellings."""
+    about = {"section": section, "text": text, "also": tuple(also.split()), "least": least}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One training, every choice made; read from a file and flags by `train.config.parse`."""
+
+    name_or_path: str = _key(
+        "model",
+        "",
+        "The base model: a folder on every node, or a Hugging Face hub id. Required.",
+        also="model_name_or_path model_name base_model model_path model_id pretrained_model",
+    )
+    revision: str | None = _key("model", None, "Branch, tag or commit of a hub model.")
+    method: Method = _key(
+        "model",
+        "lora",
+        "`lora` trains small adapters next to the frozen base; `full` trains every weight.",
+        also="finetuning_type adapter train_type",
+    )
+    dtype: Dtype = _key(
+        "model",
+        "auto",
+        "Numbers of the base model; `auto` is bfloat16 on GPUs and float32 on CPUs. "
+        "What is trained is always kept in float32.",
+        also="torch_dtype precision",
+    )
+    attn_implementation: str = _key(
+        "model", "sdpa", "How attention is computed, as transformers names it.", also="attention"
+    )
+    activation_checkpointing: bool = _key(
+        "model",
+        False,
+        "Recompute activations in the backward pass: much less memory, about a third more time.",
+        also="gradient_checkpointing",
+    )
+    trust_remote_code: bool = _key(
+        "model", False, "Run Python that comes with the model. Only for models you have read."
+    )
+    offline: bool = _key(
+        "model", False, "Never ask the hub: take only what this machine has.", also="hf_hub_offline"
+    )
+
+    lora_r: int = _key("lora", 16, "Rank of the adapters.", also="lora_rank", least=1)
+    lora_alpha: int = _key("lora", 32, "Scale of the adapters (the factor is alpha / r).")
+    lora_dropout: float = _key("lora", 0.0, "Share of the adapters' inputs dropped.", least=0)
+    lora_target_modules: tuple[str, ...] = _key(
+        "lora",
+        ("all-linear",),
+        "Which modules get an adapter, by the end of their name; `all-linear` is every "
+        "linear layer but the output head.",
+        also="lora_target lora_target_linear",
+    )
+
+    parallel: Parallel = _key(
+        "distributed",
+        "auto",
+        "`fsdp` shards over all ranks, `hsdp` within each node and repeats over the nodes, `ddp` "
+        "keeps the whole model on each rank, `single` is one process. `auto`: single for one "
+        "rank, hsdp for several equal nodes (of one rank each: if the model fits), else fsdp.",
+        also="strategy parallelism",
+    )
+    reshard_after_forward: bool | None = _key(
+        "distributed",
+        None,
+        "Free gathered weights after each layer's forward pass, and gather them again for the "
+        "backward pass. Default: only where keeping them would, by the estimate of `--check`, fill "
+        "more than 60 % of a rank's memory.",
+    )
+    start_timeout: float = _key(
+        "distributed",
+        300.0,
+        "Seconds a collective may take until the first step is done.",
+        also="ddp_timeout init_timeout",
+        least=1,
+    )
+    step_timeout: float = _key(
+        "distributed", 100.0, "Seconds a collective may take after the first step.", least=1
+    )
+
+    dataset_path: str = _key(
+        "data",
+        "",
+        "Training samples, one JSON object a line: a file, a folder of *.jsonl files, or a hub "
+        "dataset id. Where files are named by split (train, validation, test), only those of "
+        "train. Required.",
+        also="dataset dataset_name train_path train_file data_path train_data datasets",
+    )
+    eval_dataset_path: str | None = _key(
+        "data",
+        None,
+        "Evaluation samples in the same form; of files named by split those of validation, else "
+        "of test.",
+        also="eval_path eval_file validation_path eval_dataset validation_file val_path",
+    )
+    eval_split: float = _key(
+        "data",
+        0.0,
+        "Without eval_dataset_path: share of the training samples held out for evaluation.",
+        also="val_set_size validation_split eval_fraction val_size",
+        least=0,
+    )
+    seq_len: int = _key(
+        "data",
+        1024,
+        "Longest sample in tokens. Longer text continues in the next sample; longer prompts, "
+        "completions and chats are cut.",
+        also="sequence_len sequence_length max_length max_seq_length max_seq_len cutoff_len "
+        "block_size",
+        least=2,
+    )
+    batching: Batching = _key(
+        "data",
+        "balanced",
+        "`balanced` gives each rank samples of about the same work; `packed` joins short samples "
+        "to rows of seq_len (they do not see each other); `plain` takes them as they come. The "
+        "spelling `packing: true` means packed.",
+    )
+    max_bad_lines: int = _key(
+        "data",
+        0,
+        "Lines that may be unusable (named with file and line, and left out) before it is an "
+        "error.",
+        least=0,
+    )
+    node_data: NodeData = _key(
+        "data",
+        "whole",
+        "`whole`: every node reads all samples, and results do not depend on how many nodes there "
+        "are. `strided`: node i keeps only the samples i, i+N, ... of N nodes; another number of "
+        "nodes resumes from the end of an epoch only.",
+    )
+    cache_dir: str | None = _key(
+        "data",
+        None,
+        "Where tokenised data is kept, shared or per node. Default: `tokens` in output_dir.",
+        also="dataset_prepared_path worker_output_dir data_cache_dir",
+    )
+
+    per_device_train_batch_size: int = _key(
+        "batch",
+        1,
+        "Samples in one forward pass of one rank.",
+        also="per_device_batch_size micro_batch_size batch_size train_batch_size",
+        least=1,
+    )
+    gradient_accumulation_steps: int | None = _key(
+        "batch",
+        None,
+        "Forward passes of one rank in one step. Default: what global_batch_size needs, else 1.",
+        also="grad_accum accumulation_steps gradient_accumulation",
+        least=1,
+    )
+    global_batch_size: int | None = _key(
+        "batch",
+        None,
+        "Samples in one step over all ranks; kept on any number of nodes.",
+        also="total_batch_size effective_batch_size train_batch_size_global",
+        least=1,
+    )
+    per_device_eval_batch_size: int | None = _key(
+        "batch",
+        None,
+        "Samples in one forward pass of evaluation. Default: per_device_train_batch_size.",
+        also="eval_batch_size",
+        least=1,
+    )
+
+    learning_rate: float = _key("optimisation", 1e-4, "Highest learning rate.", also="lr", least=0)
+    weight_decay: float = _key("optimisation", 0.0, "AdamW's weight decay.", least=0)
+    adam_beta1: float = _key("optimisation", 0.9, "AdamW's first moment.", least=0)
+    adam_beta2: float = _key("optimisation", 0.999, "AdamW's second moment.", least=0)
+    adam_epsilon: float = _key("optimisation", 1e-8, "AdamW's epsilon.", least=0)
+    lr_scheduler_type: Schedule = _key(
+        "optimisation",
+        "cosine",
+        "How the learning rate falls after the warm-up.",
+        also="lr_scheduler schedule scheduler",
+    )
+    warmup_steps: int = _key(
+        "optimisation", 0, "Steps in which the learning rate rises from 0.", also="warmup", least=0
+    )
+    warmup_ratio: float = _key("optimisation", 0.0, "The same as a share of all steps.", least=0)
+    min_lr_ratio: float = _key(
+        "optimisation", 0.0, "Where the schedule ends, as a share of learning_rate.", least=0
+    )
+    max_grad_norm: float = _key(
+        "optimisation",
+        1.0,
+        "Gradients are scaled down to this norm; 0 leaves them as they are.",
+        also="clip gradient_clipping grad_clip clip_grad_norm",
+        least=0,
+    )
+    num_train_epochs: int = _key(
+        "optimisation",
+        1,
+        "Times over the data, unless max_steps.",
+        also="num_epochs epochs",
+        least=1,
+    )
+    max_steps: int | None = _key(
+        "optimisation", None, "Steps to train, instead of num_train_epochs.", least=1
+    )
+    seed: int = _key(
+        "optimisation",
+        42,
+        "Seed of the order of the data and of dropout.",
+        also="data_seed",
+        least=0,
+    )
+    deterministic: bool = _key(
+        "optimisation",
+        False,
+        "Only operations that give the same bits each time; slower on GPUs.",
+        also="full_determinism",
+    )
+
+    output_dir: str = _key(
+        "checkpoint",
+        "output",
+        "Folder of the run: checkpoints, adapter, metrics.jsonl, status.json.",
+        also="output_path save_dir checkpoint_dir",
+    )
+    save_steps: int | None = _key(
+        "checkpoint", None, "A checkpoint every so many steps.", also="save_every", least=1
+    )
+    save_epochs: int | None = _key(
+        "checkpoint",
+        None,
+        "A checkpoint every so many epochs. Without either, one at the end. The spelling "
+        "`save_strategy: epoch` means 1.",
+        least=1,
+    )
+    save_total_limit: int = _key(
+        "checkpoint", 3, "Good checkpoints kept.", also="keep keep_checkpoints", least=1
+    )
+    async_save: bool = _key(
+        "checkpoint", False, "Write checkpoints while training continues.", also="async"
+    )
+    checkpoint_storage: Storage = _key(
+        "checkpoint",
+        "auto",
+        "Whether all nodes see one output_dir; `auto` finds out with a file.",
+        also="shared shared_storage",
+    )
+    resume_from_checkpoint: str | None = _key(
+        "checkpoint", None, "`latest`, or the path of a checkpoint.", also="resume resume_from"
+    )
+
+    eval_steps: int | None = _key(
+        "evaluation",
+        None,
+        "Evaluate every so many steps. Default: at the end only, where there is evaluation data.",
+        also="eval_every eval_freq",
+        least=1,
+    )
+
+    logging_steps: int = _key("logging", 1, "A step line every so many steps.", least=1)
+    tensorboard: Switch = _key(
+        "logging", "auto", "Write TensorBoard files; `auto`: where it is installed."
+    )
+    slow_ratio: float = _key(
+        "logging",
+        1.2,
+        "A rank that takes this many times the median is named as slow.",
+        least=1,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, all reasons at once."""
+        problems = tuple(_conflicts(self))
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples in one forward pass of evaluation."""
+        return self.per_device_eval_batch_size or self.per_device_train_batch_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys and values as JSON has them."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+
+
+NOT_THE_NUMBERS = frozenset({
+    "async_save", "cache_dir", "checkpoint_storage", "eval_steps", "logging_steps", "offline",
+    "output_dir", "resume_from_checkpoint", "save_epochs", "save_steps", "save_total_limit",
+    "slow_ratio", "start_timeout", "step_timeout", "tensorboard",
+})  # fmt: skip
+"""Keys that may change between a run and its continuation without changing a loss."""
+
+
+def _conflicts(config: Config) -> list[str]:
+    """Return what cannot be as written: required keys, ranges, and then _quarrels."""
+    found = [
+        f"{name}: expected {what}, found nothing"
+        for name, what in (
+            ("name_or_path", "the base model's folder or hub id"),
+            ("dataset_path", "a .jsonl file, a folder of them, or a hub dataset id"),
+            ("output_dir", "a folder for checkpoints and the adapter"),
+        )
+        if not getattr(config, name)
+    ]
+    for item in dataclasses.fields(config):
+        value, least = getattr(config, item.name), item.metadata["least"]
+        if least is not None and value is not None and not value >= least:
+            found.append(f"{item.name}: expected {least:g} or more, found {value}")
+    found += [
+        f"{name}: expected a share below 1, found {getattr(config, name)}"
+        for name in ("lora_dropout", "eval_split", "warmup_ratio", "adam_beta1", "adam_beta2")
+        if getattr(config, name) >= 1
+    ]
+    if config.min_lr_ratio > 1:
+        found.append(f"min_lr_ratio: expected at most 1, found {config.min_lr_ratio}")
+    if config.seed >= 1 << 64:
+        found.append(f"seed: expected a number of 64 bits, found {config.seed}")
+    return found + _quarrels(config)
+
+
+def _quarrels(config: Config) -> list[str]:
+    """Return the keys that exclude each other, or need another beside them."""
+    found = [
+        f"{name}: expected a folder, found {value}; object stores are not written to: mount the "
+        "store, or write to a folder and copy whole checkpoints"
+        for name in ("output_dir", "cache_dir", "resume_from_checkpoint")
+        if "://" in (value := getattr(config, name) or "")
+    ]
+    for one, other in (
+        ("warmup_steps", "warmup_ratio"),
+        ("save_steps", "save_epochs"),
+        ("eval_dataset_path", "eval_split"),
+    ):
+        if getattr(config, one) and getattr(config, other):
+            found.append(f"{one} and {other}: expected one of them, found both")
+    if config.eval_steps and not (config.eval_dataset_path or config.eval_split):
+        found.append("eval_steps: expected eval_dataset_path or eval_split with it, found neither")
+    if config.max_steps and config.warmup_steps > config.max_steps:
+        found.append(
+            f"warmup_steps: expected at most max_steps ({config.max_steps}), "
+            f"found {config.warmup_steps}"
+        )
+    flash = config.attn_implementation.startswith("flash_attention")
+    if flash and config.batching == "packed" and config.per_device_train_batch_size > 1:
+        # transformers tells packed documents apart there only where they are one row.
+        found.append(
+            f"per_device_train_batch_size: expected 1 for packed rows with "
+            f"{config.attn_implementation}, whose documents would see each other otherwise, found "
+            f"{config.per_device_train_batch_size}; a longer seq_len fills the GPU as well, and "
+            "attn_implementation: sdpa takes several rows"
+        )
+    if config.method == "lora" and not config.lora_target_modules:
+        found.append("lora_target_modules: expected names of modules or all-linear, found none")
+    return found

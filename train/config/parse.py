@@ -1,0 +1,319 @@
+"""Read a training's file and flags into a Config, with file and line for what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import textwrap
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from train.config.aliases import Renamed, nearest, section_names, settle
+from train.config.config import Config
+from train.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Mode = Literal["train", "check", "smoke"]
+OPTIONS = ("config", "set", "check", "smoke", "help")
+"""Flags that are no keys."""
+START = "python -m train --config FILE; `python -m train.tools.demo_assets demo` makes one to try"
+FIELDS = {item.name: item for item in dataclasses.fields(Config)}
+TYPES = typing.get_type_hints(Config)
+PATHS = {
+    "name_or_path", "dataset_path", "eval_dataset_path", "output_dir", "cache_dir",
+    "resume_from_checkpoint",
+}  # fmt: skip
+TRUE, FALSE, NONE = (
+    {"true", "yes", "on", "1"},
+    {"false", "no", "off", "0"},
+    {"null", "none", "~", ""},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One key as somebody wrote it."""
+
+    name: str
+    """The key's own name, whatever the spelling was."""
+    value: Any
+    source: str
+    """`config.yaml:12` or the flag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """A command line of `python -m train`, read."""
+
+    mode: Mode
+    given: Mapping[str, Given]
+
+    def config(self, **replaced: object) -> Config:
+        """Return the Config; `replaced` wins over what was given.
+
+        Raises:
+            ConfigError: the values exclude each other, or a required one is missing.
+        """
+        values = {name: item.value for name, item in self.given.items()} | replaced
+        try:
+            return Config(**values)
+        except ConfigError as error:
+            located = tuple(self._located(problem) for problem in error.problems)
+            raise ConfigError(located, hint=error.hint or (None if self.given else START)) from None
+
+    def _located(self, problem: str) -> str:
+        name = re.split("[: ]", problem, maxsplit=1)[0]
+        return f"{self.given[name].source}: {problem}" if name in self.given else problem
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Read a command line: `--config FILE`, `--set key=value`, and every key as a flag.
+
+    Raises:
+        ConfigError: a file or a flag is not as it must be; every problem is listed.
+    """
+    known, rest = _parser().parse_known_args(list(argv))
+    problems: list[str] = []
+    given: dict[str, Given] = {}
+    if known.config:
+        given |= _read_file(Path(known.config), problems)
+    flags = [*_flags(rest, problems), *_sets(known.set, problems)]
+    given |= _read_pairs(flags, problems)
+    if problems:
+        raise ConfigError(tuple(problems), hint="every key is in docs/reference/train-config.md")
+    mode: Mode = "check" if known.check else "smoke" if known.smoke else "train"
+    return Arguments(mode=mode, given=given)
+
+
+def _epilog() -> str:
+    """Return what `--help` says after the flags: all keys, by section, and the way to begin."""
+    sections: dict[str, list[str]] = {}
+    for name, item in FIELDS.items():
+        sections.setdefault(item.metadata["section"], []).append(name)
+    width = max(map(len, sections)) + 2
+    lines = [
+        "keys, in the file or as flags (--learning-rate 1e-4);",
+        "name_or_path and dataset_path are required, all others have defaults:",
+    ]
+    for section, names in sections.items():
+        first = f"  {section:{width}}"
+        lines.append(
+            textwrap.fill(
+                " ".join(names), 80, initial_indent=first, subsequent_indent=" " * len(first)
+            )
+        )
+    return "\n".join(
+        (
+            *lines,
+            "docs/reference/train-config.md explains each; train/config.example.yaml",
+            "",
+            "to begin:",
+            "  python -m train.tools.demo_assets demo              make a small model and data",
+            "  python -m train --config demo/config.yaml     train, here and in one process",
+            "  clusterctl launch -- -m train --config ...    train on all nodes",
+            "  python -m train.tools.plot demo/output              draw losses and speed",
+            "  python -m train.tools.generate --help               ask the model, before and after",
+        )
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m train",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Fine-tune a Hugging Face causal language model on as many nodes as there are.",
+        epilog=_epilog(),
+    )
+    parser.add_argument("--config", metavar="FILE", help="the configuration, YAML")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace one key"
+    )
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--check", action="store_true", help="say what would not work, and end")
+    modes.add_argument(
+        "--smoke", action="store_true", help="train, save, resume and export a toy, in seconds"
+    )
+    return parser
+
+
+def _read_file(path: Path, problems: list[str]) -> dict[str, Given]:
+    """Return what a YAML file says; keys may stand under section names or not."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        problems.append(f"{path}: expected a configuration file, found: {error.strerror}")
+        return {}
+    except UnicodeDecodeError as error:
+        problems.append(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#x}")
+        return {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problems.append(f"{path}:{line}: expected YAML, found: {error.problem}")
+        return {}
+    except yaml.YAMLError as error:
+        problems.append(f"{path}: expected YAML, found: {str(error).splitlines()[0]}")
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        found = "an empty file" if root is None else "no mapping"
+        problems.append(f"{path}:1: expected `key: value` lines, found {found}")
+        return {}
+    return _read_pairs(_pairs(root, path, None, problems), problems)
+
+
+def _pairs(
+    node: yaml.MappingNode, path: Path, section: str | None, problems: list[str]
+) -> list[tuple[str, Any, str]]:
+    """Return (spelling, raw value, source) of a mapping and of the sections in it."""
+    found: list[tuple[str, Any, str]] = []
+    for key, value in node.value:
+        source = f"{path}:{key.start_mark.line + 1}"
+        name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+        if isinstance(value, yaml.MappingNode) and section is None and name in section_names():
+            found += _pairs(value, path, name, problems)
+        elif isinstance(value, yaml.MappingNode):
+            close = nearest(name, section_names()) if section is None else ""
+            where = f"; nearest: {close}" if close else ""
+            problems.append(
+                f"{source}: {name}: expected a value or a section, found a mapping{where}"
+            )
+        elif isinstance(value, yaml.SequenceNode):
+            items = [item.value for item in value.value if isinstance(item, yaml.ScalarNode)]
+            if len(items) < len(value.value):
+                problems.append(
+                    f"{source}: {name}: expected a plain list, found one with more in it"
+                )
+            found.append((_full(name, section), items, source))
+        else:
+            empty = value.tag == "tag:yaml.org,2002:null"
+            found.append((_full(name, section), None if empty else value.value, source))
+    return found
+
+
+def _full(name: str, section: str | None) -> str:
+    """Return `lora_r` for `r` in the section lora: the short names of that section."""
+    return f"lora_{name}" if section == "lora" and f"lora_{name}" in FIELDS else name
+
+
+def _flags(rest: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
+    """Return the flags that argparse left: `--key value`, `--key=value`, or a bare switch."""
+    found: list[tuple[str, Any, str]] = []
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            meant = (
+                f"; a file is given as --config {word}" if word.endswith((".yaml", ".yml")) else ""
+            )
+            problems.append(f"{word}: expected a flag (--key value), found a word alone{meant}")
+            continue
+        flag, equals, value = word.partition("=")
+        if not equals:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        found.append((flag[2:].replace("-", "_"), value, flag))
+    return found
+
+
+def _sets(sets: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
+    """Return the `--set`s; the key may be written `section.key`."""
+    found: list[tuple[str, Any, str]] = []
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals:
+            problems.append(f"--set {text}: expected KEY=VALUE, found no =")
+            continue
+        section, _, name = key.strip().replace("-", "_").rpartition(".")
+        found.append((_full(name, section), value, f"--set {key}"))
+    return found
+
+
+def _read_pairs(pairs: list[tuple[str, Any, str]], problems: list[str]) -> dict[str, Given]:
+    """Settle spellings, convert values, and refuse a key that is there twice."""
+    given: dict[str, Given] = {}
+    for spelling, raw, source in pairs:
+        answer = settle(spelling, raw)
+        if not isinstance(answer, Renamed):
+            if answer:
+                meant = nearest(spelling, OPTIONS) if source == f"--{spelling}" else ""
+                said = f"unknown flag; nearest: --{meant}" if meant else f"{spelling}: {answer}"
+                problems.append(f"{source}: {said}")
+            continue
+        name = answer.name
+        if name in given and not source.startswith("--"):  # of two flags the last one holds
+            problems.append(
+                f"{source}: {spelling}: expected once, found again (first: {given[name].source})"
+            )
+            continue
+        try:
+            value = convert(name, answer.value)
+        except ValueError as error:
+            problems.append(f"{source}: {spelling}: expected {error}, found {answer.value!r}")
+            continue
+        given[name] = Given(name=name, value=value, source=source)
+    return given
+
+
+def convert(name: str, raw: str | list[str] | None) -> Any:  # noqa: ANN401  (the key's own type)
+    """Return the text as the key's type.
+
+    Raises:
+        ValueError: it is not of that type; the message says what was wanted.
+    """
+    kind = TYPES[name]
+    if isinstance(kind, types.UnionType):
+        if raw is None or (isinstance(raw, str) and raw.lower() in NONE):
+            return None
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        return _words(raw)
+    if not isinstance(raw, str):
+        raise ValueError(f"{describe(kind)}")  # noqa: TRY004  (the person's value, not a type error)
+    if name in PATHS and raw.startswith("~"):
+        return os.path.expanduser(raw)  # noqa: PTH111  (a hub id must stay as written)
+    return _scalar(kind, raw.strip())
+
+
+def _words(raw: str | list[str] | None) -> tuple[str, ...]:
+    if isinstance(raw, list):
+        return tuple(raw)
+    return tuple(part.strip(" '\"") for part in (raw or "").strip("[] ").split(",") if part.strip())
+
+
+def _scalar(kind: Any, raw: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
+    if typing.get_origin(kind) is Literal:
+        if raw not in typing.get_args(kind):
+            raise ValueError(describe(kind))
+        return raw
+    if kind is bool:
+        if raw.lower() not in TRUE | FALSE:
+            raise ValueError(describe(kind))
+        return raw.lower() in TRUE
+    if kind is str:
+        return raw
+    try:
+        number = float(raw)
+    except ValueError:
+        raise ValueError(describe(kind)) from None
+    if number - number != 0 or (kind is int and number != int(number)):
+        raise ValueError(describe(kind))
+    return int(number) if kind is int else number
+
+
+def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may have)
+    """Return a type as a person says it."""
+    if isinstance(kind, types.UnionType):
+        rest = [part for part in typing.get_args(kind) if part is not types.NoneType]
+        return f"{describe(rest[0])}, or null"
+    if typing.get_origin(kind) is Literal:
+        return " | ".join(typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return "a list of names"
+    return {bool: "true | false", int: "a whole number", float: "a number", str: "text"}[kind]

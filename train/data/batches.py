@@ -1,0 +1,332 @@
+"""Which samples a rank sees, when, and in what shape: pure functions of seed, epoch and ranks.
+
+A position is two integers, so a run goes on exactly where it was, on any number of ranks: the
+order is a permutation of (seed, epoch), a step takes the next `global batch` of it, and a rank's
+share of that depends on nothing but the batch, the rank and how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from train.data.formats import IGNORED
+from train.data.packing import pack
+from train.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from train.config.batch_size import BatchSize
+    from train.config.config import Config
+    from train.data.dataset import TokenSet
+    from train.data.token_store import Ints
+
+MULTIPLE = 8
+"""Rows are filled to a multiple of this: GPUs multiply such shapes fastest."""
+QUADRATIC = 1 / 8192
+"""Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
+AHEAD = 2
+"""Steps made while the ranks compute."""
+
+
+class Sizes(Protocol):
+    """What has to be known of samples to deal them out."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each sample."""
+
+    @property
+    def targets(self) -> Ints:
+        """Tokens of each sample that are learned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a training is in its data."""
+
+    epoch: int = 0
+    consumed: int = 0
+    """Rows of this epoch that steps have taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One forward pass of one rank; right-filled rows, so causal attention needs no mask."""
+
+    input_ids: Ints
+    labels: Ints
+    """As transformers wants them: not shifted, -100 where nothing is learned."""
+    position_ids: Ints | None
+    """Only for packed rows: counts from 0 in each sample, which keeps them apart."""
+    valid: int
+    """Labels that count, after the shift."""
+    tokens: int
+    """Places that hold a token of a sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimiser step of one rank."""
+
+    micro_batches: tuple[Batch, ...]
+    """As many on every rank."""
+    valid: int
+    """Labels that count on all ranks together: what the sum of losses is divided by."""
+    tokens: int
+    """Tokens of all ranks together, filling not counted."""
+    position: Position
+    """Where the data stands after this step."""
+    epoch_end: bool
+
+
+def order(seed: int, epoch: int, count: int, pool: int = 0) -> Ints:
+    """Return the order of an epoch: each of `count` rows once."""
+    return np.random.default_rng([seed, epoch, pool]).permutation(count)
+
+
+def deal(costs: Sequence[float], world_size: int, each: int) -> list[list[int]]:
+    """Deal the rows of a step out to ranks; a rank's next `each` rows are its next pass.
+
+    Ranks meet in every pass, so rows of like length go into the same pass on all of them, and
+    within a pass the heaviest rows to the rank that has had least so far.
+    """
+    hands: list[list[int]] = [[] for _ in range(world_size)]
+    work = [0.0] * world_size
+    falling = sorted(range(len(costs)), key=lambda number: (-costs[number], number))
+    for start in range(0, len(falling), world_size * each):
+        together = falling[start : start + world_size * each]
+        size = math.ceil(len(together) / world_size)
+        groups = [together[at : at + size] for at in range(0, len(together), size)]
+        lightest_first = sorted(range(world_size), key=lambda rank: (work[rank], rank))
+        for rank, group in zip(lightest_first, groups, strict=False):
+            hands[rank] += group
+            work[rank] += sum(costs[row] for row in group)
+    return hands
+
+
+class Pool:
+    """The samples that some ranks have in common: all of them, or those of one node."""
+
+    def __init__(self, sizes: Sizes, config: Config, batch: int, number: int = 0) -> None:
+        """Lay the samples out in rows; `batch` is how many rows of this pool a step takes."""
+        self.batch = batch
+        self._seed = config.seed
+        self._number = number
+        self._targets = sizes.targets
+        self._lengths = sizes.lengths
+        self.tokens = int(sizes.lengths.sum())
+        lengths = sizes.lengths.astype(float)
+        self._costs = lengths + lengths * lengths * QUADRATIC
+        self._rows: list[Ints] | None = None
+        if config.batching == "packed":
+            first = np.random.default_rng([config.seed, number]).permutation(len(lengths))
+            self._rows = pack(sizes.lengths, first, config.seq_len)
+        self.count = len(lengths) if self._rows is None else len(self._rows)
+        self._order: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
+
+    def take(self, epoch: int, start: int) -> list[Ints]:
+        """Return the rows of a step; a row is the numbers of its samples."""
+        if self._order[0] != epoch:
+            self._order = (epoch, order(self._seed, epoch, self.count, self._number))
+        chosen = self._order[1][start : start + self.batch]
+        if self._rows is None:
+            return [chosen[i : i + 1] for i in range(len(chosen))]
+        return [self._rows[row] for row in chosen]
+
+    def cost(self, row: Ints) -> float:
+        """Return the work of a row."""
+        return float(self._costs[row].sum())
+
+    def count_in(self, rows: list[Ints]) -> tuple[int, int]:
+        """Return the labels that count in these rows, and all their tokens."""
+        numbers = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        return int(self._targets[numbers].sum()), int(self._lengths[numbers].sum())
+
+
+class Batches:
+    """All batches of one rank, for training from any position and for evaluation."""
+
+    def __init__(
+        self,
+        train: TokenSet,
+        evaluation: TokenSet | None,
+        config: Config,
+        size: BatchSize,
+        *,
+        rank: int,
+        pools: Sequence[Sizes] = (),
+        evaluation_pools: Sequence[Sizes] = (),
+        ranks_of_pools: Sequence[int] = (),
+    ) -> None:
+        """Prepare the batches of a rank.
+
+        Args:
+            train: The training samples on this node.
+            evaluation: The samples to evaluate on, if any.
+            config: Says how rows are made and dealt.
+            size: The step's arithmetic.
+            rank: Of size.world_size.
+            pools: Only where nodes have samples of their own (`node_data: strided`): the sizes
+                of every node's, which the nodes tell each other once.
+            evaluation_pools: The same for evaluation.
+            ranks_of_pools: How many ranks each node has, ranks counted node by node.
+
+        Raises:
+            ConfigError: with samples of their own, the nodes' shares of a step must come out even.
+        """
+        self._config = config
+        self._size = size
+        self._data = {"train": train, "evaluation": evaluation}
+        members = tuple(ranks_of_pools) or (size.world_size,)
+        if len(members) > 1 and size.total % size.world_size:
+            problem = (
+                f"global_batch_size: expected a multiple of {size.world_size} ranks with "
+                f"node_data strided, found {size.total}"
+            )
+            raise ConfigError((problem,))
+        each = size.total if len(members) == 1 else size.total // size.world_size
+        self._train = tuple(pools) or (train,)
+        self._pools = [
+            Pool(sizes, config, each * (count if len(members) > 1 else 1), number)
+            for number, (sizes, count) in enumerate(zip(self._train, members, strict=True))
+        ]
+        self._evaluation = tuple(evaluation_pools) or ((evaluation,) if evaluation else ())
+        self._members = members
+        firsts = np.cumsum((0, *members))
+        self._pool = int(np.searchsorted(firsts, rank, side="right")) - 1
+        self._local = rank - int(firsts[self._pool])
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """How many samples of all nodes together are trained on, and how many evaluated on."""
+        train, evaluation = (
+            sum(len(sizes.lengths) for sizes in part) for part in (self._train, self._evaluation)
+        )
+        return train, evaluation
+
+    @property
+    def epoch_rows(self) -> int:
+        """Rows that the steps of an epoch take, over all pools."""
+        if len(self._pools) == 1:
+            return self._pools[0].count
+        steps = max(-(-pool.count // pool.batch) for pool in self._pools)
+        return steps * self._size.total
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch from its beginning."""
+        return -(-self.epoch_rows // self._size.total)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step takes over all ranks, on average over an epoch."""
+        return sum(pool.tokens for pool in self._pools) / self.steps_per_epoch
+
+    def step(self, position: Position) -> Step:
+        """Return the step at a position."""
+        taken = [
+            pool.take(position.epoch, position.consumed * pool.batch // self._size.total)
+            for pool in self._pools
+        ]
+        counted = [pool.count_in(rows) for pool, rows in zip(self._pools, taken, strict=True)]
+        valid, tokens = (sum(column) for column in zip(*counted, strict=True))
+        each = self._size.per_device
+        hands = [self._hands(number, rows) for number, rows in enumerate(taken)]
+        passes = max(-(-len(hand) // each) for hands_of in hands for hand in hands_of)
+        mine = hands[self._pool][self._local]
+        after = self._after(position)
+        train = self._data["train"]
+        assert train is not None
+        return Step(
+            micro_batches=tuple(
+                assemble(train, mine[i * each : (i + 1) * each], packed=self._packed)
+                for i in range(passes)
+            ),
+            valid=valid,
+            tokens=tokens,
+            position=after,
+            epoch_end=after.epoch > position.epoch,
+        )
+
+    def train(self, position: Position) -> Iterator[Step]:
+        """Yield the steps from a position on, without end; some are made ahead."""
+        with ThreadPoolExecutor(1, thread_name_prefix="batches") as maker:
+            waiting: deque[Future[Step]] = deque()
+            try:
+                while True:
+                    while len(waiting) < AHEAD:
+                        waiting.append(maker.submit(self.step, position))
+                        position = self._after(position)
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def evaluate(self) -> Iterator[Batch]:
+        """Yield this rank's batches of every evaluation sample once; as many on every rank."""
+        each = self._config.eval_batch_size
+        passes = 0
+        for sizes, members in zip(self._evaluation, self._members, strict=True):
+            each_has = math.ceil(len(sizes.lengths) / members)
+            passes = max(passes, math.ceil(each_has / each))
+        data = self._data["evaluation"]
+        if data is None:
+            return
+        longest_first = np.argsort(-data.lengths, kind="stable")
+        mine = longest_first[self._local :: self._members[self._pool]]
+        for number in range(passes):
+            rows = mine[number * each : (number + 1) * each]
+            yield assemble(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
+
+    def _hands(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
+        """Return each rank's rows of a pool's share."""
+        pool, members = self._pools[number], self._members[number]
+        if self._config.batching == "balanced":
+            costs = [pool.cost(row) for row in rows]
+            return [[rows[i] for i in hand] for hand in deal(costs, members, self._size.per_device)]
+        return [rows[member::members] for member in range(members)]
+
+    def _after(self, position: Position) -> Position:
+        consumed = position.consumed + self._size.total
+        if consumed >= self.epoch_rows:
+            return Position(epoch=position.epoch + 1)
+        return Position(epoch=position.epoch, consumed=consumed)
+
+    @property
+    def _packed(self) -> bool:
+        return self._config.batching == "packed"
+
+
+def assemble(data: TokenSet, rows: Sequence[Ints], *, packed: bool) -> Batch:
+    """Return rows of samples as one batch; without rows, one that weighs nothing."""
+    contents = [[data.sample(int(number)) for number in row] for row in rows]
+    longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)
+    width = -(-longest // MULTIPLE) * MULTIPLE
+    shape = (max(1, len(rows)), width)
+    input_ids, labels = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
+    position_ids = np.zeros(shape, np.int64)
+    tokens = 0
+    for line, content in enumerate(contents):
+        at = 0
+        for ids, wanted in content:
+            end = at + len(ids)
+            input_ids[line, at:end] = ids
+            labels[line, at + 1 : end] = wanted[1:]  # nothing before a sample predicts its first
+            position_ids[line, at:end] = np.arange(len(ids))
+            at = end
+        position_ids[line, at:] = np.arange(width - at)
+        tokens += at
+    return Batch(
+        input_ids=input_ids,
+        labels=labels,
+        position_ids=position_ids if packed else None,
+        valid=int((labels[:, 1:] != IGNORED).sum()),
+        tokens=tokens,
+    )

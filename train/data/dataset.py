@@ -1,0 +1,206 @@
+"""The data as token ids: tokenised once, before any rank talks to another, and memory-mapped."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from train.config.config import Config
+from train.data import hub, token_cache, token_store
+from train.data.formats import IGNORED
+from train.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from train.data.token_cache import Source
+    from train.data.token_store import Ints, Shard
+    from train.distributed.env import Place
+
+SHOWN = 10
+"""Unusable lines that are named one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSet:
+    """Samples on disk; the order is that of the lines, whatever shard they are in."""
+
+    parts: tuple[Shard, ...]
+    rows: Ints
+    """A row a sample: shard, row in the shard's index."""
+    lengths: Ints
+    targets: Ints
+    """Tokens of each sample that are predicted and count."""
+    lines: Ints
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.rows)
+
+    @property
+    def largest(self) -> int:
+        """Return the largest token of all that lie in its files."""
+        return max((int(part.tokens.max()) for part in self.parts if part.tokens.size), default=0)
+
+    def sample(self, number: int) -> tuple[Ints, Ints]:
+        """Return the ids, and the labels beside them (-100: not learned)."""
+        part = self.parts[self.rows[number, 0]]
+        _, length, _, offset = part.index[self.rows[number, 1]]
+        ids = np.array(part.tokens[offset : offset + length], np.int64)
+        return ids, np.where(part.learned[offset : offset + length], ids, IGNORED)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> TokenSet:
+        """Return the samples of the mask only."""
+        return replace(
+            self,
+            rows=self.rows[mask],
+            lengths=self.lengths[mask],
+            targets=self.targets[mask],
+            lines=self.lines[mask],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """What is trained on and what is evaluated on."""
+
+    train: TokenSet
+    eval: TokenSet | None
+    key: str
+    """SHA-256 of all that the tokens depend on: equal on all nodes, or something is wrong."""
+    notes: tuple[str, ...]
+    """What a person should know: lines left out, samples cut."""
+
+    @property
+    def largest_token(self) -> int:
+        """Return the largest token that the model may be given."""
+        return max(self.train.largest, self.eval.largest if self.eval else 0)
+
+
+def prepare(config: Config, place: Place, tokenizer: Any = None) -> Corpus:  # noqa: ANN401
+    """Tokenise what is not yet tokenised, and open it; call it before the ranks meet.
+
+    Args:
+        config: Says where the data, the tokenizer and the cache are.
+        place: This process's place; the first process of each node does the work.
+        tokenizer: Instead of the model's own, for programs that have it in hand.
+
+    Raises:
+        ConfigError: files are missing, too many lines are unusable, or nothing is left.
+    """
+    model = hub.model_folder(config)
+    paths = hub.dataset_files(config)
+
+    @functools.cache
+    def load() -> Any:  # noqa: ANN401  (a transformers tokenizer)
+        return tokenizer or load_tokenizer(model, config)
+
+    opened = {
+        key: _open(token_cache.source(config, place, model, files), config, place, load, key)
+        for key, files in paths.items()
+    }
+    whole = hashlib.sha256("".join(key for key, _, _ in opened.values()).encode()).hexdigest()
+    train, evaluation = opened["dataset_path"][1], opened.get("eval_dataset_path")
+    held_out = evaluation[1] if evaluation else None
+    if config.eval_split:
+        mask = _held_out(train.lines, config)
+        train, held_out = train.where(~mask), train.where(mask)
+    for key, found in (("dataset_path", train), ("evaluation", held_out)):
+        if found is not None and not len(found):
+            raise ConfigError((f"{key}: expected samples to learn from, found none",))
+    return Corpus(
+        train=train,
+        eval=held_out,
+        key=whole,
+        notes=(
+            *(note for *_, notes in opened.values() for note in notes),
+            *_files_taken(config, paths),
+        ),
+    )
+
+
+def _files_taken(config: Config, paths: dict[str, tuple[Path, ...]]) -> Iterator[str]:
+    """Say which files of a folder, or of a data set on the hub, were taken: nobody named them."""
+    for key, files in paths.items():
+        name = getattr(config, key)
+        if Path(name) not in files:
+            shown = ", ".join(path.name for path in files[:SHOWN])
+            more = f", and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+            where = f"{name} on the hub" if hub.is_hub_dataset(name) else name
+            yield f"{key}: {shown}{more} of {where}"
+    both = set(paths["dataset_path"]) & set(paths.get("eval_dataset_path", ()))
+    if both:
+        yield f"eval_dataset_path: {min(both).name} is trained on as well"
+
+
+def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+    """Return the model's tokenizer.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415  (takes seconds; only when needed)
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(model), local_files_only=True, trust_remote_code=config.trust_remote_code
+        )
+    except Exception as error:  # (transformers raises what it likes)
+        found = " ".join(str(error).split())
+        problem = f"name_or_path: expected a tokenizer in {model}, found: {found}"
+        raise ConfigError((problem,)) from error
+    tokenizer.model_max_length = 1 << 30  # our own seq_len decides; no warnings about others
+    return tokenizer
+
+
+def _open(
+    source: Source, config: Config, place: Place, load: Callable[[], Any], key: str
+) -> tuple[str, TokenSet, tuple[str, ...]]:
+    """Return key, samples and notes of one set, made first where it is not."""
+    token_cache.make(source, config, place, load)
+    manifest = json.loads((source.folder / "MANIFEST.json").read_text())
+    bad = sorted(item for about in manifest["shards"] for item in about["bad"])
+    notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
+    if len(bad) > config.max_bad_lines:
+        limit = f"{key}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
+        hint = f"mend them, or --set max_bad_lines={len(bad)} leaves them out"
+        raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
+    cut = sum(about["cut"] for about in manifest["shards"])
+    if cut:
+        notes.append(f"{key}: {cut} samples are longer than seq_len {config.seq_len} and were cut")
+    return source.key, _read(source), tuple(notes)
+
+
+def _read(source: Source) -> TokenSet:
+    parts = tuple(
+        token_store.open_shard(source.folder / token_cache.shard_name(source, number))
+        for number in range(source.shards)
+    )
+    index = np.concatenate([part.index for part in parts])
+    rows = np.concatenate(
+        [
+            np.stack([np.full(len(part.index), number), np.arange(len(part.index))], axis=1)
+            for number, part in enumerate(parts)
+        ]
+    )
+    return TokenSet(
+        parts=parts, rows=rows, lines=index[:, 0], lengths=index[:, 1], targets=index[:, 2]
+    )
+
+
+def _held_out(line_numbers: Ints, config: Config) -> npt.NDArray[np.bool_]:
+    """Choose whole lines for evaluation: parts of one text are never on both sides."""
+    whole = np.unique(line_numbers)
+    count = max(1, round(len(whole) * config.eval_split))
+    chosen = np.random.default_rng([config.seed, 1]).permutation(whole)[:count]
+    return np.isin(line_numbers, chosen)

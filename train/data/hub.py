@@ -1,0 +1,183 @@
+"""Where a model and a data set are: a folder on this node, or a hub id, downloaded once a node."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from train.config.config import Config
+from train.data import jsonl
+from train.errors import ConfigError
+from train.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Kind = Literal["model", "dataset"]
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
+DATASET_FILES = [f"*{suffix}" for suffix in jsonl.SUFFIXES]
+FRESH = 600.0
+"""Seconds in which a node's other processes take the commit that the first one found."""
+
+
+def settle(config: Config) -> None:
+    """Set the hub's own variables; call it before transformers is imported.
+
+    A local model needs nobody, and a node without a way out must not wait for one to fail.
+    """
+    names = (config.name_or_path, config.dataset_path, config.eval_dataset_path)
+    everything_here = not any(is_hub_id(name) for name in names if name)
+    if config.offline or everything_here:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name can only mean a repository on the hub: it is no path that exists here."""
+    return bool(HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
+def is_hub_dataset(name: str) -> bool:
+    """Return whether a data set is on the hub; a file that is not there is no hub id."""
+    return is_hub_id(name) and Path(name).suffix not in jsonl.OF_FILES
+
+
+def model_folder(config: Config) -> Path:
+    """Return the folder of the base model on this node, downloaded if it has to be.
+
+    Raises:
+        ConfigError: there is no such folder, or the hub does not give it.
+    """
+    name = config.name_or_path
+    if is_hub_id(name):
+        return fetch(name, kind="model", config=config, key="name_or_path")
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            (f"name_or_path: expected a model's folder at {folder}, found {_instead(folder)}",),
+            hint="a path must be there on every node; a hub id looks like org/name",
+        )
+    return folder
+
+
+def dataset_files(config: Config) -> dict[str, tuple[Path, ...]]:
+    """Return the files of each data set by the key that names it.
+
+    Raises:
+        ConfigError: there are none, or the hub does not give them.
+    """
+    found: dict[str, tuple[Path, ...]] = {}
+    for key in ("dataset_path", "eval_dataset_path"):
+        name = getattr(config, key)
+        if not name:
+            continue
+        path = Path(name)
+        if is_hub_dataset(name):
+            path = fetch(name, kind="dataset", config=config, key=key)
+            items = sorted(path.rglob("*"))
+            if not any(item.suffix in jsonl.SUFFIXES for item in items):
+                raise ConfigError(
+                    (f"{key}: expected *.jsonl files in {name} on the hub, found none",),
+                    hint=f"hf download --repo-type dataset {name}, and make JSON lines of its "
+                    f"files, as of Parquet: {jsonl.WAY_OUT['.parquet']}",
+                )
+            found[key] = jsonl.of_folder(path, items, key=key, name=f"{name} on the hub")
+        else:
+            found[key] = jsonl.find(path, key=key)
+    return found
+
+
+def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
+    """Return a repository's folder in the hub's cache; one process of the node downloads it.
+
+    Raises:
+        ConfigError: the hub refuses, does not answer, or may not be asked.
+    """
+    # ruff: noqa: PLC0415  (imported when the variables of `settle` are set, and if at all)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = MODEL_FILES if kind == "model" else DATASET_FILES
+    revision = config.revision if kind == "model" else None
+    offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
+    folder = Path(HF_HUB_CACHE)
+    folder.mkdir(parents=True, exist_ok=True)
+    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}")
+    with _alone(folder / f".clusterctl-{label}.lock"):
+        known = _known(folder / f".clusterctl-{label}.json")
+        try:
+            path = snapshot_download(
+                name,
+                repo_type=kind,
+                revision=known or revision,
+                allow_patterns=patterns,
+                local_files_only=offline or known is not None,
+            )
+        except LocalEntryNotFoundError as error:
+            cause = error.__cause__  # the hub's own answer, where it gave one
+            hint = f"hf download {name} on this node, or give a local path"
+            if offline:
+                said = f"expected {name} from this machine's hub cache, found it missing there"
+            elif isinstance(cause, HfHubHTTPError):
+                said, hint = _refused(name, cause), _hint(cause)
+            else:
+                said = f"expected {name} from {_endpoint()}, found no answer"
+            raise ConfigError((f"{key}: {said}",), hint=hint) from error
+        except HfHubHTTPError as error:
+            raise ConfigError((f"{key}: {_refused(name, error)}",), hint=_hint(error)) from error
+        if known is None:
+            commit = {"commit": Path(path).name, "time": time.time()}
+            write_text(folder / f".clusterctl-{label}.json", json.dumps(commit))
+    return Path(path)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel gives back however this process ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _known(path: Path) -> str | None:
+    """Return the commit that another process of this node has just downloaded."""
+    try:
+        about = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return str(about["commit"]) if 0 <= time.time() - about["time"] < FRESH else None
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def _refused(name: str, error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return f"expected {name} from {_endpoint()}, found HTTP {status} ({type(error).__name__})"
+
+
+def _hint(error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in {401, 403}:
+        return "HF_TOKEN must be set on the nodes (env_from: [HF_TOKEN]) and have access to it"
+    return "a local path needs no hub; the name's spelling is the hub's own"
+
+
+def _instead(folder: Path) -> str:
+    if folder.is_dir():
+        return "a folder without config.json"
+    if folder.exists():
+        return "a file"
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    return f"nothing below {above}"

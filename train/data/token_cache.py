@@ -1,0 +1,230 @@
+"""The token cache: made once for each content, by whichever nodes see its folder, then verified.
+
+Its name is a hash of the data, the tokenizer, the length and this code, so that it is never
+stale. It is made of shards, each a stretch of the data that is read by itself; nodes that share the
+folder share the work (`train.data.claims`), and nodes that do not each do all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import math
+import shutil
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train.config.config import Config
+from train.data import fingerprint, formats, jsonl, token_store
+from train.data.claims import LOOK, Claims, wait_for
+from train.errors import ConfigError
+from train.files import measure, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from train.data.fingerprint import Scan
+    from train.data.formats import Sample
+    from train.distributed.env import Place
+
+logger = logging.getLogger(__name__)
+SHARD_BYTES = 16 << 20
+MOST_SHARDS = 256
+TOGETHER = 256
+"""Lines tokenised in one call."""
+ALL_BAD = 100
+"""So many unusable lines at the very start: the whole file is something else."""
+TOKENIZER_FILES = (
+    "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt",
+    "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "tokenizer.json",
+    "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One set of files and where its tokens are kept."""
+
+    files: tuple[Path, ...]
+    key: str
+    folder: Path
+    shards: int
+    scan: Scan
+    start: int
+    stride: int
+
+
+def make(source: Source, config: Config, place: Place, load: Callable[[], Any]) -> None:
+    """Have the tokens on this node: the first process makes them, the others wait for it."""
+    if place.local_rank == 0:
+        _make(source, config, place, load)
+    else:
+        wait_for((source.folder / "COMPLETE").exists, source.folder, what=source.folder)
+
+
+def source(config: Config, place: Place, model: Path, files: tuple[Path, ...]) -> Source:
+    """Return where the tokens of these files belong, named by all that they depend on."""
+    size = sum(path.stat().st_size for path in files)
+    parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
+    cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
+    _make_folder(cache)
+    found = fingerprint.shared(files, parts, cache, local_rank=place.local_rank)
+    strided = config.node_data == "strided" and place.nodes > 1
+    about = {
+        "data": found.digest,
+        "tokenizer": {
+            name: measure(model / name).sha256
+            for name in TOKENIZER_FILES
+            if (model / name).is_file()
+        },
+        "seq_len": config.seq_len,
+        "code": formats.VERSION,
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("tokenizers", "transformers")
+        },
+    }
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    part = f"-node-{place.node_rank}-of-{place.nodes}" if strided else ""
+    return Source(
+        files=files,
+        key=key,
+        folder=cache / f"{key[:20]}{part}",
+        shards=parts,
+        scan=found,
+        start=place.node_rank if strided else 0,
+        stride=place.nodes if strided else 1,
+    )
+
+
+def _make(source: Source, config: Config, place: Place, load: Callable[[], Any]) -> None:
+    """Tokenise the shards that nobody else does, wait for the others, and close the manifest."""
+    complete = source.folder / "COMPLETE"
+    _make_folder(source.folder)
+    claims = Claims(source.folder)
+    ours = place.node_rank % source.shards
+    while not complete.exists():
+        missing = [number for number in range(source.shards) if not _done(source, number)]
+        if not missing:
+            _close(source)
+            break
+        for number in sorted(missing, key=lambda n: ((n - ours) % place.nodes, n)):
+            with claims.take(shard_name(source, number)) as taken:
+                if taken and not _done(source, number):
+                    logger.info(
+                        "tokenising %s, shard %d of %d", source.files[0], number + 1, source.shards
+                    )
+                    _write(source, number, load(), config.seq_len)
+        time.sleep(LOOK)  # others are at work on what is left
+    _verify(source)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cache_dir: expected a folder to write {folder}, found: {error.strerror}"
+        raise ConfigError((problem,)) from error
+
+
+def _write(source: Source, number: int, tokenizer: Any, seq_len: int) -> None:  # noqa: ANN401
+    folder = source.folder / shard_name(source, number)
+    for half_done in source.folder.glob(
+        f"{folder.name}.tmp-*"
+    ):  # its maker is dead: we have the claim
+        shutil.rmtree(half_done, ignore_errors=True)
+    complaints: list[token_store.Complaint] = []
+    begin, *after = source.scan.marks[number:]
+    part = jsonl.read(
+        source.files,
+        begin,
+        after[0] if after else None,
+        start=source.start,
+        stride=source.stride,
+    )
+    # Only a whole data set that cannot be used is something else; a stretch of it may be bad.
+    limit = math.inf if number else ALL_BAD
+    encoded = _encoded(part, complaints, tokenizer, seq_len, limit=limit)
+
+    def of_unchanged() -> Iterator[tuple[int, list[Sample]]]:
+        yield from encoded
+        fingerprint.same(source.files, source.scan.identity)
+
+    token_store.write(folder, of_unchanged(), complaints, vocab_size=len(tokenizer))
+
+
+def _encoded(
+    part: Iterator[jsonl.Line],
+    complaints: list[token_store.Complaint],
+    tokenizer: Any,  # noqa: ANN401
+    seq_len: int,
+    *,
+    limit: float,
+) -> Iterator[tuple[int, list[Sample]]]:
+    """Yield each line's samples; what cannot be used is added to the complaints."""
+    good = 0
+    while together := list(islice(part, TOGETHER)):
+        read: list[tuple[jsonl.Line, formats.Document]] = []
+        for line in together:
+            try:
+                read.append((line, formats.read(line.content, tokenizer)))
+            except formats.BadLine as error:
+                complaints.append(
+                    token_store.Complaint(line=line.number, where=line.where, reason=str(error))
+                )
+        encoded = formats.encode([document for _, document in read], tokenizer, seq_len)
+        for (line, _), made in zip(read, encoded, strict=True):
+            good += bool(made)
+            if not made:
+                reason = (
+                    f"nothing to learn within seq_len {seq_len}: a long prompt needs a larger one"
+                )
+                complaints.append(
+                    token_store.Complaint(line=line.number, where=line.where, reason=reason)
+                )
+            yield line.number, made
+        if not good and len(complaints) >= limit:
+            first = complaints[0]
+            raise ConfigError((f"{first.where}: {first.reason}", "and so are all lines after it"))
+
+
+def _close(source: Source) -> None:
+    """Write MANIFEST.json and then COMPLETE; several nodes may, all the same."""
+    about = [
+        json.loads((source.folder / shard_name(source, number) / "shard.json").read_text())
+        for number in range(source.shards)
+    ]
+    text = json.dumps({"schema": 1, "key": source.key, "shards": about})
+    write_text(source.folder / "MANIFEST.json", text)
+    write_text(source.folder / "COMPLETE", hashlib.sha256(text.encode()).hexdigest())
+
+
+def _verify(source: Source) -> None:
+    """Compare the files with the manifest: a flipped bit in a token would go unnoticed."""
+    text = (source.folder / "MANIFEST.json").read_text()
+    wrong = []
+    if hashlib.sha256(text.encode()).hexdigest() != (source.folder / "COMPLETE").read_text():
+        wrong.append(source.folder / "MANIFEST.json")
+    for number, about in enumerate(json.loads(text)["shards"]):
+        for name, wanted in about["files"].items():
+            path = source.folder / shard_name(source, number) / name
+            if not path.exists() or measure(path).sha256 != wanted:
+                wrong.append(path)
+    if wrong:
+        raise ConfigError(
+            tuple(f"{path}: the token cache is damaged" for path in wrong),
+            hint=f"rm -r '{source.folder}' and start again; it is made anew",
+        )
+
+
+def shard_name(source: Source, number: int) -> str:
+    """Return the name of a shard's folder."""
+    return f"shard-{number:03}-of-{source.shards:03}"
+
+
+def _done(source: Source, number: int) -> bool:
+    return (source.folder / shard_name(source, number) / "shard.json").exists()

@@ -1,0 +1,118 @@
+"""Tokens on disk: one folder a shard, written aside and renamed; read through memory maps."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from train.files import measure, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from train.data.formats import Sample
+
+Ints = npt.NDArray[np.int64]
+COLUMNS = ("line", "length", "targets", "offset")
+BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """A line that could not be used."""
+
+    line: int
+    """Counted over all files, from 0."""
+    where: str
+    """`file:line`, as a person counts."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A part of the tokens, opened."""
+
+    tokens: npt.NDArray[Any]
+    learned: npt.NDArray[np.uint8]
+    index: Ints
+    """One row a sample: COLUMNS."""
+
+
+def write(
+    folder: Path,
+    batches: Iterable[tuple[int, list[Sample]]],
+    complaints: list[Complaint],
+    *,
+    vocab_size: int,
+) -> None:
+    """Write a shard: of every line its samples. Another's finished folder of that name stays.
+
+    Args:
+        folder: Where the shard will be.
+        batches: Line number and its samples, in the order of the lines.
+        complaints: Filled by whoever makes the batches; read when they are through.
+        vocab_size: Decides how many bytes a token takes.
+    """
+    aside = folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(4)}")
+    aside.mkdir(parents=True)
+    kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    rows = array("q")  # plain numbers: a data set of short lines has millions of samples
+    offset = cut = 0
+    with (aside / "tokens.bin").open("wb") as tokens, (aside / "learned.bin").open("wb") as learned:
+        for line, samples in batches:
+            for sample in samples:
+                length = len(sample.ids)
+                tokens.write(np.asarray(sample.ids, kind).tobytes())
+                learned.write(np.asarray(sample.learned, np.uint8).tobytes())
+                rows.extend((line, length, sum(sample.learned[1:]), offset))
+                offset += length
+                cut += sample.cut
+        for file in (tokens, learned):
+            file.flush()
+            os.fsync(file.fileno())
+    index = np.asarray(rows, np.int64).reshape(-1, len(COLUMNS))
+    np.save(aside / "index.npy", index)
+    about = {
+        "dtype": np.dtype(kind).name,
+        "samples": len(index),
+        "tokens": offset,
+        "cut": cut,
+        "bad": [[item.line, item.where, item.reason] for item in complaints],
+        "files": {
+            name: measure(aside / name).sha256
+            for name in ("tokens.bin", "learned.bin", "index.npy")
+        },
+    }
+    write_text(aside / "shard.json", json.dumps(about, indent=1))
+    try:
+        aside.rename(folder)
+    except OSError:  # somebody else has written the same in the meantime
+        shutil.rmtree(aside)
+        if not (folder / "shard.json").exists():
+            raise
+
+
+def open_shard(folder: Path) -> Shard:
+    """Map a shard into memory."""
+    about = json.loads((folder / "shard.json").read_text())
+    if not about["tokens"]:
+        empty = np.zeros(0, about["dtype"])
+        return Shard(
+            tokens=empty,
+            learned=empty.astype(np.uint8),
+            index=np.zeros((0, len(COLUMNS)), np.int64),
+        )
+    return Shard(
+        tokens=np.memmap(folder / "tokens.bin", about["dtype"], mode="r"),
+        learned=np.memmap(folder / "learned.bin", np.uint8, mode="r"),
+        index=np.load(folder / "index.npy", mmap_mode="r"),
+    )

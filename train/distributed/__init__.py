@@ -1,0 +1,1 @@
+"""This process among the ranks: environment, device, process group, first failure."""

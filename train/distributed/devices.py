@@ -1,0 +1,119 @@
+"""What each rank computes on: chosen by its place, and compared before any rank waits for NCCL."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections import Counter
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from train.errors import NodesDiffer, NoPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from train.distributed.env import Place
+
+AGREED = "agreed"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A rank's device, as the others must know it."""
+
+    host: str
+    kind: str
+    """As torch calls it: cpu, cuda."""
+    uuid: str
+    """Which GPU of all that there are; empty for a CPU."""
+
+
+def choose(place: Place) -> torch.device:
+    """Return the device that a place's process computes on.
+
+    Raises:
+        NoPlace: The node has GPUs, but fewer than processes.
+    """
+    if not torch.cuda.is_available():
+        if "OMP_NUM_THREADS" not in os.environ:
+            # Ranks that each take every core of their node wait for each other.
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.local_world_size))
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    # A launcher may show each process its own GPU only; `agree` finds two that share one.
+    number = 0 if count == 1 else place.local_rank
+    if number >= count:
+        message = (
+            f"local rank {place.local_rank}: expected a GPU of its own on {socket.gethostname()}, "
+            f"found {count} GPUs\nhint: start as many processes a node as it has GPUs"
+        )
+        raise NoPlace(message)
+    device = torch.device("cuda", number)
+    torch.cuda.set_device(device)
+    return device
+
+
+def describe(device: torch.device) -> Device:
+    """Return what the other ranks must know of a device."""
+    uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+    return Device(socket.gethostname(), device.type, uuid)
+
+
+def agree(store: Store, place: Place, mine: Device) -> None:
+    """Tell rank 0 this rank's device, and hear whether all of them go together.
+
+    Raises:
+        NodesDiffer: They do not; on every rank.
+        TimeoutError: Some rank has not come.
+    """
+    told = PrefixStore("devices", store)
+    told.set(str(place.rank), json.dumps(astuple(mine)))
+    if place.rank == 0:
+        rows = [_told_by(rank, told, place) for rank in range(place.world_size)]
+        told.set(AGREED, quarrel(rows) or AGREED)
+    said = told.get(AGREED).decode()
+    if said != AGREED:
+        raise NodesDiffer(said)
+
+
+def _told_by(rank: int, told: Store, place: Place) -> Device:
+    try:
+        return Device(*json.loads(told.get(str(rank))))
+    except RuntimeError as error:
+        away = [str(r) for r in range(place.world_size) if not told.check([str(r)])]
+        message = (
+            f"expected all {place.world_size} ranks within start_timeout, found nobody for rank "
+            f"{', '.join(away)}\nhint: their own logs say why"
+        )
+        raise TimeoutError(message) from error
+
+
+def quarrel(rows: Sequence[Device]) -> str:
+    """Return why ranks with these devices cannot train together; nothing if they can."""
+    ((usual, _), *others) = Counter(row.kind for row in rows).most_common()
+    if others:
+        unlike = [rank for rank, row in enumerate(rows) if row.kind != usual]
+        found = ", ".join(
+            f"rank {rank} on {rows[rank].host} on {rows[rank].kind}" for rank in unlike
+        )
+        return (
+            f"devices: expected every rank on the same kind, {usual} here, found {found}"
+            f"\nhint: nvidia-smi on {rows[unlike[0]].host} says how its GPUs are; "
+            "`CUDA_VISIBLE_DEVICES=` on all nodes trains on CPUs"
+        )
+    firsts: dict[str, int] = {}
+    for rank, row in enumerate(rows):
+        first = firsts.setdefault(row.uuid, rank) if row.uuid else rank
+        if first != rank:
+            return (
+                f"devices: expected a GPU of its own for each rank, found rank {first} and rank "
+                f"{rank} on {row.host} on the same one ({row.uuid})"
+                "\nhint: start as many processes a node as it has GPUs, or give each process its "
+                "own in CUDA_VISIBLE_DEVICES"
+            )
+    return ""

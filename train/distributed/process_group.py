@@ -1,0 +1,237 @@
+"""All processes of a run, and what they tell each other: groups, mesh, limits."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous as meet
+
+from train.distributed import devices
+from train.distributed.first_failure import FirstFailure
+from train.errors import NodesDiffer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from train.distributed.env import Place
+
+T = TypeVar("T")
+
+SHA256_DIGITS = 64
+STORAGE_TIMEOUT = timedelta(hours=2)
+"""Checkpoints are written and exchanged in the background: nobody computes against this limit."""
+
+
+class Ranks:
+    """All ranks of this run, joined: what any of them can say to the others."""
+
+    def __init__(self, place: Place, device: torch.device, limit: timedelta, store: Store) -> None:
+        self.place = place
+        self.device = device
+        self.first_failure = FirstFailure(store, place.rank)
+        """What ended first, where not every rank has the same error."""
+        self.control = dist.new_group(backend="gloo", timeout=limit)
+        """Small values between steps; never the training's own groups, whose order is FSDP's."""
+        self.storage = dist.new_group(backend="gloo", timeout=STORAGE_TIMEOUT)
+        """For the thread that writes checkpoints only: a shared group deadlocks."""
+        names = self.gather((socket.gethostname(), place.node_rank))
+        self.hosts = tuple(host for host, _ in names)
+        self.nodes = tuple(node for _, node in names)
+        """Rank → its node's number."""
+        self.between_nodes = dist.new_group(
+            list(self.leaders), backend="gloo", timeout=STORAGE_TIMEOUT
+        )
+        """The first ranks of all nodes, for files that each node must have."""
+
+    @classmethod
+    def join(
+        cls,
+        place: Place,
+        *,
+        timeout: float,
+        traces: Path | None = None,
+        rendezvous: str | None = None,
+    ) -> Ranks:
+        """Meet the other ranks.
+
+        Args:
+            place: This process's place.
+            timeout: Seconds that a collective may take until `shorten_timeouts`.
+            traces: Folder for NCCL's flight recorder, written when a collective hangs.
+            rendezvous: Where to meet, as a torch init method; the environment says it if None.
+
+        Raises:
+            NodesDiffer: Ranks compute on different kinds of devices, or two on the same one.
+        """
+        device = devices.choose(place)
+        if traces is not None and device.type == "cuda":
+            _set_flight_recorder(traces)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        limit = timedelta(seconds=timeout)
+        store: Store = meeting_point()
+        if place.launched:
+            url = rendezvous or "env://"
+            store, _, _ = next(meet(url, place.rank, place.world_size, timeout=limit))
+            store.set_timeout(limit)
+        # Before any group: a rank without its GPU would let NCCL wait for it until the limit.
+        devices.agree(store, place, devices.describe(device))
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("groups", store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=limit,
+            device_id=device if device.type == "cuda" else None,
+        )
+        return cls(place, device, limit, store)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, the one that prints and writes what exists once."""
+        return self.place.rank == 0
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is the first rank of its node, the one that writes what exists per node."""
+        return self.place.rank == self.leader_of(self.place.rank)
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """The first rank of each node."""
+        return tuple(self.nodes.index(node) for node in dict.fromkeys(self.nodes))
+
+    def leader_of(self, rank: int) -> int:
+        """Return the first rank of a rank's node."""
+        return self.nodes.index(self.nodes[rank])
+
+    def on_nodes(self) -> dict[str, int]:
+        """Return how many ranks each node has, by a name that tells nodes of one host apart."""
+        counts = Counter(self.nodes)
+        several = len(set(self.hosts)) < len(counts)
+        return {
+            f"{self.hosts[self.nodes.index(node)]}" + (f"#{node}" if several else ""): count
+            for node, count in counts.items()
+        }
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Add up values over all ranks, in double precision."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.control)
+        return cast("list[float]", total.tolist())
+
+    def gather(self, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+        """Return every rank's value, by rank, on every rank."""
+        found: list[T | None] = [None] * self.place.world_size
+        dist.all_gather_object(found, value, group=group or self.control)
+        return cast("list[T]", found)
+
+    def broadcast(self, value: T, source: int = 0) -> T:
+        """Return one rank's value on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=source, group=self.control)
+        return box[0]
+
+    def barrier(self, group: dist.ProcessGroup | None = None) -> None:
+        """Wait for all ranks."""
+        dist.barrier(group=group or self.control)
+
+    def same_everywhere(self, values: Mapping[str, str]) -> None:
+        """Prove that all ranks have the same values.
+
+        Args:
+            values: What it is → its digest here, or the value itself where it is short.
+
+        Raises:
+            NodesDiffer: Naming each value that differs and who has what; on every rank.
+        """
+        rows = self.gather(dict(values))
+        problems = []
+        for what in rows[0]:
+            found: dict[str, list[int]] = {}
+            for rank, row in enumerate(rows):
+                found.setdefault(row.get(what, "nothing"), []).append(rank)
+            if len(found) > 1:
+                common = max(found, key=lambda digest: len(found[digest]))
+                others = [
+                    f"rank {rank} on {self.hosts[rank]} has {_short(digest)}"
+                    for digest, ranks in found.items()
+                    if digest != common
+                    for rank in ranks
+                ]
+                problems.append(
+                    f"{what}: expected the same on every node ({_short(common)}), found "
+                    + ", ".join(others)
+                )
+        if problems:
+            hint = (
+                "hint: clusterctl sync gives all nodes the same code and configuration; packages "
+                "must be the same on all of them, and a model or token cache that differs is "
+                "removed on that node and made anew"
+            )
+            raise NodesDiffer("\n".join((*problems, hint)))
+
+    def mesh(self, layout: str) -> DeviceMesh:
+        """Return the mesh that a layout shards over: `hsdp` by node, else one line of ranks."""
+        counts = set(Counter(self.nodes).values())
+        if layout == "hsdp":
+            if len(counts) > 1:
+                message = (
+                    "parallel: expected hsdp, found nodes with different numbers of ranks "
+                    f"({', '.join(f'{n}: {c}' for n, c in self.on_nodes().items())})"
+                    "\nhint: set parallel: fsdp"
+                )
+                raise NodesDiffer(message)
+            local = counts.pop()
+            return init_device_mesh(
+                self.device.type,
+                (self.place.world_size // local, local),
+                mesh_dim_names=("nodes", "local"),
+            )
+        return init_device_mesh(
+            self.device.type, (self.place.world_size,), mesh_dim_names=("ranks",)
+        )
+
+    def shorten_timeouts(self, seconds: float, mesh: DeviceMesh) -> None:
+        """Give training's collectives their everyday limit, once the slow first step is over."""
+        self.barrier()
+        limit = timedelta(seconds=seconds)
+        # The only door torch has to this; torchtitan uses it as well.
+        from torch.distributed.distributed_c10d import _set_pg_timeout  # noqa: PLC0415
+
+        for group in (None, self.control, *mesh.get_all_groups()):
+            _set_pg_timeout(limit, group)
+
+    def leave(self) -> None:
+        """End the groups; only after success, since a broken group may hang here."""
+        dist.destroy_process_group()
+
+
+def _short(value: str) -> str:
+    """Return a value as a message shows it: of a SHA-256 the beginning is enough."""
+    return value[:12] if len(value) == SHA256_DIGITS else value
+
+
+def meeting_point() -> Any:  # noqa: ANN401  (torch does not export the type)
+    """Return a store inside this process, for a run of one."""
+    return dist.HashStore()  # type: ignore[attr-defined]
+
+
+def _set_flight_recorder(folder: Path) -> None:
+    """Have NCCL keep its last collectives and write them down when one hangs, unless told else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in (
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"),
+        ("TORCH_FR_BUFFER_SIZE", "20000"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
+        ("TORCH_FR_DUMP_TEMP_FILE", str(folder / "rank_")),
+    ):
+        os.environ.setdefault(name, value)

@@ -1,0 +1,125 @@
+"""What goes wrong in a training, as a person can act on it; and the exit code of each."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from train.config.config import Config
+
+DONE = 0
+"""All steps are done; or (`preempted`) all ranks agreed to stop, or they had not even met."""
+UNEXPECTED = 1
+"""A fault of the program or the machine; the traceback says which."""
+USAGE = 2
+"""The configuration, the data, the environment or the folder cannot be used."""
+NODES_DIFFER = 3
+"""Nodes have different code, data, models or devices, or the model cannot be sharded."""
+CHECKPOINT = 4
+"""No whole checkpoint to go on from, or the last one or its export could not be written."""
+NON_FINITE = 5
+"""A loss or gradient was not a number; nothing of it reached the weights."""
+
+
+class ConfigError(Exception):
+    """The training cannot be what was asked for; `problems` holds one sentence for each reason."""
+
+    def __init__(self, problems: tuple[str, ...], *, hint: str | None = None) -> None:
+        """Join the problems, one a line, and the hint last."""
+        super().__init__("\n".join((*problems, *((f"hint: {hint}",) if hint else ()))))
+        self.problems = problems
+        self.hint = hint
+
+
+class NodesDiffer(Exception):  # noqa: N818  (named for what is so)
+    """What must be the same on every rank is not."""
+
+
+class NoPlace(Exception):  # noqa: N818  (as above)
+    """The environment does not say which rank this process is."""
+
+
+class ModelError(Exception):
+    """The model cannot be trained as asked."""
+
+
+class CheckpointError(Exception):
+    """No checkpoint can be loaded, or the last one could not be written."""
+
+
+class NonFinite(Exception):  # noqa: N818  (named for what is so)
+    """A loss or gradient is not a number; the weights are those before it."""
+
+
+class AnotherRankFailed(Exception):  # noqa: N818  (named for what is so)
+    """Another rank ended first; the message is its own."""
+
+
+CODES: dict[type[Exception], int] = {
+    ConfigError: USAGE,
+    NoPlace: USAGE,
+    NodesDiffer: NODES_DIFFER,
+    ModelError: NODES_DIFFER,
+    CheckpointError: CHECKPOINT,
+    NonFinite: NON_FINITE,
+    AnotherRankFailed: UNEXPECTED,
+}
+
+
+def exit_code(error: BaseException) -> int | None:
+    """Return the exit code of an error; None where its traceback is what is worth reading."""
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
+
+
+def reason(error: BaseException) -> str:
+    """Return what status.json says of an error: of another rank's, what that rank said."""
+    return (
+        str(error) if isinstance(error, AnotherRankFailed) else f"{type(error).__name__}: {error}"
+    )
+
+
+def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
+    """Return what a library said of a model as a person can act on it."""
+    text = " ".join(str(error).split())
+    if "target module" in text.lower():
+        names = f"lora_target_modules: expected modules of {config.name_or_path}, found: {text}"
+        return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
+    if "attn_implementation" in text:
+        return ConfigError(
+            (f"attn_implementation: expected {config.attn_implementation}, found: {text}",),
+            hint="attn_implementation: eager, which every model has",
+        )
+    if isinstance(error, ImportError):
+        return ConfigError(
+            (f"the model {config.name_or_path}: expected its packages installed, found: {text}",),
+            hint="install it on every node, or set attn_implementation: sdpa",
+        )
+    return ConfigError(
+        (f"name_or_path: expected a causal language model in {folder}, found: {text}",),
+        hint="it needs whole *.safetensors: `python -m train --check` looks at the files",
+    )
+
+
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Say a lack of memory as a person can act on it.
+
+    Raises:
+        ConfigError: There was none for what was done within.
+    """
+    import torch  # noqa: PLC0415  (seconds; an error of the configuration needs none of it)
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        found = " ".join(str(error).split())
+        raise ConfigError(
+            (f"{what}: expected room in this GPU's memory, found: {found}",),
+            hint="a smaller per_device_train_batch_size (in evaluation per_device_eval_batch_size) "
+            "or seq_len, activation_checkpointing: true, or more ranks; `python -m train --check` "
+            "estimates what it takes",
+        ) from error

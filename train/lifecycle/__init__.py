@@ -1,0 +1,1 @@
+"""How a run begins, is asked to stop, and says how it ended."""

@@ -1,0 +1,40 @@
+"""How a training ended, in a small file that the launcher reads; and the exit codes beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+State = Literal["starting", "running", "done", "preempted", "failed"]
+
+STATUS = "status.json"
+
+
+class Status:
+    """The status.json of one run: written by rank 0, whole or not at all."""
+
+    def __init__(self, output: Path, *, rank: int) -> None:
+        self.step = 0
+        """The last step that was done."""
+        self._path = output / STATUS
+        self._writes = rank == 0
+
+    def set(self, state: State, reason: str = "") -> None:
+        """Say how the run stands; what an earlier run left is gone with the first word."""
+        if not self._writes:
+            return
+        document = {"schema": 1, "state": state, "step": self.step, "reason": reason}
+        aside = self._path.with_name(f".{STATUS}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(document | {"time": time.time()}) + "\n")
+            aside.replace(self._path)
+        except OSError as error:
+            # The training matters more than what is said of it.
+            print(f"{self._path}: cannot be written: {error}", file=sys.stderr)

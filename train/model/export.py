@@ -1,0 +1,95 @@
+"""The trained adapter as PEFT reads it, made from a checkpoint's files alone: no rank computes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import save
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from transformers import AutoConfig
+
+from train.files import write_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+WEIGHTS = "adapter_model.safetensors"
+SHAPE = "adapter_config.json"
+ABOUT = "metadata.json"
+MODEL = "model."
+"""What names of weights begin with in a checkpoint."""
+
+
+def export(
+    checkpoint: Path, folder: Path, shape: Mapping[str, Any], about: Mapping[str, Any]
+) -> list[str]:
+    """Write an adapter from a checkpoint's shards, wherever those were cut.
+
+    Args:
+        checkpoint: A folder whose shards are all there.
+        folder: Where the three files go.
+        shape: The adapter's LoraConfig, as `LoraConfig.to_dict` has it.
+        about: What metadata.json says of the training.
+
+    Returns:
+        The names of the files.
+    """
+    named = {_peft_name(name): tensor for name, tensor in weights(checkpoint).items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_durably(folder / WEIGHTS, save(named, metadata={"format": "pt"}))
+    write_durably(folder / SHAPE, _text(shape))
+    write_durably(folder / ABOUT, _text(about))
+    return [WEIGHTS, SHAPE, ABOUT]
+
+
+def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_code: bool) -> None:
+    """Write a fully trained model as transformers reads it, beside its base's tokenizer and code.
+
+    Args:
+        checkpoint: A folder whose shards are all there.
+        base: The base model's folder.
+        folder: Where the files go.
+        trust_remote_code: Whether the base's own code may be run.
+    """
+    shape = AutoConfig.from_pretrained(
+        base, trust_remote_code=trust_remote_code, local_files_only=True
+    )
+    named = weights(checkpoint)
+    kept = {name: tensor.to(shape.dtype or tensor.dtype) for name, tensor in named.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_torch_state_dict(kept, folder)
+    for path in base.iterdir():
+        if path.suffix in {".json", ".model", ".txt", ".jinja", ".py"} and "index" not in path.name:
+            shutil.copyfile(path, folder / path.name)
+
+
+def weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Read every trained weight whole, by its name in the model."""
+    stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    found = {
+        key: torch.empty(about.size, dtype=about.properties.dtype)
+        for key, about in stored.items()
+        if key.startswith(MODEL) and isinstance(about, TensorStorageMetadata)
+    }
+    load(found, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    return {key.removeprefix(MODEL): tensor for key, tensor in found.items()}
+
+
+def _peft_name(name: str) -> str:
+    """Drop the adapter's own name, as PEFT's files do; an embedding's comes last in it."""
+    return name.replace(".default.weight", ".weight").removesuffix(".default")
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    """Return JSON that is the same bytes on every node: PEFT keeps sets, whose order is chance."""
+    plain = {k: sorted(v) if isinstance(v, set) else v for k, v in value.items()}
+    return json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"

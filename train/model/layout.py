@@ -1,0 +1,119 @@
+"""How a model is laid over the ranks: as the configuration says, or as nodes and memory suggest."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from train.errors import ModelError
+from train.model import memory
+from train.model.memory import GIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from train.config.config import Config
+    from train.distributed.process_group import Ranks
+
+USABLE = 0.9
+"""Of a device's memory: an estimate is none too exact, and memory fragments."""
+KEEPABLE = 0.6
+"""The same, for what is only worth it where there is plenty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a model is laid over the ranks: fsdp, hsdp, ddp or single."""
+
+    name: str
+    remarks: tuple[str, ...] = ()
+    """What a person should know, where it is not the usual."""
+    reshards: bool = True
+    """Whether a layer's gathered weights are freed after its forward pass."""
+
+
+def choose(config: Config, ranks: Ranks, folder: Path) -> Layout:
+    """Choose a layout, the same on every rank.
+
+    Args:
+        config: May say it.
+        ranks: All ranks.
+        folder: The base model's, whose size is looked at.
+
+    Raises:
+        ModelError: What the configuration says cannot be.
+    """
+    laid = _laid(config, ranks, folder)
+    return replace(laid, reshards=_reshards(config, ranks, folder, laid.name))
+
+
+def _laid(config: Config, ranks: Ranks, folder: Path) -> Layout:
+    counts = ranks.on_nodes()
+    size = ranks.place.world_size
+    if config.parallel == "single" and size > 1:
+        message = f"parallel: expected one process for single, found {size}\nhint: parallel: auto"
+        raise ModelError(message)
+    if config.parallel != "auto":
+        return Layout(name=config.parallel)
+    if len(counts) == 1:
+        return Layout(name="single" if size == 1 else "fsdp")
+    if len(set(counts.values())) > 1:
+        shape = ", ".join(f"{node}: {count}" for node, count in counts.items())
+        return Layout(
+            name="fsdp",
+            remarks=(f"flat FSDP over all ranks, because nodes differ in ranks ({shape})",),
+        )
+    if size > len(counts):
+        return Layout(name="hsdp")
+    return _one_a_node(config, ranks, folder)
+
+
+def _one_a_node(config: Config, ranks: Ranks, folder: Path) -> Layout:
+    """Leave the weights where they are, if there is room for all of them on each rank."""
+    rows = enumerate(ranks.gather(_no_room(config, ranks, folder, shards=1, usable=USABLE)))
+    lacking = [(rank, why) for rank, why in rows if why]
+    if not lacking:
+        return Layout(name="hsdp")
+    rank, why = lacking[0]
+    remark = (
+        "flat FSDP over nodes of one rank each: every layer's weights cross the network in every "
+        f"pass, because the whole model does not fit on rank {rank} on {ranks.hosts[rank]}: {why}; "
+        "parallel: hsdp asks for it all the same"
+    )
+    return Layout(name="fsdp", remarks=(remark,))
+
+
+def _reshards(config: Config, ranks: Ranks, folder: Path, name: str) -> bool:
+    """Say whether layers are gathered anew for the backward pass: one more time over the network.
+
+    Where the ranks did not agree on it, they would wait for each other for ever.
+    """
+    if config.reshard_after_forward is not None:
+        return config.reshard_after_forward
+    shards = ranks.place.local_world_size if name == "hsdp" else ranks.place.world_size
+    if name in {"single", "ddp"}:
+        return True
+    keeping = replace(config, reshard_after_forward=False)
+    # A rank that holds everything itself has nothing to gather.
+    lacking = shards == 1 or _no_room(keeping, ranks, folder, shards=shards, usable=KEEPABLE)
+    return any(ranks.gather(bool(lacking)))
+
+
+def _no_room(config: Config, ranks: Ranks, folder: Path, *, shards: int, usable: float) -> str:
+    """Return why a rank's part of the training has no room on this device; nothing if it has."""
+    gpu = ranks.device.type == "cuda"
+    if gpu:
+        room = float(torch.cuda.get_device_properties(ranks.device).total_memory)
+    else:  # shared by the ranks of the host
+        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1.0
+        room /= ranks.place.local_world_size
+    try:
+        need = memory.memory(config, memory.shape(folder), shards=shards, gpu=gpu)
+    except (OSError, ValueError, KeyError) as error:
+        return f"its size cannot be read ({type(error).__name__}: {error})"
+    if need.total <= usable * room:
+        return ""
+    return f"expected {need.words()}, found {room / GIB:.1f} GiB"

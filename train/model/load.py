@@ -1,0 +1,107 @@
+"""The network: the base model with its adapters, the same on every rank, not yet cut up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from train.data.batches import MULTIPLE
+from train.errors import ConfigError
+from train.model.lora_targets import EVERY, count_targets, refuse_shared_head
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from train.config.config import Config
+
+
+def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
+    """Make the model with its adapters: with weights, or without any under a meta device."""
+    bare = torch.empty(0).is_meta
+    trust = config.trust_remote_code
+    shape = AutoConfig.from_pretrained(folder, trust_remote_code=trust, local_files_only=True)
+    shape.use_cache = False
+    how: dict[str, Any] = {
+        # What is trained stays in float32: small updates would vanish in bfloat16.
+        "dtype": torch.float32 if config.method == "full" else dtype,
+        "attn_implementation": config.attn_implementation,
+        "trust_remote_code": trust,
+    }
+    if bare:
+        network = AutoModelForCausalLM.from_config(shape, **how)  # type: ignore[no-untyped-call]
+    else:
+        how["output_loading_info"] = True
+        network, found = cast(
+            "tuple[Any, dict[str, Any]]",
+            AutoModelForCausalLM.from_pretrained(
+                folder, config=shape, local_files_only=True, **how
+            ),
+        )
+        if lacking := sorted(found["missing_keys"]):
+            # transformers makes them up, with a warning among many.
+            raise ValueError(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
+    _refuse_too_long(config, network)
+    if config.method == "lora":
+        if config.lora_target_modules != EVERY:
+            count_targets(config, [name for name, _ in network.named_modules()])
+            refuse_shared_head(config, network)
+        network = get_peft_model(network, lora(config))
+    network.train()
+    if config.activation_checkpointing:
+        # Before the shards, so that recomputing is inside what FSDP gathers.
+        # transformers before 5.23 knows the old name only.
+        model = base_of(network)
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    return cast("nn.Module", network)
+
+
+def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as in base_of)
+    """Refuse rows that are longer than a model which learns each position by itself (GPT-2) knows.
+
+    It would look beyond its table, and a GPU says of that no more than that an assertion failed.
+
+    Raises:
+        ConfigError: They are.
+    """
+    known = getattr(network.config, "max_position_embeddings", None) or 0
+    words = network.get_input_embeddings()
+    tables = [m for m in network.modules() if isinstance(m, nn.Embedding) and m is not words]
+    if not known or all(table.num_embeddings < known for table in tables):
+        return
+    most = known // MULTIPLE * MULTIPLE  # rows are filled up
+    if config.seq_len > most:
+        message = (
+            f"seq_len: expected at most {most}, since {config.name_or_path} has learned {known}"
+        )
+        raise ConfigError((f"{message} positions, found {config.seq_len}",))
+
+
+def lora(config: Config) -> LoraConfig:
+    """Return the adapters' shape as PEFT writes it down."""
+    targets = config.lora_target_modules
+    return LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules="all-linear" if targets == EVERY else list(targets),
+        base_model_name_or_path=config.name_or_path,
+        task_type="CAUSAL_LM",
+    )
+
+
+def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
+    """Return the numbers that matrix products are done in."""
+    if config.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return cast("torch.dtype", getattr(torch, config.dtype))
+
+
+def base_of(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes have no types)
+    """Return the transformers model inside the adapters, if there are any."""
+    inner = getattr(network, "get_base_model", None)
+    return inner() if inner else network

@@ -1,0 +1,163 @@
+"""How much memory a training takes on a GPU, from the headers of the model's files alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from train.config.config import Config
+
+GIB = 2**30
+TRAINED_BYTES = 4 + 4 + 8
+"""A trained weight: itself, its gradient, AdamW's two moments, all float32."""
+ACTIVATION_WIDTHS = 40
+"""Bytes kept for the backward pass for each layer, token and unit of width, in bfloat16: so much
+as LoRA on a Llama of 1.1 billion weights took on one GPU (36.6 GiB with 8 x 2048 tokens)."""
+LOGIT_BYTES = 10
+"""A logit: in bfloat16, in float32 for the loss, and its gradient."""
+OVERHEAD = {True: 1.5 * GIB, False: 0.4 * GIB}
+"""On a GPU CUDA's own, NCCL's buffers, and what fragments; on a CPU Python and torch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model's numbers, read without loading it."""
+
+    parameters: int
+    layers: int
+    width: int
+    inner: int
+    """Width of the feed-forward part."""
+    vocabulary: int
+    complete: bool
+    """Whether all the files that its index names are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one GPU; an estimate, and a rough one for the activations."""
+
+    weights: float
+    trained: float
+    gathered: float
+    """What FSDP holds whole: a layer or two for a moment, the head and, while gradients
+    accumulate, these."""
+    activations: float
+    overhead: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.trained + self.gathered + self.activations + self.overhead
+
+    def words(self) -> str:
+        """Return it as a line; a part that is next to nothing is left out."""
+        parts = {
+            "weights": self.weights,
+            "trained": self.trained,
+            "gathered": self.gathered,
+            "activations": self.activations,
+            "overhead": self.overhead,
+        }
+        named = [f"{name} {size / GIB:.1f}" for name, size in parts.items() if size > GIB / 20]
+        return f"about {self.total / GIB:.1f} GiB ({', '.join(named)})"
+
+
+def weights_in_words(count: int) -> str:
+    """Return a model's size as people say it: 8.03 billion weights."""
+    for unit, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name} weights"
+    return f"{count} weights"
+
+
+def shape(folder: Path) -> Shape:
+    """Return a model's numbers from its config.json and the headers of its weights.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is not what its name says, or is cut off.
+    """
+    about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    about = about.get("text_config") or about
+    index = folder / "model.safetensors.index.json"
+    names = {"model.safetensors"}
+    if index.exists():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    files = [folder / name for name in sorted(names)]
+    present = [path for path in files if path.exists()]
+    width = int(_first(about, "hidden_size", "n_embd", "d_model"))
+    return Shape(
+        parameters=sum(_parameters(path) for path in present),
+        layers=int(_first(about, "num_hidden_layers", "n_layer")),
+        width=width,
+        inner=int(_first(about, "intermediate_size", "n_inner") or 4 * width),
+        vocabulary=int(_first(about, "vocab_size")),
+        complete=len(present) == len(files),
+    )
+
+
+def _first(about: dict[str, Any], *names: str) -> int:
+    return next((about[name] for name in names if about.get(name)), 0)
+
+
+def _parameters(path: Path) -> int:
+    """Return the numbers in a safetensors file, from its header."""
+    with path.open("rb") as file:
+        length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        if length > size:
+            raise ValueError(f"{path}: expected a safetensors file, found none")
+        header = json.loads(file.read(length))
+    tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+    whole = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+    if size < whole:
+        raise ValueError(f"{path}: expected {whole} bytes, found {size}: it is cut off")
+    return sum(math.prod(tensor["shape"]) for tensor in tensors)
+
+
+def lora_parameters(model: Shape, r: int) -> int:
+    """Return about how many weights adapters on every linear layer have."""
+    per_layer = 4 * 2 * model.width + 3 * (model.width + model.inner)
+    return r * model.layers * per_layer
+
+
+def memory(config: Config, model: Shape, *, shards: int, gpu: bool) -> Memory:
+    """Return what one rank takes, the weights being cut over `shards` ranks."""
+    size = 2 if config.dtype == "bfloat16" or (config.dtype == "auto" and gpu) else 4
+    trained = lora_parameters(model, config.lora_r)
+    frozen = model.parameters
+    if config.method == "full":
+        trained, frozen = model.parameters, 0
+    layer = model.parameters / max(1, model.layers + 1)
+    tokens = config.per_device_train_batch_size * config.seq_len
+    kept = 2 if config.activation_checkpointing else ACTIVATION_WIDTHS
+    activations = tokens * model.width * model.layers * kept * (size / 2)
+    if config.activation_checkpointing:
+        activations += tokens * model.width * ACTIVATION_WIDTHS
+    gathered = 0.0
+    if shards > 1:
+        ends = 2 * model.vocabulary * model.width
+        whole = model.parameters if config.reshard_after_forward is False else 2 * layer + ends
+        gathered = whole * size
+        if _accumulates(config, shards):
+            # Gradients are summed up whole, in float32, until the last pass cuts them.
+            gathered += 4 * trained
+    return Memory(
+        weights=frozen * size / shards,
+        trained=trained * TRAINED_BYTES / shards,
+        gathered=gathered,
+        activations=activations + tokens * model.vocabulary * LOGIT_BYTES,
+        overhead=OVERHEAD[gpu],
+    )
+
+
+def _accumulates(config: Config, ranks: int) -> bool:
+    """Return whether a step of so many ranks takes several passes."""
+    if config.global_batch_size:
+        return config.global_batch_size > config.per_device_train_batch_size * ranks
+    return (config.gradient_accumulation_steps or 1) > 1

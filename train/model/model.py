@@ -1,0 +1,224 @@
+"""The model: loaded once, given its adapters, cut into shards, and proven to be what we think.
+
+The order is the only one that works: adapters, activation checkpointing, shards, storage, weights,
+buffers. Adapters put on a sharded model would train unsynchronised on each rank without an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from transformers.utils.logging import disable_progress_bar
+
+from train.data.formats import IGNORED
+from train.errors import ConfigError, room_for, unusable
+from train.model.chunked_loss import Head
+from train.model.load import base_of, compute_dtype, make
+from train.model.parallelize import fill, prove, shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from train.config.config import Config
+    from train.distributed.process_group import Ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Sums over the tokens of one forward pass; sums add up, means do not."""
+
+    total: Tensor
+    correct: Tensor
+    """Tokens that the model would have said itself; counted in evaluation only."""
+
+
+class Model:
+    """A causal language model on this rank: its shard, its forward pass, what of it is trained."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        forward: nn.Module,
+        layout: str,
+        mesh: DeviceMesh,
+        dtype: torch.dtype,
+        remarks: tuple[str, ...],
+    ) -> None:
+        self.remarks = remarks
+        """What a person should know of it."""
+        self.network = network
+        """The model itself (a PeftModel for LoRA), with the names that checkpoints use."""
+        self.layout = layout
+        self.mesh = mesh
+        self.trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
+        """Name → parameter, of everything that the optimizer may change."""
+        self._forward = forward
+        self._device = next(iter(self.trained.values())).device
+        self._head = Head(base_of(network).get_output_embeddings())
+        # FSDP casts by its own policy; the other layouts leave it to autocast.
+        self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
+
+    def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
+        """Run the model forward and add up the cross entropy of the labels that count.
+
+        Args:
+            input_ids: Tokens, one row a sample.
+            labels: The same shape; the label at a place belongs to the token at that place.
+            position_ids: Positions that start anew with each packed document.
+        """
+        following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
+        kept = (following != IGNORED).nonzero().squeeze(1)
+        self._head.set(self._brought(kept), self._brought(following[kept]))
+        total, correct = self._head.sums(self._run(input_ids, position_ids))
+        return Loss(total=total, correct=correct)
+
+    @torch.no_grad()
+    def try_head(self) -> None:
+        """Find out whether the model gives the head's output back as it is; all ranks call this.
+
+        Some models scale or cap their logits afterwards: those need them whole.
+        """
+        if self._head.whole:
+            return
+        self._head.whole = True
+        tokens = torch.arange(8).unsqueeze(0)
+        everything = torch.arange(8, device=self._device)
+        self._head.set(everything, everything)
+        output = self._run(tokens, None)
+        assert self._head.raw is not None
+        self._head.whole = not torch.equal(output, self._head.raw)
+        for module in self.network.modules():
+            if isinstance(module, FSDPModule):
+                # Without a backward pass gathered weights would stay, and hide a checkpoint's.
+                module.reshard()
+
+    def _run(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
+        extra = {}
+        if position_ids is not None:
+            extra["position_ids"] = self._brought(position_ids)
+        low = self._dtype != torch.float32
+        with torch.autocast(self._device.type, dtype=self._dtype, enabled=low):
+            output = self._forward(input_ids=self._brought(input_ids), use_cache=False, **extra)
+        return cast("Tensor", output.logits)
+
+    def _brought(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device; from pinned memory, or the copy would wait for the GPU."""
+        if self._device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
+
+    @contextmanager
+    def only_last_synchronises(self, *, last: bool) -> Iterator[None]:
+        """Hold the gradients' communication back until the last micro-batch of a step.
+
+        Raises:
+            ConfigError: The micro-batch needs more memory than there is.
+        """
+        held_back: AbstractContextManager[Any] = nullcontext()
+        if isinstance(self._forward, FSDPModule):
+            self._forward.set_requires_gradient_sync(last)
+        elif isinstance(self._forward, DistributedDataParallel) and not last:
+            held_back = self._forward.no_sync()
+        with room_for("the batch"), held_back:
+            yield
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens it has embeddings for."""
+        return int(base_of(self.network).get_input_embeddings().weight.shape[0])
+
+    @property
+    def gradient_factor(self) -> float:
+        """What gradients must be multiplied by to be sums over ranks: DDP takes means."""
+        return float(self.mesh.size()) if self.layout == "ddp" else 1.0
+
+    @property
+    def copies(self) -> int:
+        """How many ranks hold the same part of a gradient."""
+        match self.layout:
+            case "ddp":
+                return self.mesh.size()
+            case "hsdp":
+                return self.mesh.size(0)
+            case _:
+                return 1
+
+
+def build(config: Config, ranks: Ranks, folder: Path, layout: str) -> Model:
+    """Load, adapt, shard and fill the model; every rank must call this.
+
+    Args:
+        config: What to load and to train.
+        ranks: All ranks.
+        folder: The base model's folder on this node.
+        layout: From `train.model.layout`.
+
+    Raises:
+        ConfigError: The model cannot be loaded, or lacks weights, on every rank; or there is no
+            room for it on this one.
+        ModelError: A part of it is not sharded, not filled, or cannot be.
+    """
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    mesh = ranks.mesh(layout)
+    dtype = compute_dtype(config, ranks.device)
+    with room_for("the base model"):
+        network, remarks = _laid_out(config, ranks, folder, layout, mesh)
+    forward = network
+    if layout == "ddp":
+        ids = [ranks.device.index] if ranks.device.type == "cuda" else None
+        forward = DistributedDataParallel(
+            network, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+    model = Model(network, forward, layout, mesh, dtype, remarks)
+    model.try_head()
+    return model
+
+
+def _laid_out(
+    config: Config, ranks: Ranks, folder: Path, layout: str, mesh: DeviceMesh
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the model with its weights, sharded as the layout says, and remarks on that."""
+    dtype = compute_dtype(config, ranks.device)
+    source = _loaded(config, ranks, folder, dtype)
+    if layout == "single":
+        return cast("nn.Module", source).to(ranks.device), ()
+    with torch.device("meta"):
+        network = make(config, folder, dtype)
+    remarks = () if layout == "ddp" else shard(network, mesh, config, dtype)
+    network.to_empty(device=ranks.device)
+    base_of(network).tie_weights()
+    fill(network, source)
+    prove(network, layout)
+    return network, remarks
+
+
+def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> nn.Module | None:
+    """Return the model with its weights on rank 0; the others wait, and hear what went wrong.
+
+    A large model takes longer to read than a collective of the training may take.
+    """
+    source, problem = None, None
+    if ranks.is_first:
+        try:
+            source = make(config, folder, dtype)
+        except ConfigError as error:
+            problem = error
+        except (ImportError, OSError, RuntimeError, SafetensorError, ValueError) as error:
+            problem = unusable(config, folder, error)
+            problem.__cause__ = error
+    (said, *_) = ranks.gather((problem.problems, problem.hint) if problem else None, ranks.storage)
+    if said:
+        raise problem or ConfigError(said[0], hint=said[1])
+    return source

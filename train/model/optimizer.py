@@ -1,0 +1,135 @@
+"""AdamW over this rank's shards, the clip before it, and the learning rate of a step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from train.config.config import Config
+    from train.model.model import Model
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def learning_rate(config: Config, step: int, steps: int) -> float:
+    """Return the rate of a step.
+
+    Args:
+        config: The rate's height and shape.
+        step: From 1, as the step line prints it.
+        steps: Of the whole training.
+    """
+    warm_up = config.warmup_steps or round(config.warmup_ratio * steps)
+    if step <= warm_up:
+        return config.learning_rate * step / warm_up
+    gone = (step - 1 - warm_up) / max(1, steps - warm_up)
+    match config.lr_scheduler_type:
+        case "cosine":
+            left = 0.5 * (1 + math.cos(math.pi * gone))
+        case "linear":
+            left = 1 - gone
+        case _:
+            left = 1.0
+    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * left)
+
+
+class Optimizer:
+    """AdamW of what is trained, in torch's own implementation.
+
+    It works on this rank's plain part of each parameter: the mathematics is element by element, and
+    the way through DTensor costs more time than the update itself.
+    """
+
+    def __init__(self, config: Config, model: Model) -> None:
+        self._model = model
+        self._clip = config.max_grad_norm
+        self._parts = {n: nn.Parameter(local(p)) for n, p in model.trained.items()}
+        self._adamw = torch.optim.AdamW(
+            self._parts.values(),
+            lr=config.learning_rate,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_epsilon,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    @torch.no_grad()
+    def squared_norm_here(self) -> Tensor:
+        """Return this rank's part of the gradient's squared norm; the sum over ranks is whole."""
+        gradients = self._gradients()
+        if not gradients:
+            return torch.zeros((), dtype=torch.float64)
+        norms = torch.stack(torch._foreach_norm(gradients))  # noqa: SLF001  (as clip_grad_norm_ does)
+        return norms.double().square().sum() / self._model.copies
+
+    @torch.no_grad()
+    def step(self, *, scale: float, norm: float, rate: float) -> None:
+        """Scale the gradients, clip them, change the weights, and forget the gradients.
+
+        Args:
+            scale: What makes a sum over tokens the mean.
+            norm: The gradient's norm after that scaling, over all ranks.
+            rate: This step's learning rate.
+        """
+        if self._clip and norm > self._clip:
+            scale *= self._clip / (norm + 1e-6)
+        torch._foreach_mul_(self._gradients(), scale)
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        for name, parameter in self._model.trained.items():
+            part = self._parts[name]
+            # FSDP may have moved its shards to other memory when the first step began.
+            part.data = local(parameter)
+            part.grad = None if parameter.grad is None else local(parameter.grad)
+            parameter.grad = None
+        self._adamw.step()
+        self._adamw.zero_grad()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the moments by name, made now where no step has made them yet."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self._model.trained.items():
+            part = self._parts[name]
+            state = self._adamw.state[part]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=part.device)
+                for moment in MOMENTS:
+                    state[moment] = torch.zeros_like(part, requires_grad=False)
+            found |= {f"{name}.{m}": _like(parameter, state[m]) for m in MOMENTS}
+        return found
+
+    def set_step(self, step: int) -> None:
+        """Continue AdamW's bias correction after this many steps."""
+        for part in self._parts.values():
+            self._adamw.state[part]["step"].fill_(step)
+
+    def _gradients(self) -> list[Tensor]:
+        grads = (p.grad for p in self._model.trained.values())
+        return [local(g) for g in grads if g is not None]
+
+
+@torch.no_grad()
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, which shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def _like(parameter: Tensor, part: Tensor) -> Tensor:
+    """Return a part as a tensor that is sharded as a parameter is; they share the memory."""
+    if not isinstance(parameter, DTensor):
+        return part
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )

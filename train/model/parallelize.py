@@ -1,0 +1,102 @@
+"""A network over the ranks: cut into shards, filled with rank 0's weights, and proven to be so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from train.errors import ModelError
+from train.model.load import base_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from train.config.config import Config
+
+
+def shard(
+    network: nn.Module, mesh: DeviceMesh, config: Config, dtype: torch.dtype
+) -> tuple[str, ...]:
+    """Cut the model into shards: a group a layer, one for the ends, one for what remains."""
+    base = base_of(network)
+    name = type(base).__name__  # FSDP gives classes other names
+    policy = MixedPrecisionPolicy(
+        param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32
+    )
+    how: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    layers = _layers(base)
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **how)
+    first, last = base.get_input_embeddings(), base.get_output_embeddings()
+    ends = [module for module in (_final_norm(base), last) if module is not None]
+    if first.weight is last.weight:
+        # A shared weight must be in one group; the first module's hook is what gathers it.
+        fully_shard([first, *ends], reshard_after_forward=False, **how)
+    else:
+        fully_shard(first, reshard_after_forward=config.reshard_after_forward, **how)
+        fully_shard(ends, reshard_after_forward=False, **how)
+    fully_shard(network, **how)
+    for module in network.modules():
+        if isinstance(module, FSDPModule):
+            # Sums, so that the loss divides by the tokens of all ranks; and a plain sum, because
+            # gloo has no other and NCCL's scaled one loses bfloat16 gradients (pytorch#190745).
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    if layers:
+        return ()
+    remark = (
+        f"{name} does not say what its layers are (_no_split_modules): all of it is one FSDP "
+        "group, gathered whole in every pass"
+    )
+    return (remark,)
+
+
+def _layers(base: Any) -> list[nn.Module]:  # noqa: ANN401  (as in base_of)
+    """Return what is gathered and let go as one, by what transformers says must stay together."""
+    names = set(getattr(base, "_no_split_modules", None) or ())
+    return [module for module in base.modules() if type(module).__name__ in names]
+
+
+def _final_norm(base: Any) -> nn.Module | None:  # noqa: ANN401  (as in base_of)
+    """Return the norm before the head: the last child of the backbone that is called one."""
+    children: list[nn.Module] = list(base.base_model.children())
+    norms = [m for m in children if "norm" in type(m).__name__.lower()]
+    return norms[-1] if norms else None
+
+
+def fill(network: nn.Module, source: nn.Module | None) -> None:
+    """Give every rank its part of rank 0's weights, and rank 0's buffers whole.
+
+    Buffers that no state dict holds (rotary frequencies) would stay noise after `to_empty`, without
+    an error.
+    """
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(network, source.state_dict() if source else {}, options=options)
+    theirs = dict(source.named_buffers()) if source else {}
+    for name, buffer in network.named_buffers():
+        if source:
+            buffer.copy_(theirs[name])
+        dist.broadcast(buffer, src=0)
+
+
+def prove(network: nn.Module, layout: str) -> None:
+    """Refuse a model with a part that would train alone; loading is strict about missing ones."""
+    if layout == "ddp":
+        return
+    alone = [
+        name
+        for name, parameter in network.named_parameters()
+        if parameter.requires_grad and not isinstance(parameter, DTensor)
+    ]
+    if alone:
+        message = (
+            f"{alone[0]}: expected every trained parameter sharded, found this one ordinary "
+            f"(and {len(alone) - 1} others): each rank would train its own"
+        )
+        raise ModelError(message)

@@ -1,0 +1,78 @@
+"""What a training is going to do, in a few lines before its first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from train.config.batch_size import BatchSize
+    from train.config.config import Config
+    from train.data.batches import Batches
+    from train.distributed.process_group import Ranks
+    from train.model.model import Model
+
+RULE = "=" * 80
+
+
+def banner(
+    config: Config,
+    ranks: Ranks,
+    model: Model,
+    size: BatchSize,
+    batches: Batches,
+    *,
+    steps: int,
+    step: int,
+) -> list[str]:
+    """Return the lines that rank 0 prints before the first step."""
+    place = ranks.place
+    hosts = ", ".join(f"{host} ({count})" for host, count in ranks.on_nodes().items())
+    start = "" if place.launched else " (no distributed variables are set: a single process)"
+    what = "rows" if config.batching == "packed" else "samples"
+    tokens = round(batches.tokens_per_step)
+    samples, held_out = batches.samples
+    evaluated = f", {held_out} for evaluation" if held_out else ""
+    made = "adapter" if config.method == "lora" else "model"
+    return [
+        RULE,
+        f"Hosts:      {hosts}",
+        f"World size: {place.world_size}{start}",
+        f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
+        f"Model:      {config.name_or_path}, {_trained(config, model)}",
+        f"Data:       {samples} samples{evaluated}",
+        f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
+        f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
+        f"Output:     {config.output_dir}, with {made}/ at the end",
+        RULE,
+    ]
+
+
+def _mesh(config: Config, model: Model) -> str:
+    kept = "" if config.reshard_after_forward else ", gathered weights kept"
+    match model.layout:
+        case "single":
+            return "one process holds the whole model (single)"
+        case "ddp":
+            return f"each of {model.mesh.size()} ranks holds the whole model (DDP)"
+        case "hsdp":
+            nodes, local = model.mesh.shape
+            within = f"{nodes} nodes x {local} ranks, sharded in a node"
+            return f"{within}, repeated over nodes (HSDP){kept}"
+        case _:
+            return f"sharded over {model.mesh.size()} ranks (FSDP){kept}"
+
+
+def _trained(config: Config, model: Model) -> str:
+    every = sum(p.numel() for p in model.network.parameters())
+    trained = sum(p.numel() for p in model.trained.values())
+    how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
+    held = sum(
+        p.to_local().nbytes if isinstance(p, DTensor) else p.nbytes
+        for p in model.network.parameters()
+    )
+    return (
+        f"{how}: {trained:,} of {every:,} parameters trained ({trained / every:.2%}), "
+        f"{held / 2**20:,.0f} MiB of weights on rank 0"
+    )

@@ -1,0 +1,323 @@
+"""The numbers of a run: lines on the screen, records on disk, who keeps the others waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from train.observe.flops import peak
+from train.observe.records import NAME, Records
+from train.observe.stragglers import Watch, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from train.config.config import Config
+    from train.distributed.env import Place
+
+T = TypeVar("T")
+WINDOW = 10
+"""Steps between two looks at all ranks: a look is a collective of its own."""
+RECENT = 50
+"""Steps whose median time the forecast is made of."""
+STEP_PARTS = ("forward", "backward", "optimizer")
+
+
+class Ranks(Protocol):
+    """What of all ranks together matters here."""
+
+    @property
+    def place(self) -> Place:
+        """This process's place."""
+
+    @property
+    def device(self) -> Any:  # noqa: ANN401  (a torch.device; this module needs no torch)
+        """Where this rank computes."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Every rank's host."""
+
+    def gather(self, value: Any) -> list[Any]:  # noqa: ANN401  (whatever is gathered)
+        """Return every rank's value, on every rank."""
+
+
+class Meter:
+    """Measures on every rank; speaks and writes on rank 0."""
+
+    def __init__(
+        self, config: Config, ranks: Ranks, *, flops_per_token: float | None = None
+    ) -> None:
+        """Begin to measure.
+
+        Args:
+            config: Says how often to speak, and where to write.
+            ranks: All ranks; `gather` is called on each of them at the same steps.
+            flops_per_token: From `train.observe.flops`, for MFU.
+        """
+        self._config = config
+        self._ranks = ranks
+        self._speaks = ranks.place.rank == 0
+        self._records = Records(Path(config.output_dir) / NAME)
+        self._board = _board(config) if self._speaks else None
+        self._flops = flops_per_token
+        self._peak = peak(_device_name(ranks.device)) if ranks.device.type == "cuda" else None
+        from train.observe.collective_clock import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
+
+        self._clock = CollectiveClock()
+        self._watch = Watch(config.slow_ratio)
+        self._named: set[int] = set()
+        self._parts: dict[str, float] = {}
+        self._window: dict[str, float] = {}
+        self._window_steps = self._window_places = 0
+        self._since = time.perf_counter()
+        self._last: deque[float] = deque(maxlen=RECENT)
+        self._log_tokens = self._log_seconds = 0.0
+        self._resumed_from: int | None = None
+
+    @contextlib.contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Measure a part of a step: data, forward, backward, optimizer, eval, save."""
+        before, self._clock.counting = self._clock.counting, name in STEP_PARTS
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._clock.counting = before
+            spent = time.perf_counter() - began
+            self._parts[name] = self._parts.get(name, 0.0) + spent
+
+    def timed(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """Measure how long the items are waited for."""
+        walk = iter(items)
+        while True:
+            with self.time(name):
+                try:
+                    item = next(walk)
+                except StopIteration:
+                    return
+            yield item
+
+    def resumed(self, step: int) -> None:
+        """Forget what was recorded after this step, which is done again; at 0 set all aside."""
+        self._resumed_from = step or None
+        if self._speaks and step:
+            self._records.cut(step)
+        elif self._speaks:
+            self._records.set_aside()
+
+    def step(
+        self,
+        *,
+        step: int,
+        total: int,
+        epoch: int,
+        consumed: int,
+        loss: float,
+        norm: float,
+        lr: float,
+        valid: int,
+        tokens: int,
+        places: int,
+    ) -> None:
+        """Tell of a step, on every rank.
+
+        Args:
+            step: Its number, from 1.
+            total: How many there will be.
+            epoch: Where the data is after it.
+            consumed: The same within the epoch.
+            loss: Mean over the labels of all ranks.
+            norm: Of the gradient, before clipping.
+            lr: The learning rate it was done with.
+            valid: Labels that counted, on all ranks.
+            tokens: Tokens of all ranks, filling not counted.
+            places: Tokens and filling of this rank.
+        """
+        now = time.perf_counter()
+        apart = {name: self._parts.pop(name, 0.0) for name in ("eval", "save")}
+        seconds = max(1e-9, now - self._since - sum(apart.values()))
+        self._since = now
+        self._last.append(seconds)
+        self._log_tokens += tokens
+        self._log_seconds += seconds
+        self._window_steps += 1
+        self._window_places += places
+        for name, value in (("wall", seconds), *self._parts.items()):
+            self._window[name] = self._window.get(name, 0.0) + value
+        record: dict[str, Any] = {
+            "kind": "step",
+            "time": time.time(),
+            "step": step,
+            "total": total,
+            "epoch": epoch,
+            "consumed": consumed,
+            "loss": loss if math.isfinite(loss) else str(loss),
+            "grad_norm": norm,
+            "lr": lr,
+            "tokens_valid": valid,
+            "tokens": tokens,
+            "step_s": seconds,
+            "tok_s": tokens / seconds,
+            "world_size": self._ranks.place.world_size,
+            "resumed_from": self._resumed_from,
+        }
+        record |= {f"{name}_s": value for name, value in (self._parts | apart).items() if value}
+        self._parts.clear()
+        if self._window_steps >= WINDOW:
+            record |= self._look(step)
+        if step % self._config.logging_steps == 0 or step == total:
+            self._say(record, total - step)
+        if self._speaks:
+            self._keep(record)
+
+    def evaluated(
+        self, *, step: int, total: int, loss: float, accuracy: float, tokens: int
+    ) -> None:
+        """Tell of an evaluation, on every rank; the step's numbers are sums over all of them."""
+        if not self._speaks:
+            return
+        perplexity = math.exp(min(loss, 700.0))
+        seconds = self._parts.get("eval", 0.0)
+        print(
+            f"Step {step}/{total} | Eval Loss: {loss:.4f} | Perplexity: {perplexity:.2f} | "
+            f"Accuracy: {accuracy:.1%} | {tokens} tokens | {seconds:.2f}s",
+            flush=True,
+        )
+        self._keep(
+            {
+                "kind": "eval",
+                "time": time.time(),
+                "step": step,
+                "total": total,
+                "eval_loss": loss,
+                "eval_perplexity": perplexity,
+                "eval_accuracy": accuracy,
+                "eval_tokens": tokens,
+                "eval_s": seconds,
+            }
+        )
+
+    def close(self) -> None:
+        """End measuring."""
+        self._clock.close()
+        if self._board:
+            self._board.close()
+
+    def _look(self, step: int) -> dict[str, Any]:
+        """Compare all ranks over the window, name who is slow, and return what to record."""
+        waited = self._clock.take()
+        sees = self._parts_are_seen(waited)
+        mine = Window(
+            steps=self._window_steps,
+            wall=self._window.get("wall", 0.0),
+            data=self._window.get("data", 0.0),
+            forward=self._window.get("forward", 0.0),
+            waited=waited if sees else None,
+            places=self._window_places,
+        )
+        rows: list[tuple[Window, int]] = self._ranks.gather((mine, _memory(self._ranks.device)))
+        self._window, self._window_steps, self._window_places = {}, 0, 0
+        windows = [window for window, _ in rows]
+        slow = self._watch.see(windows)
+        if self._speaks:
+            for one in slow:
+                print(
+                    f"Slow: rank {one.rank} on {self._ranks.hosts[one.rank]} takes "
+                    f"{one.ratio:.1f}x the median ({one.cause}) up to step {step}",
+                    flush=True,
+                )
+            for rank in sorted(self._named - {one.rank for one in slow}):
+                print(f"Slow: rank {rank} on {self._ranks.hosts[rank]} no longer", flush=True)
+            self._named = {one.rank for one in slow}
+        data = [window.data / window.steps for window in windows]
+        forward = [window.forward / window.steps for window in windows]
+        return {
+            "window": WINDOW,
+            "data_s_max": max(data),
+            "data_s_median": median(data),
+            "forward_s_max": max(forward),
+            "forward_s_median": median(forward),
+            "places": sum(window.places for window in windows),
+            "memory_max": max(memory for _, memory in rows),
+            "slow": [
+                {
+                    "rank": one.rank,
+                    "host": self._ranks.hosts[one.rank],
+                    "ratio": round(one.ratio, 3),
+                    "cause": one.cause,
+                }
+                for one in slow
+            ],
+        }
+
+    def _parts_are_seen(self, waited: float) -> bool:
+        """Whether collectives of the passes were seen: DDP's happen inside its backward pass."""
+        return waited > 0 and self._config.parallel != "ddp"
+
+    def _say(self, record: dict[str, Any], left: int) -> None:
+        """Print the step line; the speed is that since the last one."""
+        rate = self._log_tokens / self._log_seconds
+        self._log_tokens = self._log_seconds = 0.0
+        memory = _memory(self._ranks.device)
+        line = (
+            f"Step {record['step']}/{record['total']} | Loss: {float(record['loss']):.4f} | "
+            f"Norm: {record['grad_norm']:.2f} | LR: {record['lr']:.2e} | "
+            f"{record['step_s']:.2f}s | {rate:.0f} tok/s"
+        )
+        if self._flops and self._peak:
+            record["mfu"] = rate * self._flops / (self._peak * self._ranks.place.world_size)
+            line += f" | MFU: {record['mfu']:.1%}"
+        record["memory"] = memory
+        if self._speaks:
+            eta = _duration(left * median(self._last))
+            print(f"{line} | Mem: {memory / 2**30:.2f} GiB | ETA: {eta}", flush=True)
+
+    def _keep(self, record: dict[str, Any]) -> None:
+        self._records.add(record)
+        if self._board is None:
+            return
+        for name, value in record.items():
+            if isinstance(value, float) and name != "time":
+                self._board.add_scalar(f"train/{name}", value, record["step"])
+
+
+def _memory(device: Any) -> int:  # noqa: ANN401  (a torch.device)
+    """Return the most bytes that this rank has used: of its GPU, or of the machine's memory."""
+    if device.type == "cuda":
+        import torch  # noqa: PLC0415  (there anyway when the device is a GPU)
+
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _device_name(device: Any) -> str:  # noqa: ANN401  (a torch.device)
+    import torch  # noqa: PLC0415  (as above)
+
+    return str(torch.cuda.get_device_name(device))
+
+
+def _board(config: Config) -> Any:  # noqa: ANN401  (TensorBoard's writer, or None)
+    """Return TensorBoard's writer where it is wanted and installed."""
+    if config.tensorboard == "off":
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional)
+    except ImportError:
+        if config.tensorboard == "on":
+            print("tensorboard: on, but the package is not installed: nothing written", flush=True)
+        return None
+    return SummaryWriter(str(Path(config.output_dir) / "tensorboard"))
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -1,0 +1,1 @@
+"""Programs beside the training: a smoke test, plots, text from a model, demo data."""

@@ -1,0 +1,151 @@
+"""Does training work on this machine at all: a toy is trained, saved, resumed and exported."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from train.errors import USAGE, ConfigError
+from train.observe.records import NAME, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from train.config.config import Config
+    from train.config.parse import Arguments
+
+STEPS, SAVED = 4, 2
+LIMIT = 300.0
+LAUNCHER_VARIABLES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)  # fmt: skip
+OWN = {
+    "dataset_path", "eval_dataset_path", "eval_split", "global_batch_size",
+    "gradient_accumulation_steps", "lora_target_modules", "max_steps", "name_or_path", "output_dir",
+    "resume_from_checkpoint", "save_epochs", "save_steps", "save_total_limit", "seq_len",
+    "warmup_ratio", "warmup_steps",
+}  # fmt: skip
+"""Keys that the toy has its own values for; the others are taken as given."""
+
+
+class SmokeError(Exception):
+    """A part of it did not work; the message says which."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run it on this machine; under a launcher, once a node and apart from the other nodes."""
+    if int(os.environ.get("LOCAL_RANK", "0")):
+        return 0
+    # Refuses what cannot be.
+    config = arguments.config(name_or_path="toy", dataset_path="toy")
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="train-smoke-") as name:
+        try:
+            for said in _stages(Path(name), _keys(arguments), _processes(config)):
+                print(f"{time.perf_counter() - began:6.1f} s  {said}", flush=True)
+        except (SmokeError, ConfigError, subprocess.TimeoutExpired) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return USAGE
+    print("everything works here")
+    return 0
+
+
+def _keys(arguments: Arguments) -> list[str]:
+    """Return what was given, for the children, but for what the toy decides."""
+    found = []
+    for name, given in arguments.given.items():
+        if name not in OWN:
+            value = ",".join(given.value) if isinstance(given.value, tuple) else given.value
+            found.append(f"--set={name}={str(value).lower() if value in (True, False) else value}")
+    return found
+
+
+def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
+    """Do the parts one by one, and say what each has proven."""
+    from train.tools import demo_assets  # noqa: PLC0415  (torch is imported in there)
+
+    demo_assets.make(folder, pretrain=0, steps=STEPS)
+    yield "made a toy model and data"
+    common = [*keys, f"--max-steps={STEPS}", "--eval-steps=2", "--global-batch-size=4"]
+    common += ["--set=seq_len=64", f"--save-steps={SAVED}"]
+    whole, resumed = folder / "whole", folder / "resumed"
+    _train(folder, processes, [*common, f"--output-dir={whole}"])
+    losses = _losses(whole)
+    if len(losses) != STEPS or not all(map(math.isfinite, losses.values())):
+        raise SmokeError(f"expected {STEPS} steps with finite losses, found {losses}")
+    yield f"trained {STEPS} steps on {processes} processes, checkpoints at {SAVED}, {STEPS}"
+    checkpoint = next(whole.glob(f"step-*{SAVED}"), None)
+    if checkpoint is None:
+        raise SmokeError(f"expected a checkpoint of step {SAVED} in {whole}, found none")
+    _train(
+        folder,
+        processes,
+        [*common, f"--output-dir={resumed}", f"--resume-from-checkpoint={checkpoint}"],
+    )
+    again = _losses(resumed)
+    if again != {step: loss for step, loss in losses.items() if step > SAVED}:
+        raise SmokeError(f"expected the same losses after resuming: {losses}, found {again}")
+    yield f"resumed at step {SAVED}: the same losses bit for bit"
+    yield _reload(folder / "model", resumed / "adapter")
+
+
+def _processes(config: Config) -> int:
+    """Return how many processes to train with: two, if there are GPUs for them or none at all."""
+    if config.parallel == "single":
+        return 1
+    import torch  # noqa: PLC0415  (imported by demo_assets anyway)
+
+    return min(2, torch.cuda.device_count()) or 2
+
+
+def _train(folder: Path, processes: int, keys: list[str]) -> None:
+    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    argv += [f"--nproc-per-node={processes}", "-m", "train"]
+    argv += [f"--config={folder / 'config.yaml'}", *keys]
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+        raise SmokeError(f"training ended with {done.returncode}:\n{last}")
+
+
+def _losses(output: Path) -> dict[int, float]:
+    return {
+        record["step"]: float(record["loss"])
+        for record in read(output / NAME)
+        if record["kind"] == "step"
+    }
+
+
+def _reload(model: Path, adapter: Path) -> str:
+    """Load the adapter as anybody else would, and see that it changes what the base says."""
+    import torch  # noqa: PLC0415  (as above)
+    from peft import PeftModel  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    if not adapter.is_dir():  # full fine-tuning exports a model instead
+        return "exported the model"
+    base = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
+    ids = torch.arange(8).unsqueeze(0)
+    with torch.no_grad(), warnings.catch_warnings():
+        # PEFT asks transformers in words that transformers has given up.
+        warnings.simplefilter("ignore", FutureWarning)
+        before = base(input_ids=ids).logits
+        after = PeftModel.from_pretrained(base, str(adapter))(input_ids=ids).logits
+    if torch.equal(before, after):
+        raise SmokeError("expected an adapter that changes the model, found one that does nothing")
+    about = json.loads((adapter / "adapter_config.json").read_text())
+    return f"exported an adapter (r={about['r']}) that PEFT loads"

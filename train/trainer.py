@@ -1,0 +1,219 @@
+"""The training itself: steps, evaluations, checkpoints, and the end that all ranks agree on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from train.checkpoint.save import Progress
+from train.errors import CheckpointError, NonFinite, room_for
+from train.lifecycle.signals import Wish
+from train.model.optimizer import learning_rate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from train.checkpoint.save import Checkpoints
+    from train.config.config import Config
+    from train.data.batches import Batch, Batches, Step
+    from train.distributed.process_group import Ranks
+    from train.lifecycle.signals import Requests
+    from train.lifecycle.status import Status
+    from train.model.model import Loss, Model
+    from train.model.optimizer import Optimizer
+    from train.observe.metrics import Meter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a training ended."""
+
+    state: Literal["done", "preempted"]
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """All that a training works with; `run` is the training."""
+
+    config: Config
+    ranks: Ranks
+    model: Model
+    optimizer: Optimizer
+    batches: Batches
+    checkpoints: Checkpoints
+    requests: Requests
+    meter: Meter
+    status: Status
+    steps: int
+    """Of the whole training."""
+    evaluates: bool
+    """Whether there is anything to evaluate on."""
+
+    def run(self, progress: Progress) -> Outcome:
+        """Train from the start, or from where a checkpoint was, to the end or to a stop."""
+        wish = self.requests.agree()
+        # A new training is measured before its first step too: else nobody sees where it began.
+        begins = progress.step == 0 and self.evaluates and self.config.eval_steps is not None
+        if (begins or progress.owes_evaluation) and not wish.stop:
+            wish |= self.evaluate(progress.step)
+        first = progress.step + 1
+        if progress.step < self.steps and not wish.stop:
+            for number, step in enumerate(
+                self.meter.timed("data", self.batches.train(progress.position)), first
+            ):
+                try:
+                    wish |= self.update(number, step)
+                except NonFinite:  # on all ranks together, and before the weights were changed
+                    self.keep(progress)
+                    raise
+                if number == first:
+                    self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
+                owes = self.evaluates_at(number)
+                if owes and not wish.stop:
+                    wish |= self.evaluate(number)
+                    owes = wish.stop
+                progress = Progress(step=number, position=step.position, owes_evaluation=owes)
+                if wish.save or self.saves_at(progress, step):
+                    self.save(progress)
+                    wish = replace(wish, save=False)
+                if wish.stop or number == self.steps:
+                    break
+        return self.end(progress)
+
+    def update(self, number: int, step: Step) -> Wish:
+        """Do one step: gradients of all micro-batches, one sum over the ranks, one update."""
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for place, batch in enumerate(step.micro_batches, 1):
+            with self.model.only_last_synchronises(last=place == len(step.micro_batches)):
+                total += self.learn(batch)
+        with self.meter.time("optimizer"):
+            # All that ranks must tell each other about a step, in one small sum.
+            squared_norm = self.optimizer.squared_norm_here().to(total.device)
+            # The one moment of a step in which the CPU waits for a GPU.
+            mine = torch.stack((total, squared_norm)).tolist()
+            sums = self.ranks.sum([*mine, *self.requests.here()])
+            scale = self.model.gradient_factor / max(1, step.valid)
+            loss_mean, norm = sums[0] / max(1, step.valid), math.sqrt(sums[1]) * scale
+            if not (math.isfinite(loss_mean) and math.isfinite(norm)):
+                raise NonFinite(self.who_is_not_finite(number, *mine))
+            rate = learning_rate(self.config, number, self.steps)
+            self.optimizer.step(scale=scale, norm=norm, rate=rate)
+        self.status.step = number
+        self.meter.step(
+            step=number,
+            total=self.steps,
+            epoch=step.position.epoch,
+            consumed=step.position.consumed,
+            loss=loss_mean,
+            norm=norm,
+            lr=rate,
+            valid=step.valid,
+            tokens=step.tokens,
+            places=sum(int(batch.input_ids.size) for batch in step.micro_batches),
+        )
+        return self.requests.decide(sums[2:])
+
+    def learn(self, batch: Batch) -> Tensor:
+        """Add a micro-batch's gradients to those before it, and return its loss.
+
+        Nothing of its graph may outlive this: on CPUs what is left of one lies among the blocks
+        that the next micro-batch could use, and a tenth more memory is taken.
+        """
+        with self.meter.time("forward"):
+            loss = self.forward(batch).total
+        with self.meter.time("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def forward(self, batch: Batch) -> Loss:
+        """Run the model over one batch of this rank."""
+        positions = None if batch.position_ids is None else torch.from_numpy(batch.position_ids)
+        return self.model.loss(
+            torch.from_numpy(batch.input_ids), torch.from_numpy(batch.labels), positions
+        )
+
+    def who_is_not_finite(self, step: int, loss: float, squared_norm: float) -> str:
+        """Name the ranks whose loss is not a number, or whose gradient if all losses are."""
+        losses, norms = zip(*self.ranks.gather((loss, squared_norm)), strict=True)
+        what, values = ("loss", losses)
+        if all(map(math.isfinite, losses)):
+            what, values = ("gradient", norms)
+        who = ", ".join(
+            f"rank {rank} on {self.ranks.hosts[rank]} has {value}"
+            for rank, value in enumerate(values)
+            if not math.isfinite(value)
+        )
+        return (
+            f"step {step}: expected a finite {what}, found: {who}; the weights are still those of "
+            f"step {step - 1}\nhint: lower learning_rate or max_grad_norm, or look at the samples "
+            "of this step"
+        )
+
+    @torch.no_grad()
+    def evaluate(self, step: int) -> Wish:
+        """Measure the loss over the whole evaluation set, or leave off if a stop is asked for."""
+        self.model.network.eval()
+        wish = Wish()
+        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
+        with self.meter.time("eval"), room_for("a batch of the evaluation"):
+            for batch in self.batches.evaluate():
+                loss = self.forward(batch)
+                sums += torch.stack(
+                    (loss.total.double(), loss.correct, sums.new_tensor(batch.valid))
+                )
+                wish = self.requests.agree() | wish
+                if wish.stop:
+                    break
+            total, correct, tokens = self.ranks.sum(sums.tolist())
+        self.model.network.train()
+        if not wish.stop:
+            self.meter.evaluated(
+                step=step,
+                total=self.steps,
+                loss=total / max(1, tokens),
+                accuracy=correct / max(1, tokens),
+                tokens=int(tokens),
+            )
+        return wish
+
+    def evaluates_at(self, step: int) -> bool:
+        """Return whether an evaluation follows a step: every so many, and at the end."""
+        every = self.config.eval_steps
+        last = step == self.steps
+        return self.evaluates and (last or (every is not None and step % every == 0))
+
+    def saves_at(self, progress: Progress, step: Step) -> bool:
+        """Return whether a checkpoint follows a step."""
+        steps, epochs = self.config.save_steps, self.config.save_epochs
+        if steps is not None:
+            return progress.step % steps == 0
+        return epochs is not None and step.epoch_end and progress.position.epoch % epochs == 0
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint, or start to."""
+        with self.meter.time("save"):
+            self.checkpoints.save(progress, self.model, self.optimizer)
+        self.status.set("running")
+
+    def keep(self, progress: Progress) -> bool:
+        """Make sure that what was learned is on disk; return whether it is."""
+        self.checkpoints.wait()
+        if progress.step and self.checkpoints.last_step != progress.step:
+            self.save(progress)
+            self.checkpoints.wait()
+        return not progress.step or self.checkpoints.last_step == progress.step
+
+    def end(self, progress: Progress) -> Outcome:
+        """Keep what was learned, and say how it ended."""
+        if not self.keep(progress):
+            message = f"step {progress.step}: the last checkpoint could not be written"
+            raise CheckpointError(message)
+        if progress.step >= self.steps:  # more, where a checkpoint is gone on from with fewer steps
+            self.checkpoints.export(progress.step)
+            return Outcome(state="done", step=progress.step, reason="all steps are done")
+        return Outcome(state="preempted", step=progress.step, reason=self.requests.reason)
