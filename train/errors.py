@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from train.config.config import Config
 
 DONE = 0
 """All steps are done; or (`preempted`) all ranks agreed to stop, or they had not even met."""
@@ -79,28 +76,6 @@ def reason(error: BaseException) -> str:
     """Return what status.json says of an error: of another rank's, what that rank said."""
     return (
         str(error) if isinstance(error, AnotherRankFailed) else f"{type(error).__name__}: {error}"
-    )
-
-
-def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
-    """Return what a library said of a model as a person can act on it."""
-    text = " ".join(str(error).split())
-    if "target module" in text.lower():
-        names = f"lora_target_modules: expected modules of {config.name_or_path}, found: {text}"
-        return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
-    if "attn_implementation" in text:
-        return ConfigError(
-            (f"attn_implementation: expected {config.attn_implementation}, found: {text}",),
-            hint="attn_implementation: eager, which every model has",
-        )
-    if isinstance(error, ImportError):
-        return ConfigError(
-            (f"the model {config.name_or_path}: expected its packages installed, found: {text}",),
-            hint="install it on every node, or set attn_implementation: sdpa",
-        )
-    return ConfigError(
-        (f"name_or_path: expected a causal language model in {folder}, found: {text}",),
-        hint="it needs whole *.safetensors: `python -m train --check` looks at the files",
     )
 
 

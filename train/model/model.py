@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers.utils.logging import disable_progress_bar
 
 from train.data.formats import IGNORED
-from train.errors import ConfigError, room_for, unusable
+from train.errors import ConfigError, room_for
 from train.model.chunked_loss import Head
-from train.model.load import base_of, compute_dtype, make
+from train.model.load import base_of, compute_dtype, make, unusable
 from train.model.parallelize import fill, prove, shard
 
 if TYPE_CHECKING:

@@ -279,7 +279,7 @@ def test_a_tokenizer_that_is_another_models_is_refused(
 
 
 def test_an_attention_that_a_model_does_not_have_is_told_the_one_it_has(base: Config) -> None:
-    from train.errors import unusable
+    from train.model.load import unusable
 
     found = 'it does not support that. Load it with `attn_implementation="eager"` meanwhile'
     told = unusable(base, Path(base.name_or_path), ValueError(found))
