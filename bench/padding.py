@@ -63,12 +63,12 @@ def measure(samples: Samples, mode: str, ranks: int, each: int) -> tuple[float, 
     position = Position()
     while position.epoch == 0:
         step = [part.step(position) for part in parts]
-        places = [sum(int(b.input_ids.size) for b in one.micro_batches) for one in step]
-        padding += sum(places) - step[0].tokens
+        padded_tokens = [sum(int(b.input_ids.size) for b in one.micro_batches) for one in step]
+        padding += sum(padded_tokens) - step[0].tokens
         tokens += step[0].tokens
         # Ranks meet in every pass: a step takes as long as the longest pass of each.
         sizes = [[int(b.input_ids.size) for b in one.micro_batches] for one in step]
-        uneven.append(sum(map(max, zip(*sizes, strict=True))) / (sum(places) / ranks))
+        uneven.append(sum(map(max, zip(*sizes, strict=True))) / (sum(padded_tokens) / ranks))
         position = step[0].position
         steps += 1
     return padding / (padding + tokens), float(np.mean(uneven)), steps

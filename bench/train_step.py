@@ -180,9 +180,9 @@ def ours(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     update = Trainer.update
 
     def timed(self: Trainer, *step: Any) -> Any:
-        wish = update(self, *step)
+        decision = update(self, *step)
         clock.mark()
-        return wish
+        return decision
 
     Trainer.update = timed  # type: ignore[method-assign,assignment]
     chosen = config(options.folder, options.save)
@@ -206,11 +206,11 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
 
     from train.data.batches import order
     from train.data.dataset import prepare
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
     from train.model.load import lora
 
     chosen = config(options.folder, "no")
-    corpus = prepare(chosen, Place(node_rank=0, nodes=1))
+    corpus = prepare(chosen, RankEnv(node_rank=0, nodes=1))
     samples = [
         {
             name: torch.from_numpy(array)

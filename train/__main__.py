@@ -11,10 +11,10 @@ from train import errors
 from train.checkpoint import manifest
 from train.config.parse import parse
 from train.data import hub
-from train.distributed.env import Place
-from train.errors import ConfigError, NoPlace
+from train.distributed.env import RankEnv
+from train.errors import ConfigError, LauncherEnvError
 from train.lifecycle import run_lock, status
-from train.lifecycle.signals import Early, Stopped
+from train.lifecycle.signals import EarlySignals, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,32 +42,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.USAGE
 
 
-def train(config: Config, place: Place | None = None, *, rendezvous: str | None = None) -> int:
+def train(config: Config, env: RankEnv | None = None, *, rendezvous: str | None = None) -> int:
     """Train as configured; whatever happens, rank 0 leaves a status.json.
 
     Args:
         config: What to train.
-        place: This process among the ranks; the environment says it if None.
+        env: This process among the ranks; the environment says it if None.
         rendezvous: Where ranks meet, as a torch init method; the environment says it if None.
     """
     output = Path(config.output_dir)
     try:
-        place = place or Place.from_environment()
-        state = status.Status(output, rank=place.rank)
+        env = env or RankEnv.from_environment()
+        state = status.Status(output, rank=env.rank)
         with ExitStack() as stack:
-            early = stack.enter_context(Early(lambda name: state.set("preempted", name)))
-            if place.rank == 0:
+            early_signals = stack.enter_context(
+                EarlySignals(lambda name: state.set("preempted", name))
+            )
+            if env.rank == 0:
                 stack.callback(run_lock.take(output))
-            return _train(config, place, state, early, rendezvous)
+            return _train(config, env, state, early_signals, rendezvous)
     except Stopped:  # before the folder was ours to say anything in
         return errors.DONE
-    except (ConfigError, NoPlace) as error:
+    except (ConfigError, LauncherEnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return errors.USAGE
 
 
 def _train(
-    config: Config, place: Place, state: status.Status, early: Early, rendezvous: str | None
+    config: Config,
+    env: RankEnv,
+    state: status.Status,
+    early_signals: EarlySignals,
+    rendezvous: str | None,
 ) -> int:
     """Train in a folder that no other run uses."""
     state.step = last_step(config)
@@ -80,7 +86,7 @@ def _train(
 
         from train.run import run  # noqa: PLC0415
 
-        record(run)(config, place, state, early, rendezvous=rendezvous)
+        record(run)(config, env, state, early_signals, rendezvous=rendezvous)
     except Stopped as stopped:
         state.set("preempted", str(stopped))
         print(f"preempted at step {state.step}: {stopped}", flush=True)

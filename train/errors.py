@@ -36,7 +36,7 @@ class NodesDiffer(Exception):  # noqa: N818  (named for what is so)
     """What must be the same on every rank is not."""
 
 
-class NoPlace(Exception):  # noqa: N818  (as above)
+class LauncherEnvError(Exception):
     """The environment does not say which rank this process is."""
 
 
@@ -58,7 +58,7 @@ class AnotherRankFailed(Exception):  # noqa: N818  (named for what is so)
 
 CODES: dict[type[Exception], int] = {
     ConfigError: USAGE,
-    NoPlace: USAGE,
+    LauncherEnvError: USAGE,
     NodesDiffer: NODES_DIFFER,
     ModelError: NODES_DIFFER,
     CheckpointError: CHECKPOINT,

@@ -17,7 +17,7 @@ from train.data import dataset, hub
 from train.data.batches import Batches, Position
 from train.distributed.process_group import Ranks
 from train.errors import ConfigError
-from train.lifecycle.signals import Requests
+from train.lifecycle.signals import StopListener
 from train.model import layout
 from train.model.model import build
 from train.model.optimizer import Optimizer
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from train.config.config import Config
     from train.data.dataset import Corpus, TokenSet
     from train.data.token_store import Ints
-    from train.distributed.env import Place
-    from train.lifecycle.signals import Early
+    from train.distributed.env import RankEnv
+    from train.lifecycle.signals import EarlySignals
     from train.lifecycle.status import Status
     from train.model.model import Model
     from train.trainer import Outcome
@@ -61,15 +61,20 @@ class Lengths:
 
 
 def run(
-    config: Config, place: Place, status: Status, early: Early, *, rendezvous: str | None = None
+    config: Config,
+    env: RankEnv,
+    status: Status,
+    early_signals: EarlySignals,
+    *,
+    rendezvous: str | None = None,
 ) -> Outcome:
     """Train, on every rank.
 
     Args:
         config: The same on every rank.
-        place: This process among them.
+        env: This process among them.
         status: Told of every step and of the end.
-        early: Takes the signals until the ranks have met.
+        early_signals: Takes the signals until the ranks have met.
         rendezvous: Where ranks meet, as a torch init method; the environment says it if None.
     """
     for words in NOISE:
@@ -79,19 +84,19 @@ def run(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(mode=True)
     # At once: an hour of tokenising or loading must not end in arithmetic.
-    size = batch_size(config, place.world_size)
+    size = batch_size(config, env.world_size)
     base = hub.model_folder(config)
     # Before any group exists: no collective may wait, and time out, on somebody's tokeniser.
-    corpus = dataset.prepare(config, place)
-    early.meet()
+    corpus = dataset.prepare(config, env)
+    early_signals.meet()
     output = Path(config.output_dir)
     ranks = Ranks.join(
-        place, timeout=config.start_timeout, traces=output / "nccl", rendezvous=rendezvous
+        env, timeout=config.start_timeout, traces=output / "nccl", rendezvous=rendezvous
     )
-    requests = Requests(ranks, output)
-    requests.listen(early)
+    stop_listener = StopListener(ranks, output)
+    stop_listener.listen(early_signals)
     try:
-        return _together(config, ranks, requests, base, corpus, size, status)
+        return _together(config, ranks, stop_listener, base, corpus, size, status)
     except BaseException as error:
         if theirs := ranks.first_failure.behind(error):
             raise theirs from error
@@ -101,15 +106,15 @@ def run(
 def _together(
     config: Config,
     ranks: Ranks,
-    requests: Requests,
+    stop_listener: StopListener,
     base: Path,
     corpus: Corpus,
     size: BatchSize,
     status: Status,
 ) -> Outcome:
     """Train, now that all ranks are there."""
-    place = ranks.place
-    about = provenance.about(config, base, corpus.key, place.world_size)
+    env = ranks.env
+    about = provenance.about(config, base, corpus.key, env.world_size)
     about["ranks_of_nodes"] = list(ranks.on_nodes().values())
     ranks.same_everywhere(
         {
@@ -132,7 +137,7 @@ def _together(
     _refuse_foreign_tokens(config, ranks, model, corpus)
     optimizer = Optimizer(config, model)
     # From here on ranks differ: each drops out other parts of its own samples.
-    torch.manual_seed(resume.seed_of(config.seed, 0, place.rank))
+    torch.manual_seed(resume.seed_of(config.seed, 0, env.rank))
     progress, remarks = _start(choice, checkpoints, model, optimizer, ranks)
     if wanted and choice is None:
         remarks = (f"resume: no checkpoint in {checkpoints.output} yet, starting anew", *remarks)
@@ -163,7 +168,7 @@ def _together(
         optimizer=optimizer,
         batches=batches,
         checkpoints=checkpoints,
-        requests=requests,
+        stop_listener=stop_listener,
         meter=meter,
         status=status,
         steps=steps,
@@ -209,7 +214,7 @@ def _pythons(ranks: Ranks, version: str) -> tuple[str, ...]:
 def _batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
     """Return this rank's batches; nodes with samples of their own first tell each other theirs."""
     if config.node_data == "whole" or len(ranks.leaders) == 1:
-        return Batches(corpus.train, corpus.eval, config, size, rank=ranks.place.rank)
+        return Batches(corpus.train, corpus.eval, config, size, rank=ranks.env.rank)
     mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)
     rows = ranks.gather(mine if ranks.is_leader else None)
     theirs = [row for row in rows if row is not None]
@@ -218,7 +223,7 @@ def _batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> B
         corpus.eval,
         config,
         size,
-        rank=ranks.place.rank,
+        rank=ranks.env.rank,
         pools=[train for train, _ in theirs],
         evaluation_pools=[held_out for _, held_out in theirs if held_out],
         ranks_of_pools=tuple(ranks.on_nodes().values()),

@@ -10,7 +10,7 @@ import torch
 
 from train.checkpoint.save import Progress
 from train.errors import CheckpointError, NonFinite, room_for
-from train.lifecycle.signals import Wish
+from train.lifecycle.signals import StopDecision
 from train.model.optimizer import learning_rate
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from train.config.config import Config
     from train.data.batches import Batch, Batches, Step
     from train.distributed.process_group import Ranks
-    from train.lifecycle.signals import Requests
+    from train.lifecycle.signals import StopListener
     from train.lifecycle.status import Status
     from train.model.model import Loss, Model
     from train.model.optimizer import Optimizer
@@ -46,7 +46,7 @@ class Trainer:
     optimizer: Optimizer
     batches: Batches
     checkpoints: Checkpoints
-    requests: Requests
+    stop_listener: StopListener
     meter: Meter
     status: Status
     steps: int
@@ -56,47 +56,47 @@ class Trainer:
 
     def run(self, progress: Progress) -> Outcome:
         """Train from the start, or from where a checkpoint was, to the end or to a stop."""
-        wish = self.requests.agree()
+        decision = self.stop_listener.agree()
         # A new training is measured before its first step too: else nobody sees where it began.
         begins = progress.step == 0 and self.evaluates and self.config.eval_steps is not None
-        if (begins or progress.owes_evaluation) and not wish.stop:
-            wish |= self.evaluate(progress.step)
+        if (begins or progress.owes_evaluation) and not decision.stop:
+            decision |= self.evaluate(progress.step)
         first = progress.step + 1
-        if progress.step < self.steps and not wish.stop:
+        if progress.step < self.steps and not decision.stop:
             for number, step in enumerate(
                 self.meter.timed("data", self.batches.train(progress.position)), first
             ):
                 try:
-                    wish |= self.update(number, step)
+                    decision |= self.update(number, step)
                 except NonFinite:  # on all ranks together, and before the weights were changed
                     self.keep(progress)
                     raise
                 if number == first:
                     self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
                 owes = self.evaluates_at(number)
-                if owes and not wish.stop:
-                    wish |= self.evaluate(number)
-                    owes = wish.stop
+                if owes and not decision.stop:
+                    decision |= self.evaluate(number)
+                    owes = decision.stop
                 progress = Progress(step=number, position=step.position, owes_evaluation=owes)
-                if wish.save or self.saves_at(progress, step):
+                if decision.save or self.saves_at(progress, step):
                     self.save(progress)
-                    wish = replace(wish, save=False)
-                if wish.stop or number == self.steps:
+                    decision = replace(decision, save=False)
+                if decision.stop or number == self.steps:
                     break
         return self.end(progress)
 
-    def update(self, number: int, step: Step) -> Wish:
+    def update(self, number: int, step: Step) -> StopDecision:
         """Do one step: gradients of all micro-batches, one sum over the ranks, one update."""
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        for place, batch in enumerate(step.micro_batches, 1):
-            with self.model.only_last_synchronises(last=place == len(step.micro_batches)):
+        for number_in_step, batch in enumerate(step.micro_batches, 1):
+            with self.model.only_last_synchronises(last=number_in_step == len(step.micro_batches)):
                 total += self.learn(batch)
         with self.meter.time("optimizer"):
             # All that ranks must tell each other about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
             # The one moment of a step in which the CPU waits for a GPU.
             mine = torch.stack((total, squared_norm)).tolist()
-            sums = self.ranks.sum([*mine, *self.requests.here()])
+            sums = self.ranks.sum([*mine, *self.stop_listener.vote()])
             scale = self.model.gradient_factor / max(1, step.valid)
             loss_mean, norm = sums[0] / max(1, step.valid), math.sqrt(sums[1]) * scale
             if not (math.isfinite(loss_mean) and math.isfinite(norm)):
@@ -114,9 +114,9 @@ class Trainer:
             lr=rate,
             valid=step.valid,
             tokens=step.tokens,
-            places=sum(int(batch.input_ids.size) for batch in step.micro_batches),
+            padded_tokens=sum(int(batch.input_ids.size) for batch in step.micro_batches),
         )
-        return self.requests.decide(sums[2:])
+        return self.stop_listener.decide(sums[2:])
 
     def learn(self, batch: Batch) -> Tensor:
         """Add a micro-batch's gradients to those before it, and return its loss.
@@ -155,10 +155,10 @@ class Trainer:
         )
 
     @torch.no_grad()
-    def evaluate(self, step: int) -> Wish:
+    def evaluate(self, step: int) -> StopDecision:
         """Measure the loss over the whole evaluation set, or leave off if a stop is asked for."""
         self.model.network.eval()
-        wish = Wish()
+        decision = StopDecision()
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         with self.meter.time("eval"), room_for("a batch of the evaluation"):
             for batch in self.batches.evaluate():
@@ -166,12 +166,12 @@ class Trainer:
                 sums += torch.stack(
                     (loss.total.double(), loss.correct, sums.new_tensor(batch.valid))
                 )
-                wish = self.requests.agree() | wish
-                if wish.stop:
+                decision = self.stop_listener.agree() | decision
+                if decision.stop:
                     break
             total, correct, tokens = self.ranks.sum(sums.tolist())
         self.model.network.train()
-        if not wish.stop:
+        if not decision.stop:
             self.meter.evaluated(
                 step=step,
                 total=self.steps,
@@ -179,7 +179,7 @@ class Trainer:
                 accuracy=correct / max(1, tokens),
                 tokens=int(tokens),
             )
-        return wish
+        return decision
 
     def evaluates_at(self, step: int) -> bool:
         """Return whether an evaluation follows a step: every so many, and at the end."""
@@ -216,4 +216,4 @@ class Trainer:
         if progress.step >= self.steps:  # more, where a checkpoint is gone on from with fewer steps
             self.checkpoints.export(progress.step)
             return Outcome(state="done", step=progress.step, reason="all steps are done")
-        return Outcome(state="preempted", step=progress.step, reason=self.requests.reason)
+        return Outcome(state="preempted", step=progress.step, reason=self.stop_listener.reason)

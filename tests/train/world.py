@@ -130,7 +130,7 @@ class World:
             "output_dir", "output" if apart else str(self.folder / f"output-{self._count}")
         )
         config = replace(self.base, **changes)
-        places = [
+        padded_tokens = [
             {
                 "rank": sum(nodes[:node]) + local,
                 "world_size": sum(nodes),
@@ -144,11 +144,11 @@ class World:
             for local in range(count)
         ]
         processes: list[BaseProcess] = []
-        for place in places:
-            log = logs / f"rank-{place['rank']}.log"
+        for env in padded_tokens:
+            log = logs / f"rank-{env['rank']}.log"
             process = self._context.Process(
                 target=rank,
-                args=(config, place, logs / "rendezvous", log, apart, before),
+                args=(config, env, logs / "rendezvous", log, apart, before),
                 daemon=True,
             )
             process.start()
@@ -176,7 +176,7 @@ class World:
 
 def rank(
     config: Config,
-    place: dict[str, Any],
+    env: dict[str, Any],
     meet: Path,
     log: Path,
     apart: Path | None,
@@ -191,12 +191,12 @@ def rank(
     import torch
 
     from train.__main__ import train
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
     torch.set_num_threads(1)
-    here = apart / f"node-{place['node_rank']}" if apart else log.parent
+    here = apart / f"node-{env['node_rank']}" if apart else log.parent
     here.mkdir(parents=True, exist_ok=True)
     os.chdir(here)
     if before:
-        before(place["rank"])
-    sys.exit(train(config, Place(**place), rendezvous=f"file://{meet}"))
+        before(env["rank"])
+    sys.exit(train(config, RankEnv(**env), rendezvous=f"file://{meet}"))

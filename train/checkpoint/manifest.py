@@ -26,7 +26,7 @@ _WRITTEN = re.compile(r"(step-\d{6,})\.tmp-(?:[0-9a-f]{8}|old-\d+)")
 """A step's folder that was being written, or that a newer one was about to replace."""
 
 
-class Damaged(Exception):  # noqa: N818  (named for what is so)
+class CorruptCheckpoint(Exception):  # noqa: N818  (named for what is so)
     """A folder is not a whole checkpoint; the message says what is wrong with it."""
 
 
@@ -79,19 +79,19 @@ def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
         seal_here = (folder / COMPLETE).read_bytes()
     except FileNotFoundError as error:
         if not folder.exists():
-            raise Damaged("there is no such folder") from None
+            raise CorruptCheckpoint("there is no such folder") from None
         missing = os.path.basename(error.filename)  # noqa: PTH119  (a name as the OS gave it)
-        raise Damaged(f"{missing} is missing: it was never finished") from None
+        raise CorruptCheckpoint(f"{missing} is missing: it was never finished") from None
     except OSError as error:
-        raise Damaged(f"cannot be read: {error}") from error
+        raise CorruptCheckpoint(f"cannot be read: {error}") from error
     digest = hashlib.sha256(text).hexdigest()
     if seal_here != f"{digest}\n".encode():
-        raise Damaged(f"{COMPLETE} does not fit {MANIFEST}: one of them was changed")
+        raise CorruptCheckpoint(f"{COMPLETE} does not fit {MANIFEST}: one of them was changed")
     try:
         manifest: dict[str, Any] = json.loads(text)
         return digest, {n: Entry(e["size"], e["sha256"]) for n, e in manifest["files"].items()}
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise Damaged(f"{MANIFEST} is of another program") from error
+        raise CorruptCheckpoint(f"{MANIFEST} is of another program") from error
 
 
 def verify(folder: Path) -> str:
@@ -108,25 +108,25 @@ def verify(folder: Path) -> str:
         try:
             size = (folder / name).stat().st_size
         except FileNotFoundError:
-            raise Damaged(f"{name} is missing") from None
+            raise CorruptCheckpoint(f"{name} is missing") from None
         except OSError as error:
-            raise Damaged(f"{name} cannot be read: {error}") from error
+            raise CorruptCheckpoint(f"{name} cannot be read: {error}") from error
         if size != wanted.size:
-            raise Damaged(f"{name}: expected {wanted.size} bytes, found {size}")
+            raise CorruptCheckpoint(f"{name}: expected {wanted.size} bytes, found {size}")
         try:
             found = measure(folder / name)
         except OSError as error:
-            raise Damaged(f"{name} cannot be read: {error}") from error
+            raise CorruptCheckpoint(f"{name} cannot be read: {error}") from error
         if found != wanted:
             message = f"{name}: expected SHA-256 {wanted.sha256[:12]}, found {found.sha256[:12]}"
-            raise Damaged(f"{message}: its bytes were changed")
+            raise CorruptCheckpoint(f"{message}: its bytes were changed")
     return digest
 
 
 def _is_sealed(folder: Path) -> bool:
     try:
         sealed(folder)
-    except Damaged:
+    except CorruptCheckpoint:
         return False
     return True
 

@@ -102,7 +102,7 @@ def spread(
     if problems:
         raise problems[0]
     for name, wanted in files.items():
-        if owners[name] != ranks.place.rank and measure(folder / name) != wanted:
+        if owners[name] != ranks.env.rank and measure(folder / name) != wanted:
             sender = ranks.hosts[owners[name]]
             message = f"{folder / name}: expected what {sender} sent, found other bytes"
             raise OSError(message)
@@ -113,7 +113,7 @@ def _pass_on(ranks: Ranks, path: Path, size: int, owner: int) -> OSError | None:
 
     The others wait for this rank's part in every chunk: whatever happens, it goes on to the end.
     """
-    mine = owner == ranks.place.rank
+    mine = owner == ranks.env.rank
     problem, file = None, None
     try:
         # Unbuffered: closing it has nothing left to write, and to fail at.

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from train.checkpoint import manifest
-from train.checkpoint.manifest import Damaged
+from train.checkpoint.manifest import CorruptCheckpoint
 from train.checkpoint.node_sync import spread
 from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
@@ -100,7 +100,7 @@ def newest(output: Path) -> Found:
     for folder in manifest.candidates(output):
         try:
             seal = manifest.verify(folder)
-        except Damaged as damage:
+        except CorruptCheckpoint as damage:
             refused.append(f"{folder}: {damage}")
             continue
         step = manifest.step_of(folder) or 0
@@ -112,7 +112,7 @@ def _exactly(folder: Path) -> Found:
     try:
         seal = manifest.verify(folder)
         step = _state(folder)["step"]
-    except (Damaged, CheckpointError) as error:
+    except (CorruptCheckpoint, CheckpointError) as error:
         return Found(folder=None, step=-1, seal="", refused=(f"{folder}: {error}",))
     return Found(folder=folder, step=step, seal=seal, refused=())
 
@@ -135,20 +135,20 @@ def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
     source = next(rank for rank, row in enumerate(rows) if row.seal == best.seal)
     names = [manifest.MANIFEST, manifest.COMPLETE]
     listed: dict[str, Entry] = {}
-    if ranks.place.rank == source:
+    if ranks.env.rank == source:
         _, files = manifest.sealed(best.folder)
         listed = files | {name: measure(best.folder / name) for name in names}
     listed = ranks.broadcast(listed, source)
     folder = best.folder.with_name(f"{best.folder.name}.tmp-brought")
-    if ranks.place.rank in lacking:
+    if ranks.env.rank in lacking:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # said below: every node takes part in the exchange
             folder.mkdir(parents=True)
-    here = best.folder if ranks.place.rank not in lacking else folder
+    here = best.folder if ranks.env.rank not in lacking else folder
     problem = ""
     try:
         spread(ranks, here, listed, dict.fromkeys(listed, source))
-        if ranks.place.rank in lacking:
+        if ranks.env.rank in lacking:
             manifest.publish(folder, best.folder)
     except OSError as error:
         problem = str(error)
@@ -169,7 +169,7 @@ def _same_seal(ranks: Ranks, best: Found) -> None:
         try:
             seal, _ = manifest.sealed(best.folder)
             problem = "" if seal == best.seal else f"sealed {seal[:12]}, not {best.seal[:12]}"
-        except Damaged as damage:
+        except CorruptCheckpoint as damage:
             problem = str(damage)
     rows = ranks.gather(problem, ranks.storage)
     wrong = [f"{ranks.hosts[rank]}: {text}" for rank, text in enumerate(rows) if text]
@@ -210,12 +210,12 @@ def load(
         )
         raise CheckpointError(f"{choice.folder}: cannot be loaded: {found}") from None
     optimizer.set_step(then["step"])
-    if then["world_size"] == ranks.place.world_size:
-        _set_random_state(choice.folder / f"rng-{ranks.place.rank:05d}.json", ranks.device)
+    if then["world_size"] == ranks.env.world_size:
+        _set_random_state(choice.folder / f"rng-{ranks.env.rank:05d}.json", ranks.device)
     else:
         # Another stream than any that was used.
-        torch.manual_seed(seed_of(now["config"]["seed"], then["step"], ranks.place.rank))
-        ranks_then, ranks_now = then["world_size"], ranks.place.world_size
+        torch.manual_seed(seed_of(now["config"]["seed"], then["step"], ranks.env.rank))
+        ranks_then, ranks_now = then["world_size"], ranks.env.world_size
         words = "the same samples and mathematics, new random numbers for dropout"
         remarks += (f"{ranks_then} ranks wrote it, {ranks_now} go on: {words}",)
     progress = Progress(

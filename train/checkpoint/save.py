@@ -207,7 +207,7 @@ class Checkpoints:
             storage_writer=FileSystemWriter(folder, sync_files=True),
             process_group=self._ranks.storage,
         )
-        rank = self._ranks.place.rank
+        rank = self._ranks.env.rank
         folder.mkdir(exist_ok=True)
         own = [f"rng-{rank:05d}.json"]
         write_durably(folder / own[0], json.dumps(rng))
@@ -245,7 +245,7 @@ class Checkpoints:
         try:
             done = work()
         except CheckpointException as error:  # on every rank, wherever it went wrong
-            mine = error.failures.get(self._ranks.place.rank)
+            mine = error.failures.get(self._ranks.env.rank)
             problem = _words(mine[0]) if mine else ""
         except Exception as error:  # noqa: BLE001  (a full disk must not end the training)
             problem = _words(error)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from train.data.token_store import Ints
 
 MULTIPLE = 8
-"""Rows are filled to a multiple of this: GPUs multiply such shapes fastest."""
+"""Rows are padded to a multiple of this: GPUs multiply such shapes fastest."""
 QUADRATIC = 1 / 8192
 """Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
 AHEAD = 2
@@ -36,7 +36,7 @@ AHEAD = 2
 
 
 class Sizes(Protocol):
-    """What has to be known of samples to deal them out."""
+    """What has to be known of samples to assign them to ranks."""
 
     @property
     def lengths(self) -> Ints:
@@ -44,7 +44,7 @@ class Sizes(Protocol):
 
     @property
     def targets(self) -> Ints:
-        """Tokens of each sample that are learned."""
+        """Tokens of each sample that the loss counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One forward pass of one rank; right-filled rows, so causal attention needs no mask."""
+    """One forward pass of one rank; right-padded rows, so causal attention needs no mask."""
 
     input_ids: Ints
     labels: Ints
-    """As transformers wants them: not shifted, -100 where nothing is learned."""
+    """As transformers wants them: not shifted, -100 where no loss is taken."""
     position_ids: Ints | None
     """Only for packed rows: counts from 0 in each sample, which keeps them apart."""
     valid: int
@@ -80,7 +80,7 @@ class Step:
     valid: int
     """Labels that count on all ranks together: what the sum of losses is divided by."""
     tokens: int
-    """Tokens of all ranks together, filling not counted."""
+    """Tokens of all ranks together, padding not counted."""
     position: Position
     """Where the data stands after this step."""
     epoch_end: bool
@@ -91,13 +91,13 @@ def order(seed: int, epoch: int, count: int, pool: int = 0) -> Ints:
     return np.random.default_rng([seed, epoch, pool]).permutation(count)
 
 
-def deal(costs: Sequence[float], world_size: int, each: int) -> list[list[int]]:
-    """Deal the rows of a step out to ranks; a rank's next `each` rows are its next pass.
+def assign(costs: Sequence[float], world_size: int, each: int) -> list[list[int]]:
+    """Assign the rows of a step to ranks; a rank's next `each` rows are its next micro-batch.
 
-    Ranks meet in every pass, so rows of like length go into the same pass on all of them, and
-    within a pass the heaviest rows to the rank that has had least so far.
+    Ranks meet in every micro-batch, so rows of like length go into the same one on all of them,
+    and within it the heaviest rows to the rank that has had least so far.
     """
-    hands: list[list[int]] = [[] for _ in range(world_size)]
+    assigned: list[list[int]] = [[] for _ in range(world_size)]
     work = [0.0] * world_size
     falling = sorted(range(len(costs)), key=lambda number: (-costs[number], number))
     for start in range(0, len(falling), world_size * each):
@@ -106,9 +106,9 @@ def deal(costs: Sequence[float], world_size: int, each: int) -> list[list[int]]:
         groups = [together[at : at + size] for at in range(0, len(together), size)]
         lightest_first = sorted(range(world_size), key=lambda rank: (work[rank], rank))
         for rank, group in zip(lightest_first, groups, strict=False):
-            hands[rank] += group
+            assigned[rank] += group
             work[rank] += sum(costs[row] for row in group)
-    return hands
+    return assigned
 
 
 class Pool:
@@ -170,7 +170,7 @@ class Batches:
         Args:
             train: The training samples on this node.
             evaluation: The samples to evaluate on, if any.
-            config: Says how rows are made and dealt.
+            config: Says how rows are made and assigned.
             size: The step's arithmetic.
             rank: Of size.world_size.
             pools: Only where nodes have samples of their own (`node_data: strided`): the sizes
@@ -238,16 +238,16 @@ class Batches:
         counted = [pool.count_in(rows) for pool, rows in zip(self._pools, taken, strict=True)]
         valid, tokens = (sum(column) for column in zip(*counted, strict=True))
         each = self._size.per_device
-        hands = [self._hands(number, rows) for number, rows in enumerate(taken)]
-        passes = max(-(-len(hand) // each) for hands_of in hands for hand in hands_of)
-        mine = hands[self._pool][self._local]
+        assigned = [self._assigned(number, rows) for number, rows in enumerate(taken)]
+        count = max(-(-len(rows) // each) for pool in assigned for rows in pool)
+        mine = assigned[self._pool][self._local]
         after = self._after(position)
         train = self._data["train"]
         assert train is not None
         return Step(
             micro_batches=tuple(
                 assemble(train, mine[i * each : (i + 1) * each], packed=self._packed)
-                for i in range(passes)
+                for i in range(count)
             ),
             valid=valid,
             tokens=tokens,
@@ -272,25 +272,26 @@ class Batches:
     def evaluate(self) -> Iterator[Batch]:
         """Yield this rank's batches of every evaluation sample once; as many on every rank."""
         each = self._config.eval_batch_size
-        passes = 0
+        count = 0
         for sizes, members in zip(self._evaluation, self._members, strict=True):
             each_has = math.ceil(len(sizes.lengths) / members)
-            passes = max(passes, math.ceil(each_has / each))
+            count = max(count, math.ceil(each_has / each))
         data = self._data["evaluation"]
         if data is None:
             return
         longest_first = np.argsort(-data.lengths, kind="stable")
         mine = longest_first[self._local :: self._members[self._pool]]
-        for number in range(passes):
+        for number in range(count):
             rows = mine[number * each : (number + 1) * each]
             yield assemble(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
 
-    def _hands(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
+    def _assigned(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
         """Return each rank's rows of a pool's share."""
         pool, members = self._pools[number], self._members[number]
         if self._config.batching == "balanced":
             costs = [pool.cost(row) for row in rows]
-            return [[rows[i] for i in hand] for hand in deal(costs, members, self._size.per_device)]
+            chosen = assign(costs, members, self._size.per_device)
+            return [[rows[i] for i in numbers] for numbers in chosen]
         return [rows[member::members] for member in range(members)]
 
     def _after(self, position: Position) -> Position:

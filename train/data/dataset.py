@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from train.data.token_cache import Source
     from train.data.token_store import Ints, Shard
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
 SHOWN = 10
 """Unusable lines that are named one by one."""
@@ -51,11 +51,11 @@ class TokenSet:
         return max((int(part.tokens.max()) for part in self.parts if part.tokens.size), default=0)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
-        """Return the ids, and the labels beside them (-100: not learned)."""
+        """Return the ids, and the labels beside them (-100: masked)."""
         part = self.parts[self.rows[number, 0]]
         _, length, _, offset = part.index[self.rows[number, 1]]
         ids = np.array(part.tokens[offset : offset + length], np.int64)
-        return ids, np.where(part.learned[offset : offset + length], ids, IGNORED)
+        return ids, np.where(part.loss_mask[offset : offset + length], ids, IGNORED)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TokenSet:
         """Return the samples of the mask only."""
@@ -85,12 +85,12 @@ class Corpus:
         return max(self.train.largest, self.eval.largest if self.eval else 0)
 
 
-def prepare(config: Config, place: Place, tokenizer: Any = None) -> Corpus:  # noqa: ANN401
+def prepare(config: Config, env: RankEnv, tokenizer: Any = None) -> Corpus:  # noqa: ANN401
     """Tokenise what is not yet tokenised, and open it; call it before the ranks meet.
 
     Args:
         config: Says where the data, the tokenizer and the cache are.
-        place: This process's place; the first process of each node does the work.
+        env: This process among the ranks; the first process of each node does the work.
         tokenizer: Instead of the model's own, for programs that have it in hand.
 
     Raises:
@@ -104,7 +104,7 @@ def prepare(config: Config, place: Place, tokenizer: Any = None) -> Corpus:  # n
         return tokenizer or load_tokenizer(model, config)
 
     opened = {
-        key: _open(token_cache.source(config, place, model, files), config, place, load, key)
+        key: _open(token_cache.source(config, env, model, files), config, env, load, key)
         for key, files in paths.items()
     }
     whole = hashlib.sha256("".join(key for key, _, _ in opened.values()).encode()).hexdigest()
@@ -162,10 +162,10 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
 
 
 def _open(
-    source: Source, config: Config, place: Place, load: Callable[[], Any], key: str
+    source: Source, config: Config, env: RankEnv, load: Callable[[], Any], key: str
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
-    token_cache.make(source, config, place, load)
+    token_cache.make(source, config, env, load)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]

@@ -1,4 +1,4 @@
-"""From a line of JSONL to token ids, and which of them are learned: text, completion, chat."""
+"""From a line of JSONL to token ids, and which of them the loss counts: text, completion, chat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-VERSION = 4
+VERSION = 5
 """Part of the token cache's key: raise it when the same line would give other tokens."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
@@ -28,7 +28,7 @@ class Piece:
     special: bool
     """Whether the tokenizer adds its own begin and end marks."""
     spans: tuple[tuple[int, int], ...] | Literal["all", "none"]
-    """Which characters are learned."""
+    """Which characters the loss counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +37,17 @@ class Document:
 
     pieces: tuple[Piece, ...]
     ends: bool
-    """Whether the end-of-text token is appended (and learned); a chat's template has its own."""
+    """Whether the end-of-text token is appended (and counts); a chat's template has its own."""
     splits: bool
     """Whether what is too long goes on in a further sample, or is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Token ids, and for each whether it is learned."""
+    """Token ids, and for each whether the loss counts it."""
 
     ids: list[int]
-    learned: list[bool]
+    loss_mask: list[bool]
     cut: bool = False
     """Whether something of the line was left out."""
 
@@ -117,7 +117,7 @@ def _completion(prompt: Any, completion: Any, tokenizer: Any) -> Document:  # no
 
 
 def _chat(messages: Any, tokenizer: Any, *, learn_from: int) -> Document:  # noqa: ANN401
-    """Return a chat as its template writes it; the assistant's words are learned."""
+    """Return a chat as its template writes it; the loss counts the assistant's words."""
     if not isinstance(messages, list) or not all(
         isinstance(item, dict) and isinstance(item.get("role"), str) for item in messages
     ):
@@ -236,10 +236,10 @@ def _tokenise(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], 
         if piece.spans == "none" and _has_end_added(ids, piece, tokenizer):
             ids.pop()
         if isinstance(piece.spans, tuple):
-            learned = _within(ids, answer["offset_mapping"][number], piece.spans, special)
+            loss_mask = _within(ids, answer["offset_mapping"][number], piece.spans, special)
         else:
-            learned = [piece.spans == "all"] * len(ids)
-        result[id(piece)] = (ids, learned)
+            loss_mask = [piece.spans == "all"] * len(ids)
+        result[id(piece)] = (ids, loss_mask)
     return result
 
 
@@ -256,16 +256,16 @@ def _within(
     special: set[int],
 ) -> list[bool]:
     """Mark the tokens of the spans, and the mark with which the template ends each of them."""
-    learned = [False] * len(ids)
+    loss_mask = [False] * len(ids)
     for start, end in spans:
         inside = [i for i, (begin, stop) in enumerate(offsets) if start <= begin < end and stop]
         for index in inside:
-            learned[index] = True
+            loss_mask[index] = True
         after = range(inside[-1] + 1, min(inside[-1] + 4, len(ids))) if inside else range(0)
         closing = next((index for index in after if ids[index] in special), None)
         if closing is not None:
-            learned[after.start : closing + 1] = [True] * (closing + 1 - after.start)
-    return learned
+            loss_mask[after.start : closing + 1] = [True] * (closing + 1 - after.start)
+    return loss_mask
 
 
 def _samples(
@@ -275,19 +275,20 @@ def _samples(
     seq_len: int,
 ) -> list[Sample]:
     ids: list[int] = []
-    learned: list[bool] = []
+    loss_mask: list[bool] = []
     for piece in document.pieces:
         ids += tokens[id(piece)][0]
-        learned += tokens[id(piece)][1]
+        loss_mask += tokens[id(piece)][1]
     if document.ends and eos is not None and ids[-1:] != [eos]:
         ids.append(eos)
-        learned.append(True)
+        loss_mask.append(True)
     if document.splits:
         starts = range(0, len(ids), seq_len)
         made = [
-            Sample(ids=ids[at : at + seq_len], learned=learned[at : at + seq_len]) for at in starts
+            Sample(ids=ids[at : at + seq_len], loss_mask=loss_mask[at : at + seq_len])
+            for at in starts
         ]
     else:
         cut = len(ids) > seq_len
-        made = [Sample(ids=ids[:seq_len], learned=learned[:seq_len], cut=cut)]
-    return [sample for sample in made if any(sample.learned[1:])]
+        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], cut=cut)]
+    return [sample for sample in made if any(sample.loss_mask[1:])]

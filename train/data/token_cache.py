@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from train.data.fingerprint import Scan
     from train.data.formats import Sample
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
 logger = logging.getLogger(__name__)
 SHARD_BYTES = 16 << 20
@@ -59,22 +59,22 @@ class Source:
     stride: int
 
 
-def make(source: Source, config: Config, place: Place, load: Callable[[], Any]) -> None:
+def make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any]) -> None:
     """Have the tokens on this node: the first process makes them, the others wait for it."""
-    if place.local_rank == 0:
-        _make(source, config, place, load)
+    if env.local_rank == 0:
+        _make(source, config, env, load)
     else:
         wait_for((source.folder / "COMPLETE").exists, source.folder, what=source.folder)
 
 
-def source(config: Config, place: Place, model: Path, files: tuple[Path, ...]) -> Source:
+def source(config: Config, env: RankEnv, model: Path, files: tuple[Path, ...]) -> Source:
     """Return where the tokens of these files belong, named by all that they depend on."""
     size = sum(path.stat().st_size for path in files)
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
     cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     _make_folder(cache)
-    found = fingerprint.shared(files, parts, cache, local_rank=place.local_rank)
-    strided = config.node_data == "strided" and place.nodes > 1
+    found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank)
+    strided = config.node_data == "strided" and env.nodes > 1
     about = {
         "data": found.digest,
         "tokenizer": {
@@ -89,30 +89,30 @@ def source(config: Config, place: Place, model: Path, files: tuple[Path, ...]) -
         },
     }
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    part = f"-node-{place.node_rank}-of-{place.nodes}" if strided else ""
+    part = f"-node-{env.node_rank}-of-{env.nodes}" if strided else ""
     return Source(
         files=files,
         key=key,
         folder=cache / f"{key[:20]}{part}",
         shards=parts,
         scan=found,
-        start=place.node_rank if strided else 0,
-        stride=place.nodes if strided else 1,
+        start=env.node_rank if strided else 0,
+        stride=env.nodes if strided else 1,
     )
 
 
-def _make(source: Source, config: Config, place: Place, load: Callable[[], Any]) -> None:
+def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any]) -> None:
     """Tokenise the shards that nobody else does, wait for the others, and close the manifest."""
     complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
     claims = Claims(source.folder)
-    ours = place.node_rank % source.shards
+    ours = env.node_rank % source.shards
     while not complete.exists():
         missing = [number for number in range(source.shards) if not _done(source, number)]
         if not missing:
             _close(source)
             break
-        for number in sorted(missing, key=lambda n: ((n - ours) % place.nodes, n)):
+        for number in sorted(missing, key=lambda n: ((n - ours) % env.nodes, n)):
             with claims.take(shard_name(source, number)) as taken:
                 if taken and not _done(source, number):
                     logger.info(

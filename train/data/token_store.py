@@ -42,7 +42,7 @@ class Shard:
     """A part of the tokens, opened."""
 
     tokens: npt.NDArray[Any]
-    learned: npt.NDArray[np.uint8]
+    loss_mask: npt.NDArray[np.uint8]
     index: Ints
     """One row a sample: COLUMNS."""
 
@@ -67,16 +67,19 @@ def write(
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
     offset = cut = 0
-    with (aside / "tokens.bin").open("wb") as tokens, (aside / "learned.bin").open("wb") as learned:
+    with (
+        (aside / "tokens.bin").open("wb") as tokens,
+        (aside / "loss_mask.bin").open("wb") as loss_mask,
+    ):
         for line, samples in batches:
             for sample in samples:
                 length = len(sample.ids)
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
-                learned.write(np.asarray(sample.learned, np.uint8).tobytes())
-                rows.extend((line, length, sum(sample.learned[1:]), offset))
+                loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
+                rows.extend((line, length, sum(sample.loss_mask[1:]), offset))
                 offset += length
                 cut += sample.cut
-        for file in (tokens, learned):
+        for file in (tokens, loss_mask):
             file.flush()
             os.fsync(file.fileno())
     index = np.asarray(rows, np.int64).reshape(-1, len(COLUMNS))
@@ -89,7 +92,7 @@ def write(
         "bad": [[item.line, item.where, item.reason] for item in complaints],
         "files": {
             name: measure(aside / name).sha256
-            for name in ("tokens.bin", "learned.bin", "index.npy")
+            for name in ("tokens.bin", "loss_mask.bin", "index.npy")
         },
     }
     write_text(aside / "shard.json", json.dumps(about, indent=1))
@@ -108,11 +111,11 @@ def open_shard(folder: Path) -> Shard:
         empty = np.zeros(0, about["dtype"])
         return Shard(
             tokens=empty,
-            learned=empty.astype(np.uint8),
+            loss_mask=empty.astype(np.uint8),
             index=np.zeros((0, len(COLUMNS)), np.int64),
         )
     return Shard(
         tokens=np.memmap(folder / "tokens.bin", about["dtype"], mode="r"),
-        learned=np.memmap(folder / "learned.bin", np.uint8, mode="r"),
+        loss_mask=np.memmap(folder / "loss_mask.bin", np.uint8, mode="r"),
         index=np.load(folder / "index.npy", mmap_mode="r"),
     )

@@ -1,4 +1,4 @@
-"""What each rank computes on: chosen by its place, and compared before any rank waits for NCCL."""
+"""What each rank computes on: chosen by its local rank, and compared before NCCL is waited for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from train.errors import NodesDiffer, NoPlace
+from train.errors import LauncherEnvError, NodesDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
 AGREED = "agreed"
 
@@ -33,8 +33,8 @@ class Device:
     """Which GPU of all that there are; empty for a CPU."""
 
 
-def choose(place: Place) -> torch.device:
-    """Return the device that a place's process computes on.
+def choose(env: RankEnv) -> torch.device:
+    """Return the device that this process computes on.
 
     Raises:
         NoPlace: The node has GPUs, but fewer than processes.
@@ -42,17 +42,17 @@ def choose(place: Place) -> torch.device:
     if not torch.cuda.is_available():
         if "OMP_NUM_THREADS" not in os.environ:
             # Ranks that each take every core of their node wait for each other.
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.local_world_size))
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // env.local_world_size))
         return torch.device("cpu")
     count = torch.cuda.device_count()
     # A launcher may show each process its own GPU only; `agree` finds two that share one.
-    number = 0 if count == 1 else place.local_rank
+    number = 0 if count == 1 else env.local_rank
     if number >= count:
         message = (
-            f"local rank {place.local_rank}: expected a GPU of its own on {socket.gethostname()}, "
+            f"local rank {env.local_rank}: expected a GPU of its own on {socket.gethostname()}, "
             f"found {count} GPUs\nhint: start as many processes a node as it has GPUs"
         )
-        raise NoPlace(message)
+        raise LauncherEnvError(message)
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device
@@ -64,7 +64,7 @@ def describe(device: torch.device) -> Device:
     return Device(socket.gethostname(), device.type, uuid)
 
 
-def agree(store: Store, place: Place, mine: Device) -> None:
+def agree(store: Store, env: RankEnv, mine: Device) -> None:
     """Tell rank 0 this rank's device, and hear whether all of them go together.
 
     Raises:
@@ -72,28 +72,28 @@ def agree(store: Store, place: Place, mine: Device) -> None:
         TimeoutError: Some rank has not come.
     """
     told = PrefixStore("devices", store)
-    told.set(str(place.rank), json.dumps(astuple(mine)))
-    if place.rank == 0:
-        rows = [_told_by(rank, told, place) for rank in range(place.world_size)]
-        told.set(AGREED, quarrel(rows) or AGREED)
+    told.set(str(env.rank), json.dumps(astuple(mine)))
+    if env.rank == 0:
+        rows = [_told_by(rank, told, env) for rank in range(env.world_size)]
+        told.set(AGREED, conflict(rows) or AGREED)
     said = told.get(AGREED).decode()
     if said != AGREED:
         raise NodesDiffer(said)
 
 
-def _told_by(rank: int, told: Store, place: Place) -> Device:
+def _told_by(rank: int, told: Store, env: RankEnv) -> Device:
     try:
         return Device(*json.loads(told.get(str(rank))))
     except RuntimeError as error:
-        away = [str(r) for r in range(place.world_size) if not told.check([str(r)])]
+        away = [str(r) for r in range(env.world_size) if not told.check([str(r)])]
         message = (
-            f"expected all {place.world_size} ranks within start_timeout, found nobody for rank "
+            f"expected all {env.world_size} ranks within start_timeout, found nobody for rank "
             f"{', '.join(away)}\nhint: their own logs say why"
         )
         raise TimeoutError(message) from error
 
 
-def quarrel(rows: Sequence[Device]) -> str:
+def conflict(rows: Sequence[Device]) -> str:
     """Return why ranks with these devices cannot train together; nothing if they can."""
     ((usual, _), *others) = Counter(row.kind for row in rows).most_common()
     if others:

@@ -7,15 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from train.errors import NoPlace
+from train.errors import LauncherEnvError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A process's place among the ranks, as the launcher's environment tells it."""
+class RankEnv:
+    """This process among the ranks, as the launcher's environment says."""
 
     rank: int = 0
     world_size: int = 1
@@ -27,7 +27,7 @@ class Place:
     """Whether a launcher set the variables; without them this is a single process."""
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> RankEnv:
         """Read torchrun's variables, or those that guides set by hand.
 
         Raises:
@@ -43,7 +43,7 @@ class Place:
                 f"{', '.join(missing)}: expected with the other distributed variables, found unset"
                 "\nhint: start with clusterctl launch or torchrun, or unset RANK and WORLD_SIZE"
             )
-            raise NoPlace(message)
+            raise LauncherEnvError(message)
 
         def number(default: int, *keys: str, least: int = 0) -> int:
             key = next((key for key in keys if key in environment), None)
@@ -53,14 +53,14 @@ class Place:
             found = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else -1
             if found < least:
                 message = f"{key}: expected a whole number from {least} on, found {text!r}"
-                raise NoPlace(f"{message}\nhint: start with clusterctl launch or torchrun")
+                raise LauncherEnvError(f"{message}\nhint: start with clusterctl launch or torchrun")
             return found
 
         rank, world_size = number(0, "RANK"), number(1, "WORLD_SIZE", least=1)
         local_world_size = number(1, "LOCAL_WORLD_SIZE", least=1)
         if rank >= world_size:
             message = f"RANK: expected one below WORLD_SIZE, which is {world_size}, found {rank}"
-            raise NoPlace(f"{message}\nhint: ranks are counted from 0")
+            raise LauncherEnvError(f"{message}\nhint: ranks are counted from 0")
         return cls(
             rank=rank,
             world_size=world_size,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
 T = TypeVar("T")
 
@@ -34,16 +34,16 @@ STORAGE_TIMEOUT = timedelta(hours=2)
 class Ranks:
     """All ranks of this run, joined: what any of them can say to the others."""
 
-    def __init__(self, place: Place, device: torch.device, limit: timedelta, store: Store) -> None:
-        self.place = place
+    def __init__(self, env: RankEnv, device: torch.device, limit: timedelta, store: Store) -> None:
+        self.env = env
         self.device = device
-        self.first_failure = FirstFailure(store, place.rank)
+        self.first_failure = FirstFailure(store, env.rank)
         """What ended first, where not every rank has the same error."""
         self.control = dist.new_group(backend="gloo", timeout=limit)
         """Small values between steps; never the training's own groups, whose order is FSDP's."""
         self.storage = dist.new_group(backend="gloo", timeout=STORAGE_TIMEOUT)
         """For the thread that writes checkpoints only: a shared group deadlocks."""
-        names = self.gather((socket.gethostname(), place.node_rank))
+        names = self.gather((socket.gethostname(), env.node_rank))
         self.hosts = tuple(host for host, _ in names)
         self.nodes = tuple(node for _, node in names)
         """Rank → its node's number."""
@@ -55,7 +55,7 @@ class Ranks:
     @classmethod
     def join(
         cls,
-        place: Place,
+        env: RankEnv,
         *,
         timeout: float,
         traces: Path | None = None,
@@ -64,7 +64,7 @@ class Ranks:
         """Meet the other ranks.
 
         Args:
-            place: This process's place.
+            env: This process among the ranks.
             timeout: Seconds that a collective may take until `shorten_timeouts`.
             traces: Folder for NCCL's flight recorder, written when a collective hangs.
             rendezvous: Where to meet, as a torch init method; the environment says it if None.
@@ -72,37 +72,37 @@ class Ranks:
         Raises:
             NodesDiffer: Ranks compute on different kinds of devices, or two on the same one.
         """
-        device = devices.choose(place)
+        device = devices.choose(env)
         if traces is not None and device.type == "cuda":
             _set_flight_recorder(traces)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         limit = timedelta(seconds=timeout)
         store: Store = meeting_point()
-        if place.launched:
+        if env.launched:
             url = rendezvous or "env://"
-            store, _, _ = next(meet(url, place.rank, place.world_size, timeout=limit))
+            store, _, _ = next(meet(url, env.rank, env.world_size, timeout=limit))
             store.set_timeout(limit)
         # Before any group: a rank without its GPU would let NCCL wait for it until the limit.
-        devices.agree(store, place, devices.describe(device))
+        devices.agree(store, env, devices.describe(device))
         dist.init_process_group(
             backend,
             store=PrefixStore("groups", store),
-            rank=place.rank,
-            world_size=place.world_size,
+            rank=env.rank,
+            world_size=env.world_size,
             timeout=limit,
             device_id=device if device.type == "cuda" else None,
         )
-        return cls(place, device, limit, store)
+        return cls(env, device, limit, store)
 
     @property
     def is_first(self) -> bool:
         """Whether this is rank 0, the one that prints and writes what exists once."""
-        return self.place.rank == 0
+        return self.env.rank == 0
 
     @property
     def is_leader(self) -> bool:
         """Whether this is the first rank of its node, the one that writes what exists per node."""
-        return self.place.rank == self.leader_of(self.place.rank)
+        return self.env.rank == self.leader_of(self.env.rank)
 
     @property
     def leaders(self) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ class Ranks:
 
     def gather(self, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
         """Return every rank's value, by rank, on every rank."""
-        found: list[T | None] = [None] * self.place.world_size
+        found: list[T | None] = [None] * self.env.world_size
         dist.all_gather_object(found, value, group=group or self.control)
         return cast("list[T]", found)
 
@@ -193,12 +193,10 @@ class Ranks:
             local = counts.pop()
             return init_device_mesh(
                 self.device.type,
-                (self.place.world_size // local, local),
+                (self.env.world_size // local, local),
                 mesh_dim_names=("nodes", "local"),
             )
-        return init_device_mesh(
-            self.device.type, (self.place.world_size,), mesh_dim_names=("ranks",)
-        )
+        return init_device_mesh(self.device.type, (self.env.world_size,), mesh_dim_names=("ranks",))
 
     def shorten_timeouts(self, seconds: float, mesh: DeviceMesh) -> None:
         """Give training's collectives their everyday limit, once the slow first step is over."""

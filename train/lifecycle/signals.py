@@ -33,7 +33,7 @@ class Stopped(BaseException):
     """A signal came while no other rank waited for this one; no `except Exception` takes it."""
 
 
-class Early:
+class EarlySignals:
     """Takes the signals until `train.lifecycle.signals` does; within a `with` statement."""
 
     def __init__(self, end: Callable[[str], None]) -> None:
@@ -85,18 +85,18 @@ class Early:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class StopDecision:
     """What was asked for, the same on every rank."""
 
     stop: bool = False
     save: bool = False
 
-    def __or__(self, other: Wish) -> Wish:
-        """Wish for what either wishes."""
-        return Wish(stop=self.stop or other.stop, save=self.save or other.save)
+    def __or__(self, other: StopDecision) -> StopDecision:
+        """Do what either asks for."""
+        return StopDecision(stop=self.stop or other.stop, save=self.save or other.save)
 
 
-class Requests:
+class StopListener:
     """Collects what people and launchers ask of this process while it trains.
 
     SIGTERM, SIGUSR1, SIGINT and a file STOP end the run with a checkpoint; a file SAVE writes one
@@ -112,38 +112,38 @@ class Requests:
         self._files: frozenset[str] = frozenset()
         self._looked = 0.0
 
-    def listen(self, early: Early) -> None:
+    def listen(self, early_signals: EarlySignals) -> None:
         """Take the signals over, and drop files that were meant for an earlier run."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
-        came = early.over()
+        came = early_signals.over()
         self._signal = self._signal or came
         if self._ranks.is_leader:
             for folder in self._folders:
                 for name in FILES:
                     _remove_old(folder / name)
 
-    def here(self) -> list[float]:
-        """Return this rank's part of the decision, to be summed over all ranks."""
+    def vote(self) -> list[float]:
+        """Return this rank's vote, to be summed over all ranks."""
         files = self._look()
         return [float(self._signal is not None or "STOP" in files), float("SAVE" in files)]
 
-    def decide(self, sums: list[float]) -> Wish:
+    def decide(self, sums: list[float]) -> StopDecision:
         """Turn the sums into the decision; the ranks that asked say why."""
-        wish = Wish(stop=sums[0] > 0, save=sums[1] > 0)
-        if wish.stop and not self.reason:
+        decision = StopDecision(stop=sums[0] > 0, save=sums[1] > 0)
+        if decision.stop and not self.reason:
             mine = self._signal.name if self._signal else "STOP file" * ("STOP" in self._files)
             self.reason = " and ".join(dict.fromkeys(filter(None, self._ranks.gather(mine))))
-        if (wish.stop or wish.save) and self._ranks.is_leader:
+        if (decision.stop or decision.save) and self._ranks.is_leader:
             self._files = frozenset()
             for folder in self._folders:
-                for name in FILES[: 1 + wish.stop]:
+                for name in FILES[: 1 + decision.stop]:
                     _remove(folder / name)
-        return wish
+        return decision
 
-    def agree(self) -> Wish:
+    def agree(self) -> StopDecision:
         """Ask all ranks now, where no other sum carries the question along."""
-        return self.decide(self._ranks.sum(self.here()))
+        return self.decide(self._ranks.sum(self.vote()))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._signal is signal.SIGINT:

@@ -52,7 +52,7 @@ def choose(config: Config, ranks: Ranks, folder: Path) -> Layout:
 
 def _laid(config: Config, ranks: Ranks, folder: Path) -> Layout:
     counts = ranks.on_nodes()
-    size = ranks.place.world_size
+    size = ranks.env.world_size
     if config.parallel == "single" and size > 1:
         message = f"parallel: expected one process for single, found {size}\nhint: parallel: auto"
         raise ModelError(message)
@@ -93,7 +93,7 @@ def _reshards(config: Config, ranks: Ranks, folder: Path, name: str) -> bool:
     """
     if config.reshard_after_forward is not None:
         return config.reshard_after_forward
-    shards = ranks.place.local_world_size if name == "hsdp" else ranks.place.world_size
+    shards = ranks.env.local_world_size if name == "hsdp" else ranks.env.world_size
     if name in {"single", "ddp"}:
         return True
     keeping = replace(config, reshard_after_forward=False)
@@ -109,7 +109,7 @@ def _no_room(config: Config, ranks: Ranks, folder: Path, *, shards: int, usable:
         room = float(torch.cuda.get_device_properties(ranks.device).total_memory)
     else:  # shared by the ranks of the host
         room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1.0
-        room /= ranks.place.local_world_size
+        room /= ranks.env.local_world_size
     try:
         need = memory.memory(config, memory.shape(folder), shards=shards, gpu=gpu)
     except (OSError, ValueError, KeyError) as error:

@@ -73,10 +73,10 @@ def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as
     tables = [m for m in network.modules() if isinstance(m, nn.Embedding) and m is not words]
     if not known or all(table.num_embeddings < known for table in tables):
         return
-    most = known // MULTIPLE * MULTIPLE  # rows are filled up
+    most = known // MULTIPLE * MULTIPLE  # rows are padded to it
     if config.seq_len > most:
         message = (
-            f"seq_len: expected at most {most}, since {config.name_or_path} has learned {known}"
+            f"seq_len: expected at most {most}, since {config.name_or_path} has {known} positions"
         )
         raise ConfigError((f"{message} positions, found {config.seq_len}",))
 

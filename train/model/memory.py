@@ -145,7 +145,7 @@ def memory(config: Config, model: Shape, *, shards: int, gpu: bool) -> Memory:
         whole = model.parameters if config.reshard_after_forward is False else 2 * layer + ends
         gathered = whole * size
         if _accumulates(config, shards):
-            # Gradients are summed up whole, in float32, until the last pass cuts them.
+            # Gradients are summed up whole, in float32, until the last micro-batch cuts them.
             gathered += 4 * trained
     return Memory(
         weights=frozen * size / shards,
@@ -157,7 +157,7 @@ def memory(config: Config, model: Shape, *, shards: int, gpu: bool) -> Memory:
 
 
 def _accumulates(config: Config, ranks: int) -> bool:
-    """Return whether a step of so many ranks takes several passes."""
+    """Return whether a step of so many ranks takes several micro-batches."""
     if config.global_batch_size:
         return config.global_batch_size > config.per_device_train_batch_size * ranks
     return (config.gradient_accumulation_steps or 1) > 1

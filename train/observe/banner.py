@@ -27,9 +27,9 @@ def banner(
     step: int,
 ) -> list[str]:
     """Return the lines that rank 0 prints before the first step."""
-    place = ranks.place
+    env = ranks.env
     hosts = ", ".join(f"{host} ({count})" for host, count in ranks.on_nodes().items())
-    start = "" if place.launched else " (no distributed variables are set: a single process)"
+    start = "" if env.launched else " (no distributed variables are set: a single process)"
     what = "rows" if config.batching == "packed" else "samples"
     tokens = round(batches.tokens_per_step)
     samples, held_out = batches.samples
@@ -38,7 +38,7 @@ def banner(
     return [
         RULE,
         f"Hosts:      {hosts}",
-        f"World size: {place.world_size}{start}",
+        f"World size: {env.world_size}{start}",
         f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
         f"Model:      {config.name_or_path}, {_trained(config, model)}",
         f"Data:       {samples} samples{evaluated}",

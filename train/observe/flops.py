@@ -46,7 +46,7 @@ def peak(device_name: str) -> float | None:
 def typical(lengths: Ints) -> float:
     """Return the length of the sample that a token is in, on average over all tokens.
 
-    A token attends to its own sample alone, however rows are filled or packed.
+    A token attends to its own sample alone, however rows are padded or packed.
     """
     whole = lengths.astype(float)
     return float((whole * whole).sum() / whole.sum())

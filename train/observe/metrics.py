@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from train.config.config import Config
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
 T = TypeVar("T")
 WINDOW = 10
@@ -34,8 +34,8 @@ class Ranks(Protocol):
     """What of all ranks together matters here."""
 
     @property
-    def place(self) -> Place:
-        """This process's place."""
+    def env(self) -> RankEnv:
+        """This process among the ranks."""
 
     @property
     def device(self) -> Any:  # noqa: ANN401  (a torch.device; this module needs no torch)
@@ -64,7 +64,7 @@ class Meter:
         """
         self._config = config
         self._ranks = ranks
-        self._speaks = ranks.place.rank == 0
+        self._speaks = ranks.env.rank == 0
         self._records = Records(Path(config.output_dir) / NAME)
         self._board = _board(config) if self._speaks else None
         self._flops = flops_per_token
@@ -76,7 +76,7 @@ class Meter:
         self._named: set[int] = set()
         self._parts: dict[str, float] = {}
         self._window: dict[str, float] = {}
-        self._window_steps = self._window_places = 0
+        self._window_steps = self._window_padded_tokens = 0
         self._since = time.perf_counter()
         self._last: deque[float] = deque(maxlen=RECENT)
         self._log_tokens = self._log_seconds = 0.0
@@ -125,7 +125,7 @@ class Meter:
         lr: float,
         valid: int,
         tokens: int,
-        places: int,
+        padded_tokens: int,
     ) -> None:
         """Tell of a step, on every rank.
 
@@ -138,8 +138,8 @@ class Meter:
             norm: Of the gradient, before clipping.
             lr: The learning rate it was done with.
             valid: Labels that counted, on all ranks.
-            tokens: Tokens of all ranks, filling not counted.
-            places: Tokens and filling of this rank.
+            tokens: Tokens of all ranks, padding not counted.
+            padded_tokens: Tokens of this rank, padding counted.
         """
         now = time.perf_counter()
         apart = {name: self._parts.pop(name, 0.0) for name in ("eval", "save")}
@@ -149,7 +149,7 @@ class Meter:
         self._log_tokens += tokens
         self._log_seconds += seconds
         self._window_steps += 1
-        self._window_places += places
+        self._window_padded_tokens += padded_tokens
         for name, value in (("wall", seconds), *self._parts.items()):
             self._window[name] = self._window.get(name, 0.0) + value
         record: dict[str, Any] = {
@@ -166,7 +166,7 @@ class Meter:
             "tokens": tokens,
             "step_s": seconds,
             "tok_s": tokens / seconds,
-            "world_size": self._ranks.place.world_size,
+            "world_size": self._ranks.env.world_size,
             "resumed_from": self._resumed_from,
         }
         record |= {f"{name}_s": value for name, value in (self._parts | apart).items() if value}
@@ -221,10 +221,10 @@ class Meter:
             data=self._window.get("data", 0.0),
             forward=self._window.get("forward", 0.0),
             waited=waited if sees else None,
-            places=self._window_places,
+            padded_tokens=self._window_padded_tokens,
         )
         rows: list[tuple[Window, int]] = self._ranks.gather((mine, _memory(self._ranks.device)))
-        self._window, self._window_steps, self._window_places = {}, 0, 0
+        self._window, self._window_steps, self._window_padded_tokens = {}, 0, 0
         windows = [window for window, _ in rows]
         slow = self._watch.see(windows)
         if self._speaks:
@@ -238,6 +238,7 @@ class Meter:
                 print(f"Slow: rank {rank} on {self._ranks.hosts[rank]} no longer", flush=True)
             self._named = {one.rank for one in slow}
         data = [window.data / window.steps for window in windows]
+        padded_tokens = sum(window.padded_tokens for window in windows)
         forward = [window.forward / window.steps for window in windows]
         return {
             "window": WINDOW,
@@ -245,7 +246,8 @@ class Meter:
             "data_s_median": median(data),
             "forward_s_max": max(forward),
             "forward_s_median": median(forward),
-            "places": sum(window.places for window in windows),
+            "padded_tokens": padded_tokens,
+            "places": padded_tokens,  # the old name, for one version
             "memory_max": max(memory for _, memory in rows),
             "slow": [
                 {
@@ -259,7 +261,7 @@ class Meter:
         }
 
     def _parts_are_seen(self, waited: float) -> bool:
-        """Whether collectives of the passes were seen: DDP's happen inside its backward pass."""
+        """Whether collectives of a micro-batch were seen: DDP's happen inside its backward."""
         return waited > 0 and self._config.parallel != "ddp"
 
     def _say(self, record: dict[str, Any], left: int) -> None:
@@ -273,7 +275,7 @@ class Meter:
             f"{record['step_s']:.2f}s | {rate:.0f} tok/s"
         )
         if self._flops and self._peak:
-            record["mfu"] = rate * self._flops / (self._peak * self._ranks.place.world_size)
+            record["mfu"] = rate * self._flops / (self._peak * self._ranks.env.world_size)
             line += f" | MFU: {record['mfu']:.1%}"
         record["memory"] = memory
         if self._speaks:

@@ -34,8 +34,8 @@ class Window:
     forward: float
     waited: float | None
     """In collectives; None where nobody can see them (DDP's are inside its backward pass)."""
-    places: int
-    """Tokens and filling it computed on: its work."""
+    padded_tokens: int
+    """Tokens it computed on, padding counted: its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,15 @@ def slow_ranks(windows: Sequence[Window], ratio: float) -> tuple[Slow, ...]:
     own = own_times(windows)
     usual = median_low(own)
     usual_data = median_low(window.data for window in windows)
-    work = mean(window.places for window in windows)
+    work = mean(window.padded_tokens for window in windows)
     found = []
     for rank, window in enumerate(windows):
         excess = own[rank] - usual
         by_data = window.data - usual_data
         cause: Cause = "data" if by_data > excess / 2 else "compute"
         times = own[rank] / usual if usual else 1.0
-        if cause == "compute" and window.places > work:  # more work is no slowness
-            times = min(times, times * work / window.places)
+        if cause == "compute" and window.padded_tokens > work:  # more work is no slowness
+            times = min(times, times * work / window.padded_tokens)
         if times >= ratio and excess > LEAST * window.steps:
             found.append(Slow(rank=rank, ratio=times, cause=cause))
     return tuple(sorted(found, key=lambda slow: -slow.ratio))

@@ -77,7 +77,7 @@ def test_a_manifest_of_another_program_is_damage(tmp_path: Path, text: str) -> N
     (tmp_path / "MANIFEST.json").write_bytes(text.encode("latin-1"))
     digest = measure(tmp_path / "MANIFEST.json").sha256
     (tmp_path / "COMPLETE").write_text(f"{digest}\n")
-    with pytest.raises(manifest.Damaged, match="is of another program"):
+    with pytest.raises(manifest.CorruptCheckpoint, match="is of another program"):
         manifest.verify(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_damage(
             return content
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    with pytest.raises(manifest.Damaged, match=r"cannot be read: .*Permission denied"):
+    with pytest.raises(manifest.CorruptCheckpoint, match=r"cannot be read: .*Permission denied"):
         manifest.verify(tmp_path / "step-000007")
 
 

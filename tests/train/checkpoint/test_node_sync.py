@@ -25,14 +25,14 @@ WANTED = Entry(SIZE, hashlib.sha256(b"x" * SIZE).hexdigest())
 def exchange(rank: int, folder: Path) -> None:
     """Be one of two nodes; the first has both files and cannot read one of them."""
     from train.checkpoint.node_sync import spread
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
     from train.distributed.process_group import Ranks
 
-    place = Place(
+    env = RankEnv(
         rank=rank, world_size=2, local_rank=0, local_world_size=1, node_rank=rank, nodes=2,
         launched=True,
     )  # fmt: skip
-    ranks = Ranks.join(place, timeout=60, rendezvous=f"file://{folder}/meet")
+    ranks = Ranks.join(env, timeout=60, rendezvous=f"file://{folder}/meet")
     here = folder / f"node-{rank}"
     here.mkdir()
     if rank == 0:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, deal
+from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, assign
 from train.data.formats import IGNORED
 from train.data.token_store import Ints
 from train.errors import ConfigError
@@ -136,19 +136,19 @@ def test_orders_differ_between_epochs_and_seeds_and_are_the_same_again() -> None
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=80), st.integers(1, 8), st.integers(1, 4))
 def test_dealing_out_is_fair(costs: list[float], world: int, each: int) -> None:
-    hands = deal(costs, world, each)
-    assert sorted(row for hand in hands for row in hand) == list(range(len(costs)))
+    assigned = assign(costs, world, each)
+    assert sorted(row for hand in assigned for row in hand) == list(range(len(costs)))
     passes = -(-len(costs) // (world * each))
-    assert max(map(len, hands)) <= passes * each
+    assert max(map(len, assigned)) <= passes * each
     for number in range(passes):  # what is in one pass is heavier than all that is in the next
-        now = [costs[r] for hand in hands for r in hand[number * each : (number + 1) * each]]
-        then = [costs[r] for hand in hands for r in hand[(number + 1) * each :]]
+        now = [costs[r] for hand in assigned for r in hand[number * each : (number + 1) * each]]
+        then = [costs[r] for hand in assigned for r in hand[(number + 1) * each :]]
         assert not then or min(now) >= max(then)
 
 
 def test_the_heavier_rows_of_a_pass_go_to_the_rank_that_has_had_least() -> None:
-    assert deal([10, 9, 5, 1], 2, 1) == [[0, 3], [1, 2]]
-    assert deal([9, 4, 4, 3, 3, 3], 3, 1) == [[0, 5], [1, 3], [2, 4]]
+    assert assign([10, 9, 5, 1], 2, 1) == [[0, 3], [1, 2]]
+    assert assign([9, 4, 4, 3, 3, 3], 3, 1) == [[0, 5], [1, 3], [2, 4]]
 
 
 def test_one_long_sample_is_more_work_than_several_with_as_many_tokens() -> None:

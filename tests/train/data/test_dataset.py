@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.data import claims, dataset, formats, jsonl, token_cache
-from train.distributed.env import Place
+from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
 pytestmark = pytest.mark.torch
@@ -54,9 +54,9 @@ def cache_of(config: Config) -> Path:
 def test_tokens_are_those_of_the_tokenizer_in_the_order_of_the_lines(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = dataset.prepare(replace(config, cache_dir=config.output_dir + "/one"), Place())
+    one = dataset.prepare(replace(config, cache_dir=config.output_dir + "/one"), RankEnv())
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
-    many = dataset.prepare(config, Place())
+    many = dataset.prepare(config, RankEnv())
     assert len(list(caches(config)[0].glob("shard-*"))) > 5
     assert contents(one) == contents(many)
     assert one.key == many.key
@@ -76,32 +76,32 @@ def test_all_is_told_of_a_tokenizer_that_cannot_be_loaded(config: Config, tmp_pa
 
 
 def test_a_second_run_takes_what_is_there(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = dataset.prepare(config, Place())
+    first = dataset.prepare(config, RankEnv())
 
     def never(*_: object) -> None:
         raise AssertionError("tokenised again")
 
     monkeypatch.setattr(dataset, "load_tokenizer", never)
-    assert contents(dataset.prepare(config, Place(local_rank=1))) == contents(first)
+    assert contents(dataset.prepare(config, RankEnv(local_rank=1))) == contents(first)
 
 
 def test_other_data_another_length_or_tokenizer_is_another_cache(
     config: Config, tiny: Path
 ) -> None:
-    keys = {dataset.prepare(config, Place()).key}
-    keys.add(dataset.prepare(replace(config, seq_len=32), Place()).key)
+    keys = {dataset.prepare(config, RankEnv()).key}
+    keys.add(dataset.prepare(replace(config, seq_len=32), RankEnv()).key)
     path = Path(config.dataset_path)
     path.write_text(path.read_text().replace("line 7 ", "line 8 "))
-    keys.add(dataset.prepare(config, Place()).key)
+    keys.add(dataset.prepare(config, RankEnv()).key)
     assert len(keys) == len(caches(config)) == 3
 
 
 def test_nodes_that_share_the_folder_share_the_work(config: Config) -> None:
-    places = [
-        Place(local_rank=local, node_rank=node, nodes=3) for node in range(3) for local in (0, 1)
+    padded_tokens = [
+        RankEnv(local_rank=local, node_rank=node, nodes=3) for node in range(3) for local in (0, 1)
     ]
-    with context().Pool(len(places)) as pool:
-        keys = pool.starmap(key_of, [(config, place) for place in places])
+    with context().Pool(len(padded_tokens)) as pool:
+        keys = pool.starmap(key_of, [(config, env) for env in padded_tokens])
     assert len(set(keys)) == 1
     (cache,) = caches(config)
     assert len(list(cache.glob("shard-*"))) > 5
@@ -109,16 +109,16 @@ def test_nodes_that_share_the_folder_share_the_work(config: Config) -> None:
     assert left == []
 
 
-def key_of(config: Config, place: Place) -> str:
+def key_of(config: Config, env: RankEnv) -> str:
     """Be a process of a node."""
     token_cache.SHARD_BYTES = 1000
-    corpus = dataset.prepare(config, place)
+    corpus = dataset.prepare(config, env)
     return corpus.key + str(len(corpus.train))
 
 
 def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> None:
     strided = replace(config, node_data="strided")
-    parts = [dataset.prepare(strided, Place(node_rank=node, nodes=3)) for node in range(3)]
+    parts = [dataset.prepare(strided, RankEnv(node_rank=node, nodes=3)) for node in range(3)]
     jsonl = [set(part.train.lines.tolist()) for part in parts]
     assert [min(found) for found in jsonl] == [0, 1, 2]
     assert all(number % 3 == node for node, found in enumerate(jsonl) for number in found)
@@ -127,7 +127,7 @@ def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> 
 
 
 def test_no_line_is_on_both_sides_of_a_held_out_share(config: Config) -> None:
-    corpus = dataset.prepare(replace(config, eval_split=0.1, seq_len=8), Place())
+    corpus = dataset.prepare(replace(config, eval_split=0.1, seq_len=8), RankEnv())
     assert corpus.eval is not None
     assert not set(corpus.eval.lines.tolist()) & set(corpus.train.lines.tolist())
     assert len(np.unique(corpus.eval.lines)) == 20
@@ -139,13 +139,13 @@ def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None
     for name in ("train-0", "train-1", "test"):
         (folder / f"{name}.jsonl").write_text(json.dumps({"text": f"some words {name}"}) + "\n")
     both = replace(config, dataset_path=str(folder), eval_dataset_path=str(folder))
-    corpus = dataset.prepare(both, Place())
+    corpus = dataset.prepare(both, RankEnv())
     assert corpus.notes == (
         f"dataset_path: train-0.jsonl, train-1.jsonl of {folder}",
         f"eval_dataset_path: test.jsonl of {folder}",
     )
     same = str(folder / "test.jsonl")
-    corpus = dataset.prepare(replace(config, dataset_path=same, eval_dataset_path=same), Place())
+    corpus = dataset.prepare(replace(config, dataset_path=same, eval_dataset_path=same), RankEnv())
     assert corpus.notes == ("eval_dataset_path: test.jsonl is trained on as well",)
 
 
@@ -155,12 +155,12 @@ def test_bad_lines_are_named_and_counted(config: Config) -> None:
     jsonl[3], jsonl[9] = "{", '{"txt": "a"}'
     path.write_text("\n".join([*jsonl, "", ""]))
     with pytest.raises(ConfigError) as caught:
-        dataset.prepare(replace(config, max_bad_lines=1), Place())
+        dataset.prepare(replace(config, max_bad_lines=1), RankEnv())
     said = str(caught.value)
     assert f"{path}:4: expected a JSON object" in said
     assert f"{path}:10: expected text" in said
     assert "expected at most 1 unusable lines (max_bad_lines), found 2" in said
-    corpus = dataset.prepare(replace(config, max_bad_lines=2), Place())
+    corpus = dataset.prepare(replace(config, max_bad_lines=2), RankEnv())
     assert 3 not in corpus.train.lines
     assert len(corpus.notes) == 2
 
@@ -169,37 +169,37 @@ def test_a_prompt_without_room_for_its_answer_is_told_what_it_needs(config: Conf
     with Path(config.dataset_path).open("a") as file:
         file.write(json.dumps({"prompt": "why " * 100, "completion": "so"}) + "\n")
     with pytest.raises(ConfigError) as caught:
-        dataset.prepare(config, Place())
+        dataset.prepare(config, RankEnv())
     assert ":201: nothing to learn within seq_len 48: a long prompt needs a" in str(caught.value)
 
 
 def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
     Path(config.dataset_path).write_text("some words\n" * 5000)
     with pytest.raises(ConfigError, match="and so are all lines after it"):
-        dataset.prepare(replace(config, max_bad_lines=10**6), Place())
+        dataset.prepare(replace(config, max_bad_lines=10**6), RankEnv())
 
 
 @pytest.mark.usefixtures("_small_shards")
 def test_a_flipped_bit_is_refused_with_the_way_out(config: Config) -> None:
-    dataset.prepare(config, Place())
+    dataset.prepare(config, RankEnv())
     (path,) = cache_of(config).glob("shard-001-*/tokens.bin")
     damaged = bytearray(path.read_bytes())
     damaged[7] ^= 4
     path.write_bytes(damaged)
     with pytest.raises(ConfigError) as caught:
-        dataset.prepare(config, Place())
+        dataset.prepare(config, RankEnv())
     assert f"{path}: the token cache is damaged" in str(caught.value)
     assert "rm -r" in str(caught.value)
 
 
 def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None:
     source = token_cache.source(
-        config, Place(), Path(config.name_or_path), (Path(config.dataset_path),)
+        config, RankEnv(), Path(config.name_or_path), (Path(config.dataset_path),)
     )
     half = source.folder / "shard-000-of-001.tmp-1234"
     half.mkdir(parents=True)
     (half / "tokens.bin").write_bytes(b"\0")
-    assert set(dataset.prepare(config, Place()).train.lines.tolist()) == set(range(200))
+    assert set(dataset.prepare(config, RankEnv()).train.lines.tolist()) == set(range(200))
     assert not half.exists()
 
 
@@ -216,7 +216,7 @@ def test_every_line_is_read_once_for_all_shards(
             yield line
 
     monkeypatch.setattr(jsonl, "read", counted)
-    dataset.prepare(config, Place())
+    dataset.prepare(config, RankEnv())
     assert sorted(read) == list(range(200))
     assert len(list(cache_of(config).glob("shard-*"))) > 5
 
@@ -234,7 +234,7 @@ def test_data_that_changes_under_the_tokeniser_is_refused(
 
     monkeypatch.setattr(formats, "encode", meanwhile)
     with pytest.raises(ConfigError, match="expected data that stays as it is"):
-        dataset.prepare(config, Place())
+        dataset.prepare(config, RankEnv())
     assert not [path for path in cache_of(config).iterdir() if _is_made(path)]
 
 
@@ -246,7 +246,7 @@ def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.Mo
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
     with Path(config.dataset_path).open("a") as file:
         file.write("some words\n" * 500)
-    corpus = dataset.prepare(replace(config, max_bad_lines=500), Place())
+    corpus = dataset.prepare(replace(config, max_bad_lines=500), RankEnv())
     assert set(corpus.train.lines.tolist()) == set(range(200))
 
 
@@ -255,11 +255,11 @@ def test_waiting_ends_when_nobody_makes_the_tokens(
 ) -> None:
     monkeypatch.setattr(claims, "PATIENCE", 0.3)
     with pytest.raises(ConfigError, match="nobody makes it"):
-        dataset.prepare(config, Place(local_rank=1))
+        dataset.prepare(config, RankEnv(local_rank=1))
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "empty"])
 def test_missing_data_is_told(config: Config, tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="dataset_path: expected"):
-        dataset.prepare(replace(config, dataset_path=str(tmp_path / name)), Place())
+        dataset.prepare(replace(config, dataset_path=str(tmp_path / name)), RankEnv())

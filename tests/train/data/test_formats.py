@@ -47,15 +47,15 @@ def samples(tokenizer: Any, record: object, seq_len: int = 1000) -> list[Sample]
     return encode([read(json.dumps(record).encode(), tokenizer)], tokenizer, seq_len)[0]
 
 
-def learned(tokenizer: Any, sample: Sample) -> str:
+def loss_mask(tokenizer: Any, sample: Sample) -> str:
     return str(
-        tokenizer.decode([i for i, yes in zip(sample.ids, sample.learned, strict=True) if yes])
+        tokenizer.decode([i for i, yes in zip(sample.ids, sample.loss_mask, strict=True) if yes])
     )
 
 
 def test_text_is_learned_whole_with_its_end(tokenizer: Any) -> None:
     (sample,) = samples(tokenizer, {"text": "Hello, é 中 world"})
-    assert learned(tokenizer, sample) == "Hello, é 中 world<eos>"
+    assert loss_mask(tokenizer, sample) == "Hello, é 中 world<eos>"
 
 
 def test_long_text_goes_on_in_further_samples(tokenizer: Any) -> None:
@@ -68,7 +68,7 @@ def test_long_text_goes_on_in_further_samples(tokenizer: Any) -> None:
 
 def test_of_a_completion_only_the_answer_is_learned(tokenizer: Any) -> None:
     (sample,) = samples(tokenizer, {"prompt": "Question: why?", "completion": " Because."})
-    assert learned(tokenizer, sample) == " Because.<eos>"
+    assert loss_mask(tokenizer, sample) == " Because.<eos>"
     assert tokenizer.decode(sample.ids) == "Question: why? Because.<eos>"
 
 
@@ -83,7 +83,7 @@ def test_a_tokenizer_that_ends_every_text_does_not_end_a_prompt(tokenizer: Any) 
     (sample,) = samples(ending, {"prompt": "Why?<eos>", "completion": " So."})
     assert tokenizer.decode(sample.ids).startswith("Why?<eos>"), "this end is the prompt's own"
     (sample,) = samples(ending, {"text": "So."})
-    assert learned(tokenizer, sample) == "So.<eos>"
+    assert loss_mask(tokenizer, sample) == "So.<eos>"
 
 
 def test_a_completion_beyond_the_length_is_cut_or_left_out(tokenizer: Any) -> None:
@@ -102,7 +102,7 @@ def test_of_a_chat_every_answer_is_learned_with_its_end(tokenizer: Any) -> None:
         {"role": "assistant", "content": "Yes, é."},
     ]
     (sample,) = samples(tokenizer, {"messages": messages})
-    assert learned(tokenizer, sample) == "Hello!<eos><think></think>Yes, é.<eos>"
+    assert loss_mask(tokenizer, sample) == "Hello!<eos><think></think>Yes, é.<eos>"
     assert tokenizer.decode(sample.ids) == tokenizer.apply_chat_template(messages, tokenize=False)
 
 
@@ -115,7 +115,7 @@ def test_an_answer_is_not_sought_in_what_the_template_writes(tokenizer: Any, ans
         {"role": "assistant", "content": answer},
     ]
     (sample,) = samples(tokenizer, {"messages": messages})
-    assert learned(tokenizer, sample) == f"a<eos><think></think>{answer}<eos>"
+    assert loss_mask(tokenizer, sample) == f"a<eos><think></think>{answer}<eos>"
 
 
 def test_a_template_may_look_into_an_answer(tokenizer: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_template_may_look_into_an_answer(tokenizer: Any) -> None:
         {"role": "assistant", "content": "Why?</think>So."},
     ]
     (sample,) = samples(thoughtful, {"messages": messages})
-    assert learned(thoughtful, sample) == "<think>Why?</think>So.<eos>"
+    assert loss_mask(thoughtful, sample) == "<think>Why?</think>So.<eos>"
 
 
 def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
@@ -141,8 +141,8 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
     ]
     answer = [{"role": "assistant", "content": "But this"}]
     (sample,) = samples(tokenizer, {"prompt": prompt, "completion": answer})
-    assert learned(tokenizer, sample).endswith("But this<eos>")
-    assert "Not" not in learned(tokenizer, sample)
+    assert loss_mask(tokenizer, sample).endswith("But this<eos>")
+    assert "Not" not in loss_mask(tokenizer, sample)
 
 
 @pytest.mark.parametrize(

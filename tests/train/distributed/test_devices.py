@@ -10,37 +10,37 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.world import World
-from train.distributed.env import Place
-from train.errors import NoPlace
+from train.distributed.env import RankEnv
+from train.errors import LauncherEnvError
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def test_equal_kinds_and_gpus_of_their_own_are_good() -> None:
-    from train.distributed.devices import Device, quarrel
+    from train.distributed.devices import Device, conflict
 
-    assert not quarrel([Device("a", "cpu", ""), Device("a", "cpu", "")])
-    assert not quarrel([Device("a", "cuda", "GPU-1"), Device("b", "cuda", "GPU-2")])
+    assert not conflict([Device("a", "cpu", ""), Device("a", "cpu", "")])
+    assert not conflict([Device("a", "cuda", "GPU-1"), Device("b", "cuda", "GPU-2")])
 
 
 def test_a_node_without_its_gpu_is_named() -> None:
-    from train.distributed.devices import Device, quarrel
+    from train.distributed.devices import Device, conflict
 
     rows = [Device("a", "cuda", f"GPU-{n}") for n in range(2)] + [Device("b", "cpu", "")]
-    said = quarrel(rows)
+    said = conflict(rows)
     assert "expected every rank on the same kind, cuda here, found rank 2 on b on cpu" in said
     assert "hint: nvidia-smi on b" in said
 
 
 def test_two_ranks_on_one_gpu_are_named() -> None:
-    from train.distributed.devices import Device, quarrel
+    from train.distributed.devices import Device, conflict
 
     rows = [
         Device("a", "cuda", "GPU-1"),
         Device("b", "cuda", "GPU-2"),
         Device("a", "cuda", "GPU-1"),
     ]
-    assert "found rank 0 and rank 2 on a on the same one (GPU-1)" in quarrel(rows)
+    assert "found rank 0 and rank 2 on a on the same one (GPU-1)" in conflict(rows)
 
 
 @pytest.mark.parametrize(("local", "gpus", "wanted"), [(0, 1, 0), (1, 1, 0), (1, 2, 1), (7, 8, 7)])
@@ -52,7 +52,7 @@ def test_a_gpu_is_chosen_by_place_or_is_the_only_one(local: int, gpus: int, want
         patch("torch.cuda.device_count", lambda: gpus),
         patch("torch.cuda.set_device") as chosen,
     ):
-        device = devices.choose(Place(local_rank=local, local_world_size=8))
+        device = devices.choose(RankEnv(local_rank=local, local_world_size=8))
     assert str(device) == f"cuda:{wanted}"
     chosen.assert_called_once_with(device)
 
@@ -63,9 +63,9 @@ def test_more_processes_than_gpus_are_refused() -> None:
     with (
         patch("torch.cuda.is_available", lambda: True),
         patch("torch.cuda.device_count", lambda: 2),
-        pytest.raises(NoPlace, match="local rank 2: expected a GPU of its own"),
+        pytest.raises(LauncherEnvError, match="local rank 2: expected a GPU of its own"),
     ):
-        devices.choose(Place(local_rank=2, local_world_size=3))
+        devices.choose(RankEnv(local_rank=2, local_world_size=3))
 
 
 def one_without_gpu(rank: int) -> None:

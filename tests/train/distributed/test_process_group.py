@@ -30,33 +30,35 @@ TORCHRUN = {
 
 
 def test_torchruns_variables_are_read() -> None:
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
-    place = Place.from_environment(TORCHRUN)
-    assert (place.rank, place.local_rank, place.node_rank, place.nodes) == (5, 1, 2, 3)
-    assert place.launched
+    env = RankEnv.from_environment(TORCHRUN)
+    assert (env.rank, env.local_rank, env.node_rank, env.nodes) == (5, 1, 2, 3)
+    assert env.launched
 
 
 def test_the_variables_of_guides_are_enough() -> None:
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
     few = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    place = Place.from_environment(few)
-    assert (place.rank, place.local_rank, place.node_rank, place.nodes) == (3, 0, 3, 4)
+    env = RankEnv.from_environment(few)
+    assert (env.rank, env.local_rank, env.node_rank, env.nodes) == (3, 0, 3, 4)
 
 
 def test_without_variables_it_is_a_single_process() -> None:
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
 
-    assert Place.from_environment({"PATH": "/bin"}) == Place()
+    assert RankEnv.from_environment({"PATH": "/bin"}) == RankEnv()
 
 
 def test_half_of_the_variables_are_refused() -> None:
-    from train.distributed.env import Place
-    from train.errors import NoPlace
+    from train.distributed.env import RankEnv
+    from train.errors import LauncherEnvError
 
-    with pytest.raises(NoPlace, match=r"MASTER_ADDR, MASTER_PORT: expected .*\n?hint: .*torchrun"):
-        Place.from_environment({"RANK": "0", "WORLD_SIZE": "2"})
+    with pytest.raises(
+        LauncherEnvError, match=r"MASTER_ADDR, MASTER_PORT: expected .*\n?hint: .*torchrun"
+    ):
+        RankEnv.from_environment({"RANK": "0", "WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,11 @@ def test_half_of_the_variables_are_refused() -> None:
     ],
 )
 def test_a_variable_that_is_no_such_number_is_refused(name: str, text: str, words: str) -> None:
-    from train.distributed.env import Place
-    from train.errors import NoPlace
+    from train.distributed.env import RankEnv
+    from train.errors import LauncherEnvError
 
-    with pytest.raises(NoPlace, match=rf"^{name}: {words}\nhint: "):
-        Place.from_environment(TORCHRUN | {name: text})
+    with pytest.raises(LauncherEnvError, match=rf"^{name}: {words}\nhint: "):
+        RankEnv.from_environment(TORCHRUN | {name: text})
 
 
 def test_a_rank_that_hangs_is_noticed_within_the_step_timeout(world: World) -> None:

@@ -136,14 +136,14 @@ def one_rank() -> Any:
 def test_a_signal_at_the_very_handover_is_nobodys_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.lifecycle.signals import SIGNALS, Early, Requests
+    from train.lifecycle.signals import SIGNALS, EarlySignals, StopListener
 
     ends: list[str] = []
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        with Early(ends.append) as early:
-            early.meet()
-            requests = Requests(one_rank(), tmp_path)
+        with EarlySignals(ends.append) as early_signals:
+            early_signals.meet()
+            stop_listener = StopListener(one_rank(), tmp_path)
             take = signal.signal
 
             def taken_and_got(number: signal.Signals, handler: Any) -> None:
@@ -152,9 +152,9 @@ def test_a_signal_at_the_very_handover_is_nobodys_end(
                     signal.raise_signal(signal.SIGTERM)
 
             monkeypatch.setattr(signal, "signal", taken_and_got)
-            requests.listen(early)
+            stop_listener.listen(early_signals)
             monkeypatch.undo()
-            assert requests.here()[0], "it is not lost"
+            assert stop_listener.vote()[0], "it is not lost"
             assert signal.set_wakeup_fd(-1) == -1, "nobody watches any more"
     finally:
         for number, handler in before.items():
@@ -165,12 +165,12 @@ def test_a_signal_at_the_very_handover_is_nobodys_end(
 def test_an_old_file_that_another_node_has_removed_is_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.lifecycle.signals import Requests
+    from train.lifecycle.signals import StopListener
 
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    early: Any = SimpleNamespace(over=lambda: None)
-    Requests(one_rank(), tmp_path).listen(early)
+    early_signals: Any = SimpleNamespace(over=lambda: None)
+    StopListener(one_rank(), tmp_path).listen(early_signals)
 
 
 def test_a_stop_file_of_an_earlier_run_is_not_meant_for_this_one(world: World) -> None:

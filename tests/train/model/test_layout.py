@@ -44,13 +44,13 @@ def test_where_one_node_has_no_room_all_are_sharded_flat_and_it_is_said(world: W
 def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_path: Path) -> None:
     import torch
 
-    from train.distributed.env import Place
+    from train.distributed.env import RankEnv
     from train.distributed.process_group import Ranks
     from train.model import layout
 
     ranks = SimpleNamespace(
         on_nodes=lambda: {"a": 1, "b": 1},
-        place=Place(world_size=2),
+        env=RankEnv(world_size=2),
         device=torch.device("cpu"),
         gather=lambda value: [value, value],
         hosts=("a", "b"),

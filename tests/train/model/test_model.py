@@ -89,8 +89,8 @@ def test_peft_loads_the_adapter_and_says_the_same(
     from train.model.load import lora
 
     ours = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny / model), lora(run.config))
-    learned = export.weights(run.output / "step-000006")
-    missing = ours.load_state_dict(learned, strict=False).unexpected_keys
+    loss_mask = export.weights(run.output / "step-000006")
+    missing = ours.load_state_dict(loss_mask, strict=False).unexpected_keys
     assert not missing
     stored = load_file(run.output / "adapter/adapter_model.safetensors")
     assert stored.keys() == get_peft_model_state_dict(ours, save_embedding_layers=False).keys()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from train.config.config import Config
-from train.distributed.env import Place
+from train.distributed.env import RankEnv
 from train.observe import metrics
 from train.observe.metrics import Meter
 
@@ -30,7 +30,7 @@ STEP_LINE = re.compile(
 class Alone:
     """All ranks of a run of one."""
 
-    place = Place()
+    env = RankEnv()
     device = SimpleNamespace(type="cpu")
     hosts = ("node1",)
 
@@ -53,7 +53,7 @@ def meter(config: Config) -> Iterator[Meter]:
 def step(meter: Meter, number: int, **changes: Any) -> None:
     about = {
         "step": number, "total": 1502, "epoch": 0, "consumed": 8 * number, "loss": 3.68,
-        "norm": 1.2, "lr": 1.33e-7, "valid": 900, "tokens": 1000, "places": 1024,
+        "norm": 1.2, "lr": 1.33e-7, "valid": 900, "tokens": 1000, "padded_tokens": 1024,
     }  # fmt: skip
     meter.step(**(about | changes))
 

@@ -14,7 +14,7 @@ def windows(
     *,
     data: list[float] | None = None,
     network: float = 0.1,
-    places: list[int] | None = None,
+    padded_tokens: list[int] | None = None,
 ) -> list[Window]:
     """Return what ranks with these own times measure: all wait for the slowest."""
     count = len(own)
@@ -26,7 +26,7 @@ def windows(
             data=(data or [0.0] * count)[rank],
             forward=own[rank] / 3,
             waited=wall - own[rank],
-            places=(places or [100] * count)[rank],
+            padded_tokens=(padded_tokens or [100] * count)[rank],
         )
         for rank in range(count)
     ]
@@ -65,13 +65,13 @@ def test_a_hiccup_is_not_named_and_a_lasting_one_is() -> None:
 
 
 def test_more_work_is_not_slowness() -> None:
-    assert slow_ranks(windows([1.0, 1.3, 1.0], places=[100, 130, 100]), 1.2) == ()
-    assert slow_ranks(windows([1.0, 1.5, 1.0], places=[100, 50, 100]), 1.2)
+    assert slow_ranks(windows([1.0, 1.3, 1.0], padded_tokens=[100, 130, 100]), 1.2) == ()
+    assert slow_ranks(windows([1.0, 1.5, 1.0], padded_tokens=[100, 50, 100]), 1.2)
 
 
 def test_where_waiting_cannot_be_seen_the_forward_pass_tells() -> None:
     rows = [
-        Window(steps=10, wall=5.0, data=0.0, forward=forward, waited=None, places=100)
+        Window(steps=10, wall=5.0, data=0.0, forward=forward, waited=None, padded_tokens=100)
         for forward in (1.0, 1.0, 1.5, 1.0)
     ]
     (found,) = slow_ranks(rows, 1.2)

@@ -63,8 +63,8 @@ def test_a_question_is_put_in_the_chat_template_as_training_puts_it(tmp_path: Pa
     document = formats.read(json.dumps(line).encode(), tokenizer)
     ((sample,),) = formats.encode([document], tokenizer, 1000)
     assert sample.ids[: len(asked)] == asked
-    assert not any(sample.learned[: len(asked)])
-    assert sample.learned[len(asked)]
+    assert not any(sample.loss_mask[: len(asked)])
+    assert sample.loss_mask[len(asked)]
 
 
 def test_a_text_begins_as_in_training_and_is_left_open(tiny: Path) -> None:
