@@ -120,8 +120,9 @@ def stand_in() -> Iterator[Hub]:
 
 CODE = """\
 import sys
-from train import hub
-from train.config import Config, ConfigError
+from train.data import hub
+from train.config.config import Config
+from train.errors import ConfigError
 model, data, offline = sys.argv[1:]
 config = Config(name_or_path=model, dataset_path=data, offline=offline == "offline")
 hub.settle(config)

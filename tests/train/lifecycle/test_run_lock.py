@@ -24,7 +24,7 @@ from train.lifecycle.run_lock import Process, take
 
 HOLD = """
 import sys, time, pathlib
-from train.owner import take
+from train.lifecycle.run_lock import take
 take(pathlib.Path(sys.argv[1]))
 print("mine", flush=True)
 time.sleep(600)
