@@ -117,11 +117,11 @@ def _epilog() -> str:
             "docs/reference/train-config.md explains each; train/config.example.yaml",
             "",
             "to begin:",
-            "  python -m train.tools.demo_assets demo              make a small model and data",
-            "  python -m train --config demo/config.yaml     train, here and in one process",
-            "  clusterctl launch -- -m train --config ...    train on all nodes",
-            "  python -m train.tools.plot demo/output              draw losses and speed",
-            "  python -m train.tools.generate --help               ask the model, before and after",
+            "  python -m train.tools.demo_assets demo      make a small model and data",
+            "  python -m train --config demo/config.yaml   train, here and in one process",
+            "  clusterctl launch -- -m train --config ...  train on all nodes",
+            "  python -m train.tools.plot demo/output      draw losses and speed",
+            "  python -m train.tools.generate --help       ask the model, before and after",
         )
     )
 

@@ -76,7 +76,7 @@ def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as
     most = known // MULTIPLE * MULTIPLE  # rows are padded to it
     if config.seq_len > most:
         message = (
-            f"seq_len: expected at most {most}, since {config.name_or_path} has {known} positions"
+            f"seq_len: expected at most {most}, since {config.name_or_path} has learned {known}"
         )
         raise ConfigError((f"{message} positions, found {config.seq_len}",))
 
