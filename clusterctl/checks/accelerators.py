@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, warn
-from clusterctl.checks.planned import chosen_by_job, planned_gpus
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import Gpu, NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+from clusterctl.plan.processes import chosen_by_job, planned_gpus
 
 BUSY_MIB = 1024
 """A driver and a desktop use less."""
@@ -24,7 +24,7 @@ def _used(node: NodeFacts, cluster: Cluster) -> bool:
     return planned_gpus(cluster, node) > 0
 
 
-@check(
+@Check(
     COUNT,
     title="every node has the accelerators that the job needs",
     why="A rank without its GPU cannot start, and the whole run fails.",
@@ -69,7 +69,7 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             )
 
 
-@check(
+@Check(
     "accelerator.same",
     title="all accelerators are the same model",
     why="The slowest GPU sets the pace of every step; the smallest memory limits the batch size.",
@@ -103,7 +103,7 @@ def _planned(node: NodeFacts, cluster: Cluster) -> tuple[Gpu, ...]:
     return devices[: planned_gpus(cluster, node)]
 
 
-@check(
+@Check(
     "accelerator.health",
     title="the driver reports no GPU errors",
     why="A GPU with pending row remaps or uncorrectable errors fails within a long run.",
@@ -150,7 +150,7 @@ def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
         yield "it is partitioned (MIG mode)", f"sudo nvidia-smi -i {gpu.index} -mig 0"
 
 
-@check(
+@Check(
     "accelerator.busy",
     title="no other process uses the accelerators",
     why="GPU memory that another process holds is not available to your model.",

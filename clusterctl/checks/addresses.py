@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, passed, warn
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.candidates import Candidate, candidates
-from clusterctl.network.choice import Network, NodeNetwork
-from clusterctl.network.routes import route_to
+from clusterctl.network.choice import Network, NodeNetwork, route_to
 
 SUBNET = "network.subnet"
 ROUTE = "network.route"
 DUPLICATE = "network.duplicate-address"
 
 
-@check(
+@Check(
     SUBNET,
     title="all nodes share a network",
     why="Every rank connects to ranks of every other node, on an address of this network.",
@@ -98,7 +97,7 @@ def _listed(found: tuple[Candidate, ...]) -> str:
     return "; ".join(shown) or "no address"
 
 
-@check(
+@Check(
     DUPLICATE,
     title="no address is used twice",
     why="Packets for one node sometimes reach the other.",
@@ -122,7 +121,7 @@ def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
             )
 
 
-@check(
+@Check(
     ROUTE,
     title="each node sends its packets through the chosen interface",
     why="Outgoing connections are not bound to an interface: the routing table decides.",
@@ -195,7 +194,7 @@ def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Itera
     )
 
 
-@check(
+@Check(
     "network.interfaces",
     title="each node uses its interface in the common network",
     why="By default NCCL takes the first interface that it finds, even one that the other nodes"
@@ -223,7 +222,7 @@ def interfaces(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[F
             )
 
 
-@check(
+@Check(
     "network.link",
     title="the links of the data network have one speed and MTU",
     why="The slowest link limits all nodes, and a link drops frames that are larger than its MTU.",

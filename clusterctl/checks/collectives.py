@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.connections import PAIRS, PORT, REACH
 from clusterctl.checks.finding import Finding, fail, passed
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software import FOUND, TORCH
 from clusterctl.checks.wording import last_line
 from clusterctl.inventory.cluster import Cluster
@@ -16,7 +16,7 @@ from clusterctl.network.choice import Network
 DEEP = "deep.all-reduce"
 
 
-@check(
+@Check(
     DEEP,
     title="an all-reduce across all nodes gives the right sum",
     why="It runs the job's own torch on the chosen network: NCCL on GPUs, else Gloo.",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.finding import Finding, fail, unknown
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import ConnectResult, ListenResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
@@ -50,7 +50,7 @@ def _failures(facts: Facts, key: str) -> dict[tuple[str, str], ConnectResult]:
     }
 
 
-@check(
+@Check(
     PAIRS,
     title="every node can connect to every other on ephemeral ports",
     why="NCCL and Gloo listen on ports that the kernel chooses; an open master port is not enough.",
@@ -122,7 +122,7 @@ def _names(*lists: list[str]) -> str:
     return ", ".join(sorted({name for names in lists for name in names}))
 
 
-@check(
+@Check(
     PORT,
     title="the master port is free",
     why="If another program holds the port, the rendezvous fails with EADDRINUSE or hangs.",
@@ -158,7 +158,7 @@ def _has_tried(node: NodeFacts, cluster: Cluster) -> bool:
     return node.node == cluster.master.name or any(c.key == "master" for c in made)
 
 
-@check(
+@Check(
     REACH,
     title="every node can connect to the master port",
     why="A rank that cannot reach the rendezvous waits until it times out.",

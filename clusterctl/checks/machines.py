@@ -11,12 +11,12 @@ from ipaddress import ip_address
 from statistics import median
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
-from clusterctl.checks.planned import chosen_by_job, planned_gpus
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpuset import VISIBLE
 from clusterctl.facts.nodefacts import UNLIMITED, Clock, NodeFacts, RunLock
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+from clusterctl.plan.processes import chosen_by_job, planned_gpus
 
 _RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
 
@@ -30,7 +30,7 @@ SHM_WARN = 8 * GIB
 MEMLOCK_WANTED = 16 * GIB
 
 
-@check(
+@Check(
     "node.same-machine",
     title="each entry is a separate machine",
     why="Ranks of two entries would share the GPUs and ports of one machine.",
@@ -60,7 +60,7 @@ def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
         )
 
 
-@check(
+@Check(
     "node.hostname",
     title="the nodes have different host names",
     why="NCCL treats nodes with equal host name and boot id as one machine. Without"
@@ -97,7 +97,7 @@ def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
             )
 
 
-@check(
+@Check(
     "node.python",
     title="the node's own Python has the modules that clusterctl needs",
     why="clusterctl runs a supervisor on every node. It needs ctypes, and ssl if there are several"
@@ -122,7 +122,7 @@ def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
         )
 
 
-@check(
+@Check(
     "node.busy",
     title="no other run uses a node",
     why="Two runs on one node compete for its GPUs, memory and ports.",
@@ -162,7 +162,7 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
     )
 
 
-@check(
+@Check(
     "node.clock",
     title="the clocks agree",
     why="A rendezvous drops a node whose clock is 15 s off. Merged logs and the first cause of a"
@@ -205,7 +205,7 @@ def _tells_time(clock: Clock) -> bool:
     return math.isfinite(clock.offset_s) and math.isfinite(clock.error_s) and clock.error_s >= 0
 
 
-@check(
+@Check(
     "node.arch",
     title="all nodes have the same CPU architecture",
     why="Compiled packages for one CPU architecture do not run on another.",
@@ -231,7 +231,7 @@ def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
             )
 
 
-@check(
+@Check(
     "node.shm",
     title="shared memory (/dev/shm) is large enough",
     why="NCCL between GPUs of one node and data loaders pass data through it. Containers get 64 MiB"
@@ -255,7 +255,7 @@ def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check(
+@Check(
     "node.memlock",
     title="RDMA can lock enough memory",
     why="InfiniBand and RoCE lock memory for the network card. If the limit is low, NCCL fails with"
@@ -281,7 +281,7 @@ def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
             )
 
 
-@check(
+@Check(
     "node.session",
     title="a run keeps running when the SSH session ends",
     why="With KillUserProcesses=yes logind kills all processes of a user after the last logout.",

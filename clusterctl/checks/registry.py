@@ -7,7 +7,7 @@ findings for a node are dropped if a check in `explained_by` failed there: one c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from clusterctl.checks.finding import Finding, Status, fold_findings, passed, skip, unknown
 from clusterctl.facts.nodefacts import NodeFacts
@@ -22,14 +22,18 @@ SSH = "ssh.connect"
 """Its failure explains the failure of every other check."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: its name, why it matters, and the function that judges the facts."""
+    """One rule: its name, why it matters, and the function that judges the facts.
+
+    As a decorator it registers that function.
+    """
 
     id: str
+    _: KW_ONLY
     title: str
     why: str
-    judge: Judge
+    judge: Judge = lambda _facts, _network, _cluster: ()
     blocks: bool = True
     """A fail or unknown stops `launch`: the run could not work."""
     pairwise: bool = False
@@ -43,35 +47,15 @@ class Check:
     applies: Applies = lambda _node, _cluster: True
     """Whether there is anything to judge on a node."""
 
+    def __call__(self, judge: Judge) -> Judge:
+        """Register this check with the decorated function."""
+        assert self.id not in CHECKS, self.id
+        CHECKS[self.id] = replace(self, judge=judge)
+        return judge
+
 
 CHECKS: dict[str, Check] = {}
 """By id, in the order in which they are judged; importing `checks.all` fills it."""
-
-
-def check(
-    identity: str,
-    *,
-    title: str,
-    why: str,
-    blocks: bool = True,
-    pairwise: bool = False,
-    after_sync: bool = False,
-    explained_by: tuple[str, ...] = (),
-    required_facts: tuple[str, ...] = (),
-    applies: Applies = lambda _node, _cluster: True,
-) -> Callable[[Judge], Judge]:
-    """Register the decorated function as a check; the arguments are the fields of `Check`."""
-
-    def register(judge: Judge) -> Judge:
-        assert identity not in CHECKS, identity
-        CHECKS[identity] = Check(
-            id=identity, title=title, why=why, judge=judge, blocks=blocks, pairwise=pairwise,
-            after_sync=after_sync, explained_by=explained_by, required_facts=required_facts,
-            applies=applies,
-        )  # fmt: skip
-        return judge
-
-    return register
 
 
 def judge_all(

@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, Status, fail, finding
-from clusterctl.checks.planned import planned_gpus
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.shares import MissingShares, skip_missing
 from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
-from clusterctl.facts.interpreter import NAME_INTERPRETER
 from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.facts.python import NAME_INTERPRETER
+from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.make import command_with_python
+from clusterctl.plan.processes import planned_gpus
 
 FOUND = "python.found"
 TORCH = "python.torch"
@@ -30,7 +30,7 @@ def _pythons(facts: Facts) -> dict[str, Python]:
     return {n.node: n.python for n in facts.values() if n.python and not n.python.problem}
 
 
-@check(
+@Check(
     FOUND,
     title="the job's interpreter starts in a non-interactive shell",
     why="A command over SSH does not get the environment of ~/.bashrc or a login shell.",
@@ -65,7 +65,7 @@ def _make_python(python: Python, user: str) -> str:
     return f"{make} (on the node), or set another absolute path as `python:` in the inventory"
 
 
-@check(
+@Check(
     "python.version",
     title="all nodes run the job with the same Python",
     why="Pickled objects and compiled packages do not work across minor versions.",
@@ -89,7 +89,7 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     )
 
 
-@check(
+@Check(
     TORCH,
     title="torch is installed, in one version",
     why="Ranks with different versions of torch hang or exchange wrong tensors.",
@@ -139,7 +139,7 @@ def _install(python: Python, package: str, version: str) -> str:
     return f"install {named} on the node, from the source that the other nodes use"
 
 
-@check(
+@Check(
     "python.packages",
     title="the training packages have one version",
     why="transformers, peft and similar packages change formats and defaults between versions.",
@@ -189,7 +189,7 @@ def _outliers(
             )
 
 
-@check(
+@Check(
     "python.cuda",
     title="torch can use the accelerators",
     why="torch fails at the first tensor if it was built for CPUs or for a newer driver.",
@@ -273,7 +273,7 @@ def _cuda_missing(
     return "fail", "torch cannot use the GPUs", imported.error or needs, remedy
 
 
-@check(
+@Check(
     "python.nccl",
     title="NCCL has one version",
     why="Ranks with different versions of NCCL fail to connect, or hang.",
@@ -292,7 +292,7 @@ def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     )
 
 
-@check(
+@Check(
     "node.rsync",
     title="rsync is installed",
     why="`sync` copies the code with it.",
@@ -312,7 +312,7 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             )
 
 
-@check(
+@Check(
     "job.launcher",
     title="this version of clusterctl supports the job's launcher",
     why="`launch` refuses other launchers; an inventory may name one for a later version.",
@@ -320,17 +320,16 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the supported launchers."""
     if cluster.job.launcher not in LAUNCHERS:
-        supported = tuple(reversed(LAUNCHERS))
         yield fail(
             tuple(facts),
             f"clusterctl does not support the launcher {cluster.job.launcher} yet",
-            wanted=f"job.launcher: {' or '.join(supported)}",
+            wanted=f"job.launcher: {' or '.join(LAUNCHERS)}",
             found=cluster.job.launcher,
-            remedy=f"clusterctl launch --launcher {supported[0]}, or change it in the inventory",
+            remedy=f"clusterctl launch --launcher {Job().launcher}, or change it in the inventory",
         )
 
 
-@check(
+@Check(
     JOB_CHECK,
     title="the job's own check passes",
     why="Only the job itself can check its configuration, its data and its memory.",

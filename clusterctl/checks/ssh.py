@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, unknown, warn
-from clusterctl.checks.registry import SSH, Facts, check
+from clusterctl.checks.registry import SSH, Check, Facts
 from clusterctl.checks.wording import NOT_IN_FACTS
 from clusterctl.facts.nodefacts import SshStatus
 from clusterctl.inventory.cluster import Cluster
@@ -32,7 +32,7 @@ _REMEDY = {
 }
 
 
-@check(
+@Check(
     SSH,
     title="every node answers to SSH",
     why="clusterctl does everything over SSH: facts, sync, start, logs and stop.",
@@ -63,7 +63,7 @@ def _ping_note(reach: SshStatus) -> str:
     return " to SSH, but answers to ping" if reach.ping == "ok" else " to SSH or ping"
 
 
-@check(
+@Check(
     "ssh.ping",
     title="every node answers to ping",
     why="A firewall that drops ICMP also breaks path MTU discovery: large transfers may hang.",
@@ -83,7 +83,7 @@ def ping(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
             )
 
 
-@check(
+@Check(
     "ssh.identity",
     title="SSH used the key that the inventory names",
     why="SSH also tries the agent's keys and the default ones; such a login may fail tomorrow.",

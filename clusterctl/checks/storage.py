@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.run_paths import DEFAULT_STATE, run_paths
 from clusterctl.checks.shares import MissingShares, skip_missing, tokens_of
 from clusterctl.checks.wording import NOT_IN_FACTS, counted
@@ -24,7 +24,7 @@ DELAY_WARN_S = 2.0
 """Beyond this, programs that wait for each other's files time out: NFS caches for up to 60 s."""
 
 
-@check(
+@Check(
     SHARED,
     title="the shared paths are one filesystem on all nodes",
     why="If the path is local on one node, that node's checkpoints never reach the other nodes.",
@@ -118,7 +118,7 @@ def _has_folder(node: NodeFacts, cluster: Cluster) -> bool:
     )
 
 
-@check(
+@Check(
     "storage.writable",
     title="workdir and checkpoints are writable",
     why="`sync` writes the code to workdir, and a run that cannot save checkpoints loses its work.",
@@ -160,7 +160,7 @@ def _make_writable(path: PathFacts, user: str) -> str:
     return f"sudo mkdir -p {named} && sudo chown {user} {named}"
 
 
-@check(
+@Check(
     "storage.room",
     title="workdir, checkpoints and the runs' logs have free space",
     why="On a full disk a run fails while it writes a checkpoint or a log line.",
@@ -198,7 +198,7 @@ def _list_largest(path: PathFacts) -> str:
     return f"du -xh --max-depth=2 {shlex.quote(path.mount or path.path)} | sort -h | tail"
 
 
-@check(
+@Check(
     "storage.needs",
     title="the paths in `needs:` exist and are equal on every node",
     why="If a model or dataset is missing or differs on one node, the job fails or trains wrong.",

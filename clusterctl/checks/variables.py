@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, Status, finding, warn
-from clusterctl.checks.registry import Facts, check
+from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import Interface, NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
@@ -31,7 +31,7 @@ _LIBRARIES: dict[str, Callable[[str, Iterable[Interface]], Pick]] = {
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_")
 
 
-@check(
+@Check(
     IFNAME,
     title="interface names in job.env are right on every node",
     why="Interface names may differ between nodes, and each library reads the value differently."
@@ -78,7 +78,7 @@ def _judge(
         )
 
 
-@check(
+@Check(
     "network.settings",
     title="all nodes have the same settings of NCCL and Gloo",
     why="A node's ~/.bashrc, /etc/nccl.conf or ~/.nccl.conf affects only its own ranks. If one node"

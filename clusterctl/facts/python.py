@@ -1,4 +1,4 @@
-"""Parses what the job's interpreter reports about itself and torch."""
+"""Parses what the job's interpreter reports about itself and torch; the remedy without torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from clusterctl.facts.nodefacts import Package, Python, Torch
 
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
+NAME_INTERPRETER = (
+    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
+)
+"""The remedy if it has no torch: a job is rarely meant to run, with pip's, in the system's."""
 
 
 def parse_python(answers: Answers, *, asked: str) -> Python:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clusterctl.facts.interpreter import NAME_INTERPRETER
+from clusterctl.facts.python import NAME_INTERPRETER
 
 _SECONDARY = re.compile(
     r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"

@@ -7,16 +7,15 @@ nodes route to each other, each node uses the interface of its route to the mast
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, Route
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.candidates import Candidate, candidates
 from clusterctl.network.ports import choose_port
-from clusterctl.network.routes import route_to
 
 AddressKind = Literal["subnet", "routed", "one machine", "none"]
 
@@ -58,7 +57,7 @@ def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
         for node in cluster.nodes
         if (known := facts.get(node.name)) and known.answered and known.interfaces is not None
     ]
-    found = {n.name: candidates(facts[n.name], wanted=_wanted_subnet(cluster, n)) for n in nodes}
+    found = {n.name: candidates(facts[n.name], wanted=n.address or cluster.subnet) for n in nodes}
     kind, subnet, why = _decide(cluster, nodes, facts, found)
     ways = _toward_master(cluster, facts, found) if kind == "routed" else {}
     chosen: dict[str, NodeNetwork] = {}
@@ -208,6 +207,15 @@ def _toward_master(
     return {master: chosen, **{name: way for name, way in ways.items() if way is not None}}
 
 
+def route_to(routes: Iterable[Route], address: str) -> Route | None:
+    """Return the route that the kernel takes: the longest prefix, then the lowest metric."""
+    target = ip_address(address)
+    networks = ((ip_network(route.destination, strict=False), route) for route in routes)
+    fitting = [(network.prefixlen, route) for network, route in networks if target in network]
+    best = min(fitting, key=lambda one: (-one[0], one[1].metric), default=None)
+    return best[1] if best else None
+
+
 def _leaving(own: list[Candidate], facts: NodeFacts, target: Candidate) -> Candidate | None:
     """Return the first candidate whose interface the route to the target uses."""
     route = route_to(facts.routes or (), target.address)
@@ -239,8 +247,3 @@ def _host_addresses(nodes: list[Node]) -> list[str]:
         except ValueError:
             return []
     return hosts
-
-
-def _wanted_subnet(cluster: Cluster, node: Node) -> str | None:
-    """Return the address or subnet of the inventory; no address in it is excluded by name."""
-    return node.address or cluster.subnet

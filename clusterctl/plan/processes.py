@@ -58,3 +58,17 @@ def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes
     if node.procs is not None:
         return Processes(procs=node.procs, device="cpu", origin="the inventory's procs")
     return Processes(procs=1, device="cpu", origin=f"built-in, without GPUs ({origin})")
+
+
+def planned_gpus(cluster: Cluster, facts: NodeFacts) -> int:
+    """Return how many GPUs a run will use on a node; 0 if that is unknown."""
+    node = cluster.node(facts.node)
+    known = facts.gpus is not None or node.gpus_wanted is not None
+    return count_processes(cluster, node, facts).gpus if known else 0
+
+
+def chosen_by_job(cluster: Cluster, facts: NodeFacts) -> tuple[Gpu, ...]:
+    """Return the only GPUs that a run may use; empty: it may use the whole machine."""
+    if not planned_gpus(cluster, facts):
+        return ()
+    return count_processes(cluster, cluster.node(facts.node), facts).chosen

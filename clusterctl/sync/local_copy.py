@@ -13,22 +13,14 @@ CHUNK = 1 << 20
 
 
 def copy(
+    *,
     source: Path,
     paths: list[bytes],
     workdir: str,
-    *,
-    temporary: str = "own",
-    alive: Callable[[], object] = lambda: None,
+    temporary: str,
+    alive: Callable[[], object],
 ) -> PushResult:
-    """Copy files and links of a folder to another; each is replaced whole or not at all.
-
-    Args:
-        source: the folder that has them.
-        paths: of the files, relative.
-        workdir: the folder that gets them.
-        temporary: the name of the folder within ours that they are written to first.
-        alive: called again and again meanwhile.
-    """
+    """Copy files and links of a folder to another, as `rsync.push` does."""
     target = Path(workdir).expanduser()
     part = target / TEMPORARY / temporary / "part"
     try:

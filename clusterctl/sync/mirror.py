@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from clusterctl.errors import NodeError
-from clusterctl.node.mirror.tree_hash import decode_listing, path_text
+from clusterctl.node.mirror.tree_hash import path_text
 from clusterctl.sync.local_copy import copy
 from clusterctl.sync.rsync import PushResult, push
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.interface import Call, Reply, Request
-from clusterctl.wire import BODY_LIMIT, Message
+from clusterctl.wire import BODY_LIMIT, Message, plain
 
 ALIVE_SECONDS = 5.0
 """How often we tell a waiting node that we live: it releases the folder after silence."""
@@ -40,16 +41,16 @@ class Placement:
     """Its wanted hash."""
     listing: bytes
     """Its wanted listing, encoded."""
-    paths: Collection[bytes] = ()
-    """Its paths; empty: as the listing has them."""
+    paths: Collection[bytes]
+    """Its paths."""
     lock: str
     """The node's lock: its holder, a run, keeps the folder as it is."""
-    holder: Mapping[str, str] = field(default_factory=dict)
+    holder: Mapping[str, str]
     """`sync` (its id), `user`, `host`, `folder`: what others learn of this sync."""
-    tokens: Sequence[str] = ()
+    tokens: Sequence[str]
     """Of this sync, which the nodes have looked for by now."""
-    together: TwoPhaseCommit | None = None
-    """The nodes that begin together; None: this one begins at once."""
+    together: TwoPhaseCommit
+    """The nodes that begin together."""
 
     @property
     def request(self) -> Request:
@@ -67,63 +68,50 @@ class Placement:
     @property
     def temporary(self) -> str:
         """The name of the folder that rsync writes to first, of this sync's own."""
-        return self.holder.get("sync", "own")
-
-    @property
-    def at_once(self) -> bool:
-        """Nodes that agree with each other must all be under way, or none."""
-        return self.together is not None
+        return self.holder["sync"]
 
     def hold(self, connection: Connection, folder: ControlFolder) -> Reply:
-        """Have the dialogue that mirrors it."""
-        return mirror(connection, placement=self, folder=folder)
+        """Hold the dialogue; the reply's last message says what was done, its `sent` how that went.
 
+        Args:
+            connection: an open one to the node.
+            folder: a private one with a short path.
 
-def mirror(connection: Connection, placement: Placement, folder: ControlFolder) -> Reply:
-    """Hold the dialogue; the reply's last message says what was done, its `sent` how that went.
-
-    Args:
-        connection: the open way to the node.
-        placement: what to do.
-        folder: a private one with a short path.
-
-    Raises:
-        NodeError: the way broke.
-    """
-    name = connection.node.name
-    if placement.together is not None and not placement.together.enter(name):
-        return Reply(node=name, messages=(Message({"aborted": True, "end": True}),))
-    call = connection.call(placement.request)
-    with contextlib.closing(call):
-        messages = call.messages()
-        call.set_deadline(STEP_SECONDS)
-        plan = next(messages, None)
-        if plan is not None and "locked" in plan.head:
-            if placement.together is not None:
-                placement.together.lock(name)
+        Raises:
+            NodeError: the connection broke.
+        """
+        name = connection.node.name
+        if not self.together.enter(name):
+            return Reply(node=name, messages=(Message({"aborted": True, "end": True}),))
+        call = connection.call(self.request)
+        with contextlib.closing(call):
+            messages = call.messages()
             call.set_deadline(STEP_SECONDS)
             plan = next(messages, None)
-        if plan is None or "end" in plan.head:
-            return _with(call.reply(), plan)
-        paths = needed(plan, placement)
-        if not _agreed(call, placement, plan):
-            call.send(Message({"abort": True}))
-            return _ended(call, messages)
-        call.set_deadline(STEP_SECONDS)
-        call.send(Message({"go": True}))
-        begun = next(messages, None)
-        if begun is None or "end" in begun.head:
-            return _with(call.reply(), begun)
-        pushed = {"code": 0, "words": ""}
-        if paths:
-            try:
-                done = bring(connection, placement, paths, folder, _beating(call))
-            except NodeError as failure:
-                return Reply.failed(name, failure)
-            pushed = {"code": done.code, "words": done.words}
-        finished = _all_have_theirs(call, placement)
-        call.send(Message({"sent": len(paths)} if finished else {"abort": True}))
-        return _ended(call, messages, sent=pushed)
+            if plan is not None and "locked" in plan.head:
+                self.together.lock(name)
+                call.set_deadline(STEP_SECONDS)
+                plan = next(messages, None)
+            if plan is None or "end" in plan.head:
+                return _with(call.reply(), plan)
+            paths = needed(plan, self)
+            if not _agreed(call, self, plan):
+                call.send(Message({"abort": True}))
+                return _ended(call, messages)
+            call.set_deadline(STEP_SECONDS)
+            call.send(Message({"go": True}))
+            begun = next(messages, None)
+            if begun is None or "end" in begun.head:
+                return _with(call.reply(), begun)
+            pushed = PushResult(code=0, words="")
+            if paths:
+                try:
+                    pushed = bring(connection, self, paths, folder, _beating(call))
+                except NodeError as failure:
+                    return Reply.failed(name, failure)
+            finished = _all_have_theirs(call, self)
+            call.send(Message({"sent": len(paths)} if finished else {"abort": True}))
+            return _ended(call, messages, sent=plain(pushed))
 
 
 def needed(plan: Message, placement: Placement) -> list[bytes]:
@@ -134,7 +122,7 @@ def needed(plan: Message, placement: Placement) -> list[bytes]:
     """
     count = plan.head.get("need")
     paths = _paths(plan)[:count] if isinstance(count, int) else []
-    foreign = sorted(set(paths).difference(placement.paths or decode_listing(placement.listing)))
+    foreign = sorted(set(paths).difference(placement.paths))
     if foreign:
         shown = ", ".join(repr(path_text(path)) for path in foreign[:3])
         words = f"asked for {len(foreign)} files that are not part of the sync: {shown}"
@@ -171,40 +159,30 @@ def bring(
     """Bring files to a node; `alive` is called every few seconds meanwhile.
 
     Raises:
-        NodeError: the way broke.
+        NodeError: the connection broke.
     """
-    source, workdir, temporary = placement.source, placement.workdir, placement.temporary
-    if connection.node.local:
-        return copy(source, paths, workdir, temporary=temporary, alive=alive)
-    return push(
-        connection,
-        source=source,
+    send = copy if connection.node.local else partial(push, connection, folder=folder.path)
+    return send(
+        source=placement.source,
         paths=paths,
-        workdir=workdir,
-        folder=folder.path,
-        temporary=temporary,
+        workdir=placement.workdir,
+        temporary=placement.temporary,
         alive=alive,
     )
 
 
 def _agreed(call: Call, placement: Placement, plan: Message) -> bool:
     """Wait until all nodes have said what they would do, and say whether this one may."""
-    together = placement.together
-    if together is None:
-        return True
-    together.offer(call.node.name, plan)
-    while (verdict := together.verdict(ALIVE_SECONDS)) is None:
+    placement.together.offer(call.node.name, plan)
+    while (verdict := placement.together.verdict(ALIVE_SECONDS)) is None:
         call.send(Message({"alive": True}))
     return verdict
 
 
 def _all_have_theirs(call: Call, placement: Placement) -> bool:
     """Hold the node until all nodes have their files, so that no other sync comes between."""
-    together = placement.together
-    if together is None:
-        return True
-    together.arrive(call.node.name)
-    while (complete := together.complete(ALIVE_SECONDS)) is None:
+    placement.together.arrive(call.node.name)
+    while (complete := placement.together.complete(ALIVE_SECONDS)) is None:
         call.send(Message({"alive": True}))
     return complete
 

@@ -52,8 +52,8 @@ def push(
     paths: list[bytes],
     workdir: str,
     folder: Path,
-    temporary: str = "own",
-    alive: Callable[[], object] = lambda: None,
+    temporary: str,
+    alive: Callable[[], object],
 ) -> PushResult:
     """Write files of a folder to a node's folder; each is replaced whole or not at all.
 
@@ -118,7 +118,7 @@ def _waited(process: subprocess.Popen[bytes], alive: Callable[[], object]) -> by
             alive()
 
 
-def command(address: Path, temporary: str = "own") -> list[str]:
+def command(address: Path, temporary: str) -> list[str]:
     """Return rsync's argv.
 
     Whoever calls has compared contents, so `--ignore-times` sends exactly what is listed. The

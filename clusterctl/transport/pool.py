@@ -34,11 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Dialogue(Protocol):
-    """Several messages to and fro with one node, such as a sync's."""
-
-    @property
-    def at_once(self) -> bool:
-        """It waits for the dialogues of other nodes: all are under way, or none."""
+    """Several messages to and fro with one node, such as a sync's; it may wait for other nodes'."""
 
     def hold(self, connection: Connection, folder: ControlFolder) -> Reply:
         """Have the dialogue over an open connection; `folder` is private, with a short path."""
@@ -146,7 +142,7 @@ class Pool:
         yield from self._each(
             {name: partial(p.hold, folder=folder) for name, p in placements.items()},
             # Nodes that agree with each other must all be under way, or none.
-            at_once=any(placement.at_once for placement in placements.values()),
+            at_once=True,
         )
 
     def start(self, node: str, request: Request) -> Call:

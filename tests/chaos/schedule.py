@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from clusterctl.inventory.cluster import LauncherName
+
 NODES = 3
 EARLY_SHARE = 0.15
 LOST_AFTER = 10.0
@@ -15,7 +17,6 @@ PAUSE = 4.0
 SHORT_CUT = 3.0
 LONGEST_GAP = 4.0
 
-Launcher = Literal["direct", "torchrun"]
 Form = Literal["plain", "shell", "daemons", "deaf"]
 """`shell`: a script with `&` and `wait`; `daemons`: forks, and sessions of their own."""
 
@@ -59,7 +60,7 @@ class Schedule:
     """One run and its faults."""
 
     seed: int
-    launcher: Launcher
+    launcher: LauncherName
     form: Form
     procs: int
     """Ranks of each node."""
@@ -78,7 +79,7 @@ class Schedule:
 def draw(seed: int) -> Schedule:
     """Draw the schedule of a seed."""
     dice = random.Random(seed)
-    launcher: Launcher = "torchrun" if dice.random() < TORCHRUN_SHARE else "direct"
+    launcher: LauncherName = "torchrun" if dice.random() < TORCHRUN_SHARE else "direct"
     form = dice.choice(FORMS)
     procs = 2 if dice.random() < 0.2 else 1
     known: list[Kind] = [*MILD, *HARD]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.plan.launchers import LAUNCHERS
 from tests.chaos.schedule import FORMS, HARD, MILD, draw
 from tests.conftest import need_netns
 
@@ -31,7 +32,7 @@ def play(*words: str) -> None:
 def test_the_seeds_have_everything_that_can_be_drawn() -> None:
     schedules = [draw(seed) for seed in SEEDS]
     assert {(each.launcher, each.form) for each in schedules} >= {("direct", f) for f in FORMS}
-    assert {each.launcher for each in schedules} == {"direct", "torchrun"}
+    assert {each.launcher for each in schedules} == set(LAUNCHERS)
     assert any(each.early and each.faults[0].after > 0.5 for each in schedules)
     # A fault that comes early may find no victim yet.
     kinds = {fault.kind for each in schedules if not each.early for fault in each.faults}

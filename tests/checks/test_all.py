@@ -24,6 +24,7 @@ from clusterctl.facts.document import from_document
 from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import ConnectResult, NodeFacts, PairwiseFacts, SshStatus
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.report.check import print_check
 from clusterctl.report.page import write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
@@ -118,7 +119,7 @@ NODES = st.builds(
 )
 JOBS = st.builds(
     Job,
-    launcher=st.sampled_from(["torchrun", "direct"]),
+    launcher=st.sampled_from(list(LAUNCHERS)),
     command=st.sampled_from([(), ("train.py",), ("-m", "train")]),
     env=st.lists(st.tuples(st.sampled_from(["NCCL_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES"]), TEXTS))
     .map(dict).map(dict.items).map(tuple),

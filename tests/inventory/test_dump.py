@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -91,7 +92,7 @@ def jobs(draw: st.DrawFn) -> Job:
     """Draw a value for each key of `job:`; add a new key here."""
     names = draw(st.lists(VARIABLE, max_size=4, unique=True))
     return Job(
-        launcher=draw(st.sampled_from(list[LauncherName](["torchrun", "direct", "slurm"]))),
+        launcher=draw(st.sampled_from(get_args(LauncherName))),
         launcher_args=draw(WORDS),
         procs_per_node=draw(st.none() | st.integers(1, 4096)),
         command=draw(WORDS),

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from clusterctl.facts.nodefacts import Interface, Listener, NodeFacts, RdmaPort, Route
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.network.choice import choose_network
+from clusterctl.network.choice import choose_network, route_to
 from clusterctl.network.environment import environment
 from clusterctl.network.ports import choose_port
-from clusterctl.network.routes import route_to
 
 
 def interface(

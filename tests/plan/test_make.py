@@ -192,7 +192,7 @@ def test_fewer_gpus_can_be_asked_for_and_never_more_than_there_are(plan: Planner
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_fewer_ranks_than_gpus_see_all_gpus_that_are_asked_for(
     plan: Planner, launcher: LauncherName
 ) -> None:
@@ -224,7 +224,7 @@ def test_the_port_and_where_it_came_from(plan: Planner) -> None:
 def test_what_cannot_be_planned_is_refused(plan: Planner) -> None:
     with pytest.raises(UsageError, match="no command"):
         plan(job=Job())
-    with pytest.raises(UsageError, match="expected one of direct, torchrun, found ray"):
+    with pytest.raises(UsageError, match=f"expected one of {', '.join(LAUNCHERS)}, found ray"):
         plan(options=Options(launcher="ray"))
     with pytest.raises(UsageError, match="direct does not restart"):
         plan(options=Options(launcher="direct", max_restarts=1))

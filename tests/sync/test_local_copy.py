@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterctl.sync.local_copy import copy
+from clusterctl.sync import local_copy
+from clusterctl.sync.rsync import PushResult
+
+
+def copy(source: Path, paths: list[bytes], workdir: Path) -> PushResult:
+    return local_copy.copy(
+        source=source, paths=paths, workdir=str(workdir), temporary="own", alive=lambda: None
+    )
 
 
 def test_what_is_copied(tmp_path: Path) -> None:
@@ -17,7 +24,7 @@ def test_what_is_copied(tmp_path: Path) -> None:
     (source / "link").symlink_to("a")
     work.mkdir()
     (work / "link").write_text("in the way")
-    assert copy(source, [b"a/run", b"link"], str(work)).code == 0
+    assert copy(source, [b"a/run", b"link"], work).code == 0
     assert os.access(work / "a" / "run", os.X_OK)
     assert (work / "a" / "run").stat().st_mtime == 1_000_000_000
     assert str((work / "link").readlink()) == "a"
@@ -25,7 +32,7 @@ def test_what_is_copied(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
-    done = copy(tmp_path, [b"f"], str(tmp_path / "f"))
+    done = copy(tmp_path, [b"f"], tmp_path / "f")
     assert done.code == 1
     assert "Not a directory" in done.words
 
@@ -36,7 +43,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     with (source / "sparse").open("wb") as file:
         file.write(b"head")
         file.truncate(64 << 20)
-    assert copy(source, [b"sparse"], str(work)).code == 0
+    assert copy(source, [b"sparse"], work).code == 0
     copied = work / "sparse"
     assert copied.read_bytes() == (source / "sparse").read_bytes()
     assert copied.stat().st_blocks * 512 < 4 << 20

@@ -15,6 +15,7 @@ from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of
+from tests.sync.placement import placement_of
 
 HOSTILE = Path(__file__).parents[1] / "transport" / "hostile_node.py"
 
@@ -49,9 +50,7 @@ def read_source_of(folder: Path) -> Placement:
     (folder / ".git").rmdir()
     found = read_source(folder)
     (folder / ".git").mkdir()
-    return Placement(
-        source=folder, workdir="/unused", tree=found.tree, listing=found.encoded, lock="none"
-    )
+    return placement_of(found, "n", workdir="/unused", lock="none")
 
 
 def test_the_same_host_gets_what_the_sync_places(

@@ -14,29 +14,24 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.node.mirror.tree_hash import encode_listing
-from clusterctl.sync.mirror import Placement
 from clusterctl.sync.rsync import push
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of
+from tests.sync.placement import placement_of
 
 HOSTILE = Path(__file__).parents[1] / "transport" / "hostile_node.py"
 
 
 def placed(cluster: Cluster, source: Path, work: Path) -> list[Reply]:
-    found = read_source(source)
-    placement = Placement(
-        source=source,
-        workdir=str(work),
-        tree=found.tree,
-        listing=encode_listing(found.listing),
-        lock=f"none-{os.getpid()}",
+    (node,) = cluster.nodes
+    placement = placement_of(
+        read_source(source), node.name, workdir=str(work), lock=f"none-{os.getpid()}"
     )
     with Pool(cluster) as pool:
-        return list(pool.mirror({node.name: placement for node in cluster.nodes}))
+        return list(pool.mirror({node.name: placement}))
 
 
 @pytest.fixture
@@ -123,7 +118,13 @@ def test_an_rsync_that_comes_after_its_sync_can_write_nothing(
         connection = pool._connection("n")
         # No sync holds the folder, so there is none for files that are not whole yet.
         done = push(
-            connection, source=source, paths=[b"file 1"], workdir=str(work), folder=tmp_path
+            connection,
+            source=source,
+            paths=[b"file 1"],
+            workdir=str(work),
+            folder=tmp_path,
+            temporary="own",
+            alive=lambda: None,
         )
     assert done.code == 1
     assert "temp-dir does not exist" in done.words
@@ -154,5 +155,7 @@ def test_a_node_that_starts_something_else_than_rsync_is_sent_no_file(
                     paths=[b"file 1"],
                     workdir=str(tmp_path),
                     folder=tmp_path,
+                    temporary="own",
+                    alive=lambda: None,
                 )
             assert failed.value.state == "bad-output", answer

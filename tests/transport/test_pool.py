@@ -265,16 +265,17 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
             raise CouldNotTell("this machine is at a limit")
         start_thread(*args, **options)
 
-    def waits(connection: Connection, *, placement: Placement, folder: Path) -> Reply:
+    def waits(_self: Placement, connection: Connection, folder: Path) -> Reply:
         while together.verdict(0.05) is None:
             pass
         return Reply(node=connection.node.name)
 
     monkeypatch.setattr("clusterctl.transport.fanout.start_thread", one_thread)
-    monkeypatch.setattr("clusterctl.sync.mirror.mirror", waits)
+    monkeypatch.setattr("clusterctl.sync.mirror.Placement.hold", waits)
     common = Placement(
-        source=Path(), workdir="/w", tree="", listing=b"", lock="", together=together
-    )
+        source=Path(), workdir="/w", tree="", listing=b"", paths=(), lock="",
+        holder={}, tokens=(), together=together,
+    )  # fmt: skip
     with Pool(cluster_of(*nodes)) as pool:
         try:
             with pytest.raises(CouldNotTell, match="at a limit"):

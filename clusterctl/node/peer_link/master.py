@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Dict, Optional, Set
 
+from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import (
@@ -47,8 +48,7 @@ class Master:
         """Workers that have never been there."""
         self._expected = set(job["workers"])
         self._finished: Set[str] = set()
-        family = socket.AF_INET6 if ":" in link["address"] else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening = socket.socket(address_family(link["address"]), socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((link["address"], link["port"]))

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Dict, List, Optional, Set
 
+from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import (
     PeerEvents,
@@ -108,8 +109,7 @@ class Worker:
     def _connect(self) -> None:
         if self._given_up:
             return
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection = socket.socket(address_family(self._address[0]), socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
             connection.bind((self._source, 0))

@@ -8,6 +8,7 @@ import os
 import select
 import time
 
+from clusterctl.node.address_family import address_family
 from clusterctl.node.probe.listen import challenge_and_response
 
 TYPE_CHECKING = False
@@ -35,8 +36,7 @@ class Attempt:
         self.received = b""
         self.began = time.monotonic()
         self.result: Dict[str, Any] = {}
-        family = _socket.AF_INET6 if ":" in target["address"] else _socket.AF_INET
-        self.socket = _socket.socket(family, _socket.SOCK_STREAM)
+        self.socket = _socket.socket(address_family(target["address"]), _socket.SOCK_STREAM)
         self.socket.setblocking(False)
         try:
             if target.get("source"):

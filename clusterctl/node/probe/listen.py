@@ -9,6 +9,8 @@ import os
 import select
 import time
 
+from clusterctl.node.address_family import address_family
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
@@ -60,8 +62,7 @@ class Listeners:
             The same with the port that was bound, or `error` and `holder`.
         """
         port, address = wanted["port"], wanted["address"]
-        family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
-        listener = _socket.socket(family, _socket.SOCK_STREAM)
+        listener = _socket.socket(address_family(address), _socket.SOCK_STREAM)
         try:
             # As TCPStore: connections of an earlier run in TIME_WAIT do not matter.
             listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _socket
 
+from clusterctl.node.address_family import address_family
 from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.probe.listen import Listeners
 from clusterctl.node.probe.tokens import Tokens
@@ -86,7 +87,7 @@ def _all(head: Dict[str, Any], key: str) -> List[Dict[str, Any]]:
 
 def _check_end(address: str, port: object) -> None:
     """Refuse what is no end of a connection: a host's name would be looked up, however long."""
-    _socket.inet_pton(_socket.AF_INET6 if ":" in address else _socket.AF_INET, address)
+    _socket.inet_pton(address_family(address), address)
     if not isinstance(port, int):
         raise TypeError("expected a port, found %r" % port)
 

@@ -48,9 +48,9 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `files`, `globs`, `links` (paths and patterns), `commands` (key, argv, limit_s, and
             optionally cwd, source: a module of ours whose text is argument `source_at`, only_if:
-            paths of which one must exist, job: as `environment.compose` takes it), `paths` (see
-            `look.look_at`), `variables` (prefixes of environment variables to tell), `programs` (to
-            find on PATH), `lock` (whose holder to name), `clock` (round trips that
+            paths of which one must exist, job: as `compose_environment` takes it), `paths` (see
+            `path_probe.probe_path`), `variables` (prefixes of environment variables to tell),
+            `programs` (to find on PATH), `lock` (whose holder to name), `clock` (round trips that
             will be asked for).
         body: values of the job's `env_from`, as JSON.
         channel: serves the clock's round trips while the children work.
@@ -137,15 +137,15 @@ def _files(args: Dict[str, Any], write: Write) -> None:
     to tell.
     """
     for name in args.get("files", []):
-        write(_read_file("file:" + name, name).encode())
+        write(_answer("file:" + name, name, _contents))
     for name in args.get("links", []):
-        write(_read_link("link:" + name, name).encode())
+        write(_answer("link:" + name, name, lambda link: os.readlink(os.fsencode(link))))
     if "lock" in args:
-        write(_json_answer("lock", _lock_holders(args["lock"])).encode())
+        write(_json_answer("lock", _lock_holders(args["lock"])))
     for pattern in args.get("globs", []):
         for name in matching(os.path.expanduser(pattern)):
-            write(_read_file("file:" + name, name).encode())
-    write(_json_answer("names", _resolve_hostname()).encode())
+            write(_answer("file:" + name, name, _contents))
+    write(_json_answer("names", _resolve_hostname()))
 
 
 def matching(pattern: str) -> List[str]:
@@ -165,22 +165,20 @@ def matching(pattern: str) -> List[str]:
     return [path for path in found if os.path.lexists(path)]
 
 
-def _read_link(key: str, name: str) -> Message:
+def _answer(key: str, path: str, read_path: Callable[[str], bytes]) -> bytes:
     try:
-        return Message({"key": key, "state": "ok"}, os.readlink(name).encode())
+        return Message({"key": key, "state": "ok"}, read_path(path)).encode()
+    except FileNotFoundError as error:
+        state, words = "absent", error.strerror
+    except PermissionError as error:
+        state, words = "denied", error.strerror
     except OSError as error:
-        return _failed(key, error)
+        state, words = "error", error.strerror or str(error)
+    return Message({"key": key, "state": state, "words": words}).encode()
 
 
-def _json_answer(key: str, value: Dict[str, Any]) -> Message:
-    return Message({"key": key, "state": "ok"}, to_json(value))
-
-
-def _read_file(key: str, name: str) -> Message:
-    try:
-        return Message({"key": key, "state": "ok"}, _contents(name))
-    except OSError as error:
-        return _failed(key, error)
+def _json_answer(key: str, value: Dict[str, Any]) -> bytes:
+    return Message({"key": key, "state": "ok"}, to_json(value)).encode()
 
 
 def _contents(name: str) -> bytes:
@@ -196,16 +194,6 @@ def _contents(name: str) -> bytes:
         return found
     finally:
         os.close(descriptor)
-
-
-def _failed(key: str, error: OSError) -> Message:
-    if isinstance(error, FileNotFoundError):
-        state = "absent"
-    elif isinstance(error, PermissionError):
-        state = "denied"
-    else:
-        state = "error"
-    return Message({"key": key, "state": state, "words": error.strerror or str(error)})
 
 
 def _resolve_hostname() -> Dict[str, Any]:
