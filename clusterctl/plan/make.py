@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import shlex
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.plan import launchers
 from clusterctl.plan.environment import compose_environment
-from clusterctl.plan.launchers.interface import LaunchContext, Launcher
+from clusterctl.plan.launchers.interface import LaunchContext
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.plan import NodePlan, Plan, Setting
 from clusterctl.plan.processes import Processes, count_processes
@@ -45,33 +46,20 @@ def make_plan(
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
     counts = [count_processes(cluster, node, facts[node.name]) for node in cluster.nodes]
-    firsts = [sum(count.procs for count in counts[:index]) for index in range(len(counts))]
-    world_size = sum(count.procs for count in counts)
+    *first_ranks, world_size = itertools.accumulate((c.procs for c in counts), initial=0)
     nodes = tuple(
         _plan_node(
             cluster=cluster,
-            node=node,
             facts=facts[node.name],
             network=network,
-            launcher=launcher,
-            count=count,
             run=run,
-            context=LaunchContext(
-                python=_interpreter(node, facts[node.name]),
-                node_rank=node_rank,
-                nnodes=len(cluster.nodes),
-                first_rank=first,
-                procs=count.procs,
-                world_size=world_size,
-                address=_address(network, node),
-                master_address=network.master_address,
-                master_port=network.master_port,
-                args=job.args,
-                log_dir=_log_dir(cluster, _folder(cluster, node, facts[node.name], run)),
-            ),
+            node_rank=node_rank,
+            count=count,
+            first_rank=first_rank,
+            world_size=world_size,
         )
-        for node_rank, (node, count, first) in enumerate(
-            zip(cluster.nodes, counts, firsts, strict=True)
+        for node_rank, (node, count, first_rank) in enumerate(
+            zip(cluster.nodes, counts, first_ranks, strict=True)
         )
     )
     return Plan(
@@ -128,23 +116,38 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
 def _plan_node(
     *,
     cluster: Cluster,
-    node: Node,
     facts: NodeFacts,
     network: Network,
-    launcher: Launcher,
-    count: Processes,
     run: str,
-    context: LaunchContext,
+    node_rank: int,
+    count: Processes,
+    first_rank: int,
+    world_size: int,
 ) -> NodePlan:
-    folder = _folder(cluster, node, facts, run)
+    node, job = cluster.nodes[node_rank], cluster.job
+    launcher = launchers.find_launcher(job.launcher)
+    root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
+    folder = posixpath.join(root, cluster.name, run, node.name)
+    context = LaunchContext(
+        python=_interpreter(node, facts),
+        node_rank=node_rank,
+        nnodes=len(cluster.nodes),
+        procs=count.procs,
+        world_size=world_size,
+        address=_address(network, node),
+        master_address=network.master_address,
+        master_port=network.master_port,
+        args=job.args,
+        log_dir="" if "PET_LOG_DIR" in dict(job.env) else f"{folder}/torchrun",
+    )
     return NodePlan(
         node=node.name,
         host=node.host,
-        node_rank=context.node_rank,
+        node_rank=node_rank,
         address=context.address,
         interface=network.nodes[node.name].interface,
-        first_rank=context.first_rank,
-        procs=context.procs,
+        first_rank=first_rank,
+        procs=count.procs,
         procs_origin=count.origin,
         device=count.device,
         workdir=node.workdir or "~",
@@ -153,10 +156,10 @@ def _plan_node(
             cluster,
             node,
             [gpu.uuid for gpu in count.chosen],
-            port=None if context.node_rank else context.master_port,
+            port=None if node_rank else network.master_port,
         ),
         launcher_argv=launcher.argv(context) if launcher.argv else (),
-        argv=command_with_python(cluster.job.command, context.python),
+        argv=command_with_python(job.command, context.python),
         path_first=posixpath.dirname(context.python) or None,
         env=compose_environment(
             run=run,
@@ -169,17 +172,6 @@ def _plan_node(
             launcher=launcher.environment(context),
         ),
     )
-
-
-def _folder(cluster: Cluster, node: Node, facts: NodeFacts, run: str) -> str:
-    """Return the run's folder on a node."""
-    root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
-    return posixpath.join(root, cluster.name, run, node.name)
-
-
-def _log_dir(cluster: Cluster, folder: str) -> str:
-    """Return the folder for torchrun's own files; empty if the job sets it."""
-    return "" if "PET_LOG_DIR" in dict(cluster.job.env) else f"{folder}/torchrun"
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:

@@ -13,7 +13,6 @@ class LaunchContext:
     python: str
     node_rank: int
     nnodes: int
-    first_rank: int
     procs: int
     world_size: int
     address: str
@@ -22,7 +21,7 @@ class LaunchContext:
     args: tuple[str, ...]
     """The user's own arguments for the launcher."""
     log_dir: str
-    """Folder on the node for the launcher's own files; empty: the launcher chooses."""
+    """Folder on the node for the launcher's own files; empty: the launcher or the job chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
