@@ -22,17 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Forget, and say what was dropped and what is not ours to drop."""
+    """Forget, and report what was dropped and what is not ours to drop."""
     cluster = inventory_option.load_all(args)
-    nodes = named(cluster, args.hosts, option="clusterctl forget")
-    results = forget_nodes(cluster, tuple(nodes))
+    results = forget_nodes(cluster, named(cluster, args.hosts, option="clusterctl forget"))
     for result in results:
-        _say(result)
+        _report(result)
     known = any(result.dropped or result.elsewhere for result in results)
     return 0 if known else EXIT_NOTHING
 
 
-def _say(result: Forgotten) -> None:
+def _report(result: Forgotten) -> None:
     if result.dropped:
         sys.stderr.write(f"{result.node}: forgot the host key of {result.name}\n")
         sys.stderr.write("hint: record the new one with: clusterctl check --accept-new\n")

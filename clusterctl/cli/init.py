@@ -5,23 +5,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.cli import inventory_option
 from clusterctl.errors import UsageError
 from clusterctl.inventory.load import DEFAULT
-from clusterctl.verbs.init import convert, draft, name_for, write_new, write_over
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    path: Path
-    hosts: tuple[str, ...]
-    convert: Path | None
-    name: str | None
-    identity: Path | None
-    force: bool
+from clusterctl.verbs.init import convert, draft, name_for, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,28 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file and say what comes next."""
-    options = _Options(
-        path=inventory_option.inventory_path(args),
-        hosts=tuple(args.hosts),
-        convert=args.convert,
-        name=args.name,
-        identity=args.identity,
-        force=args.force,
-    )
-    write = write_over if options.force else write_new
-    write(options.path, _text(options))
-    usual = str(options.path) == DEFAULT
-    inventory = "" if usual else f" -i {shlex.quote(str(options.path))}"
-    remote = options.convert is not None or set(options.hosts) - {"localhost"}
+    path = inventory_option.inventory_path(args)
+    write(path, _text(args), overwrite=args.force)
+    usual = str(path) == DEFAULT
+    inventory = "" if usual else f" -i {shlex.quote(str(path))}"
+    remote = args.convert is not None or set(args.hosts) - {"localhost"}
     keys = " --accept-new, which records the hosts' keys" if remote else ""
-    sys.stderr.write(f"wrote {options.path}\nhint: clusterctl check{inventory}{keys}\n")
+    sys.stderr.write(f"wrote {path}\nhint: clusterctl check{inventory}{keys}\n")
     return 0
 
 
-def _text(options: _Options) -> str:
-    if options.convert is not None:
-        if options.hosts or options.name or options.identity:
+def _text(args: argparse.Namespace) -> str:
+    if args.convert is not None:
+        if args.hosts or args.name or args.identity:
             raise UsageError("--convert: expected it alone, found hosts, --name or --identity too")
-        return convert(options.convert)
-    name = options.name or name_for(Path.cwd())
-    return draft(options.hosts or ("localhost",), name=name, identity=options.identity)
+        return convert(args.convert)
+    return draft(
+        args.hosts or ["localhost"],
+        name=args.name or name_for(Path.cwd()),
+        identity=args.identity,
+    )

@@ -9,21 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO
 
 from clusterctl.safe_text import strip_controls
-from clusterctl.verbs.events import Event, Level, Notice, Progress, drive
+from clusterctl.verbs.events import Event, Level, Notice, Progress
 
 if TYPE_CHECKING:
     # Imported at the first message: `logs` often prints none, and importing rich takes long.
     from rich.console import Console
     from rich.status import Status
     from rich.text import Text
-
-T = TypeVar("T")
 
 PIPE_WIDTH = 100
 """Width of a table without a terminal; sentences stay on one line there, for grep."""
@@ -88,11 +86,6 @@ class Screen:
         where = f"{safe_line(said.node)}: " if said.node else ""
         word = "" if said.level == "info" else f"{said.level}: "
         self.err.print(safe_text(word + where + safe_line(said.text), _STYLES[said.level]))
-
-    def watch(self, steps: Generator[Event, None, T]) -> T:
-        """Run a use case to its end, show its events, and return its result."""
-        with self.progress() as progress:
-            return drive(steps, progress.show)
 
     @contextmanager
     def progress(self) -> Iterator[Progressing]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from rich.console import Console
 from rich.status import Status
@@ -21,7 +20,7 @@ from clusterctl.report.status import show_cause, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import deletions
 from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
-from clusterctl.verbs.events import Event, Progress, drive
+from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
 from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
@@ -31,7 +30,6 @@ from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult
 from clusterctl.verbs.sync.sync import SyncResult
 
-Result = TypeVar("Result")
 _SHOWN_MISSING = 8
 
 
@@ -61,13 +59,6 @@ class TerminalDisplay:
     screen: Screen
     lines: LinePrinter
     _status: Status | None = None
-
-    def watch(self, events: Generator[Event, None, Result]) -> Result:
-        """Run a use case to its end and show its events."""
-        try:
-            return drive(events, self.show)
-        finally:
-            self.quiet()
 
     def ended(self, ended: RunResult) -> None:
         """Print how the run ended, and why."""

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any
 
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
-from clusterctl.verbs.events import Event, Progress, drive
+from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.stop import Stopped, StopResult
 from clusterctl.wire import SCHEMA, plain
 
-Result = TypeVar("Result")
-
 
 class JsonDisplay:
     """Shows a launch to a program, as JSON Lines."""
-
-    def watch(self, events: Generator[Event, None, Result]) -> Result:
-        """Run a use-case to its end and print its events."""
-        return drive(events, self.show)
 
     def ended(self, ended: RunResult) -> None:
         """Print how the run ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,22 +22,21 @@ class Forgotten:
     """The name its key is recorded under."""
     dropped: int
     """Lines that were dropped from the cluster's own file."""
-    file: str
     elsewhere: tuple[str, ...]
     """Lines (`file:line`) of the person's own files, which are not ours to change."""
 
 
-def forget_nodes(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Forgotten, ...]:
+def forget_nodes(cluster: Cluster, nodes: Iterable[Node]) -> tuple[Forgotten, ...]:
     """Drop the keys of nodes from the cluster's own known_hosts."""
-    oracle = SshConfigResolver()
-    return tuple(_forget(cluster, node, oracle) for node in nodes)
+    ssh_config = SshConfigResolver()
+    return tuple(_forget(cluster, node, ssh_config) for node in nodes)
 
 
-def _forget(cluster: Cluster, node: Node, oracle: SshConfigResolver) -> Forgotten:
+def _forget(cluster: Cluster, node: Node, ssh_config: SshConfigResolver) -> Forgotten:
     file = own_file(cluster.name)
     others: tuple[Path, ...] = ()
     try:
-        endpoint = oracle.resolve(node)
+        endpoint = ssh_config.resolve(node)
     except NodeError:
         names: tuple[str, ...] = (known_name(node.host, node.ssh.port or 22),)
     else:
@@ -47,6 +47,5 @@ def _forget(cluster: Cluster, node: Node, oracle: SshConfigResolver) -> Forgotte
         node=node.name,
         name=names[0],
         dropped=sum(forget(file, name) for name in names),
-        file=str(file),
         elsewhere=tuple(dict.fromkeys(line.where for line in lines)),
     )

@@ -42,7 +42,6 @@ _OPTIONS = f"""\
 #   resume_args: [--resume-from-checkpoint, "{{checkpoint}}"]
 """
 
-
 _WORKDIR = "# The code is mirrored here and the job runs here, on every node.\n"
 _GPU_SIGNS = ("/dev/nvidiactl", "/dev/kfd")
 _GPU_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi")
@@ -52,7 +51,7 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> s
     """Return the text of a hosts.yaml for hosts as one gives them to ssh.
 
     Args:
-        hosts: as one gives them to ssh.
+        hosts: names, addresses and ranges, with user and port.
         name: of the cluster.
         identity: the private key that opens all of them; None: as ssh finds one.
 
@@ -147,34 +146,19 @@ def name_for(folder: Path) -> str:
     return name[:_NAME_LIMIT].strip("-") or "cluster"
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet.
+def write(path: Path, text: str, *, overwrite: bool) -> None:
+    """Write the file.
 
     Raises:
-        UsageError: it is there, or cannot be written.
+        UsageError: it exists and is not to be overwritten, or cannot be written.
     """
     try:
-        with path.open("x", encoding="utf-8") as stream:
+        with path.open("w" if overwrite else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
         raise UsageError(
             f"{path}: expected no file yet, found one", hint="--force overwrites it"
         ) from None
     except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def write_over(path: Path, text: str) -> None:
-    """Write a file, whatever is there.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path}: expected a place to write, found: {error.strerror}")
+        message = f"{path}: expected a place to write, found: {error.strerror}"
+        raise UsageError(message) from error

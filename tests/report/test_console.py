@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -27,17 +27,18 @@ def test_a_phase_names_whom_it_waits_for() -> None:
     assert progress_line(Progress(phase="facts", done=6, total=6)) == "facts 6/6"
 
 
-def steps() -> Generator[Event, None, str]:
+def steps() -> Iterator[Event]:
     yield Progress(phase="facts", done=1, total=2)
     yield Notice(text="it is\x1b[2J late", level="warning", node="gpu1")
-    return "the end"
 
 
 def test_a_pipe_gets_sentences_but_no_progress() -> None:
     out, err = io.StringIO(), io.StringIO()
     screen = Screen(make_console(out), make_console(err))
 
-    assert screen.watch(steps()) == "the end"
+    with screen.progress() as progress:
+        for event in steps():
+            progress.show(event)
     assert (out.getvalue(), err.getvalue()) == ("", "warning: gpu1: it is late\n")
 
 
@@ -51,6 +52,8 @@ def test_a_terminal_gets_both_and_keeps_the_sentences() -> None:
     err = io.StringIO()
     screen = Screen(make_console(io.StringIO()), Console(file=err, force_terminal=True, width=80))
 
-    assert screen.watch(steps()) == "the end"
+    with screen.progress() as progress:
+        for event in steps():
+            progress.show(event)
     assert "it is late" in err.getvalue()
     assert "\x1b[2K" in err.getvalue()  # the moving line is wiped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -45,12 +44,8 @@ def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
 
 def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str]) -> None:
     result = StopResult(run=RUN, nodes=(StoppedNode(node="a", gone=True),))
-
-    def steps() -> Generator[Event, None, None]:
-        yield Stopped(result=result)
-
     program = JsonDisplay()
-    program.watch(steps())
+    program.show(Stopped(result=result))
     program.stopped(result)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == second
@@ -69,9 +64,6 @@ def test_a_checkpoint_with_doubts_is_not_called_complete() -> None:
 
 
 def shown(event: Event) -> str:
-    def events() -> Generator[Event, None, None]:
-        yield event
-
     console = Console(file=(stream := io.StringIO()), width=200)
-    TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream)).watch(events())
+    TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream)).show(event)
     return stream.getvalue()

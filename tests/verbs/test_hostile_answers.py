@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -26,7 +26,7 @@ from clusterctl.report.sync import show_sync
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose
-from clusterctl.verbs.events import Notice
+from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor
 from clusterctl.verbs.launch.run_result import run_result
@@ -52,6 +52,7 @@ CLUSTER = replace(
     job=replace(PLAIN.job, checkpoints="out"),
 )
 Blamed = Iterable[str]
+T = TypeVar("T")
 
 
 class Shown:
@@ -61,13 +62,21 @@ class Shown:
         self.stream = io.StringIO()
         self.screen = Screen(make_console(self.stream), make_console(self.stream))
 
+    def run(self, events: Generator[Event, None, T]) -> T:
+        """Run a use case and show its events."""
+        display = self.person
+        try:
+            return drive(events, display.show)
+        finally:
+            display.quiet()
+
     @property
     def person(self) -> TerminalDisplay:
         return TerminalDisplay(screen=self.screen, lines=Timestamped(self.stream))
 
 
 def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    view = shown.screen.watch(status(pool, RUN, CLUSTER))
+    view = shown.run(status(pool, RUN, CLUSTER))
     show_status(shown.screen, view)
     view.document()
     assert view.nodes[1].part, "the good node's answer is used"
@@ -91,12 +100,12 @@ def by_prune(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 
 def by_start(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    shown.person.watch(start_run(pool, CLUSTER, PLAN, {}))
+    shown.run(start_run(pool, CLUSTER, PLAN, {}))
     return []
 
 
 def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    result = shown.person.watch(stop(pool, RUN, CLUSTER))
+    result = shown.run(stop(pool, RUN, CLUSTER))
     show_stop(shown.screen.out, result)
     assert result.nodes[1].gone
     assert result.exit_code in {0, 1, 3}
@@ -104,7 +113,7 @@ def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_logs(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    troubles = shown.person.watch(logs.read_logs(pool, RunLog(RUN, CLUSTER)))
+    troubles = shown.run(logs.read_logs(pool, RunLog(RUN, CLUSTER)))
     assert "second of 1" in shown.stream.getvalue()
     return troubles
 
@@ -112,7 +121,7 @@ def by_logs(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     log = RunLog(RUN, CLUSTER)
     events = JoinMonitor(PLAN).watch(follow(pool, log, MergedLines()))
-    followed = shown.person.watch(events)
+    followed = shown.run(events)
     ended = run_result(log, followed.troubles, None)
     shown.person.ended(ended)
     assert 0 <= ended.exit_code <= 255
@@ -120,7 +129,7 @@ def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
-    troubles = shown.person.watch(logs.collect(pool, RunLog(RUN, CLUSTER), folder))
+    troubles = shown.run(logs.collect(pool, RunLog(RUN, CLUSTER), folder))
     copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert all(
         re.fullmatch(r"[ab]/(events\.jsonl|launcher\.log|ranks/\d+\.log)", p) for p in copied
@@ -130,23 +139,21 @@ def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 
 def by_resume(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    chosen = shown.person.watch(
-        choose.choose_checkpoint(pool, CLUSTER, "latest", history=unrecorded(RUN))
-    )
+    chosen = shown.run(choose.choose_checkpoint(pool, CLUSTER, "latest", history=unrecorded(RUN)))
     assert shlex.quote(chosen.path)
     return []
 
 
 def by_sync(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
     (folder / "train.py").write_text("print(1)\n")
-    result = shown.person.watch(sync(CLUSTER, pool, folder))
+    result = shown.run(sync(CLUSTER, pool, folder))
     show_sync(shown.screen.out, result)
     assert result.exit_code in {0, 1, 3}
     return [node.node for node in result.nodes if not node.ok]
 
 
 def by_check(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    verdict = shown.person.watch(check(CLUSTER, pool, CheckOptions(code=False)))
+    verdict = shown.run(check(CLUSTER, pool, CheckOptions(code=False)))
     assert verdict.exit_code in {0, 1, 3}
     assert verdict.facts["b"].answered
     return [name for name, facts in verdict.facts.items() if not facts.answered]
