@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import CouldNotTell, NodeError, NotEnded
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.select import named
 from clusterctl.safe_text import keep_colors
-from clusterctl.verbs.events import Event, Notice, drive, map_events
+from clusterctl.verbs.events import Event, Notice, Result, drive, map_events
 from clusterctl.verbs.runs.records import Records, RunRecord
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.checkpoints.choose import ListedCheckpoint
     from clusterctl.verbs.launch.run_monitor import RunMonitor
     from clusterctl.verbs.launch.run_result import RunResult
+    from clusterctl.verbs.logs import LogQuery
     from clusterctl.verbs.runs.run_status import RunStatus
     from clusterctl.verbs.stop import StopResult
 
@@ -34,9 +34,14 @@ logger = logging.getLogger("clusterctl")
 
 
 def log_warning(event: Event) -> None:
-    """Log a warning: what is done with events if nobody asks for them."""
+    """Log a warning."""
     if isinstance(event, Notice) and event.level != "info":
         logger.warning("%s%s", f"{event.node}: " if event.node else "", event.text)
+
+
+def run_to_end(steps: Generator[Event, None, Result], on_event: OnEvent | None) -> Result:
+    """Run a use case to its end; if nobody asks for its events, log the warnings among them."""
+    return drive(steps, on_event or log_warning)
 
 
 class LogLine(NamedTuple):
@@ -96,7 +101,7 @@ class Run:
         from clusterctl.verbs.status import status
 
         history = history_of(self.record, self._records.find) if self.record else None
-        view = drive(status(self._reach(), self.id, self.cluster, history), on_event or log_warning)
+        view = run_to_end(status(self._reach(), self.id, self.cluster, history), on_event)
         if self.record is None:
             return view
         return replace(view, remembered=self._records.end(self.record))
@@ -126,8 +131,9 @@ class Run:
             UsageError: an option cannot be read, or the run has no such node or rank.
         """
         from clusterctl.logs.deduplicate import PassThrough
+        from clusterctl.verbs.logs import LogQuery
 
-        steps = self._log_events(
+        query = LogQuery(
             follow=follow,
             node=node,
             rank=rank,
@@ -136,53 +142,16 @@ class Run:
             grep=grep,
             sink=PassThrough,
         )
-        troubles = yield from map_events(steps, _lines)
-        if troubles:
-            words = (f"{trouble.node}: {trouble}" for trouble in troubles.values())
-            raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(words))
+        errors = yield from map_events(self._log_events(query), _lines)
+        if errors:
+            listed = (f"{error.node}: {error}" for error in errors.values())
+            raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(listed))
 
-    def _log_events(
-        self,
-        *,
-        follow: bool = False,
-        node: str | None = None,
-        rank: str | int | None = None,
-        tail: int | None = None,
-        since: str | None = None,
-        grep: str | None = None,
-        sink: Callable[[], LineSink] | None = None,
-        uncut: bool = False,
-    ) -> Generator[Event, None, dict[str, NodeError]]:
-        """Yield what `logs` is made of, and return the nodes that could not be read.
+    def _log_events(self, query: LogQuery) -> Generator[Event, None, dict[str, NodeError]]:
+        """Yield what `logs` is made of, and return the nodes that could not be read."""
+        from clusterctl.verbs.logs import show_logs
 
-        Args:
-            follow: as the next five, that of `logs`.
-            node: which nodes.
-            rank: which ranks.
-            tail: how many lines.
-            since: since when.
-            grep: which lines.
-            sink: makes what decides how lines are shown; None: equal ones of ranks as one.
-            uncut: lines that came together may stay together, to be shown byte for byte.
-        """
-        from clusterctl.logs.deduplicate import LineDeduplicator
-        from clusterctl.verbs.logs import parse_filter, show_logs
-        from clusterctl.verbs.runs.run_log import RunLog
-
-        ranks = None if rank is None else str(rank)
-        wanted = parse_filter(ranks_text=ranks, since=since, pattern=grep, now=time.time())
-        return (
-            yield from show_logs(
-                self._reach(),
-                RunLog(self.id, self.cluster, judged=False),
-                wanted=wanted,
-                follows=follow,
-                tail=tail,
-                only=self._only(node),
-                sink=sink or LineDeduplicator,
-                uncut=uncut,
-            )
-        )
+        return show_logs(self._reach(), self.id, self.cluster, query)
 
     def collect(
         self,
@@ -196,12 +165,10 @@ class Run:
         Returns:
             The nodes whose logs could not be read, and why.
         """
-        from clusterctl.verbs.logs import collect
-        from clusterctl.verbs.runs.run_log import RunLog
+        from clusterctl.verbs.logs import collect, run_log
 
-        log = RunLog(self.id, self.cluster, judged=False)
-        steps = collect(self._reach(), log, Path(folder), only=self._only(node))
-        return drive(steps, on_event or log_warning)
+        log = run_log(self.id, self.cluster, node)
+        return run_to_end(collect(self._reach(), log, Path(folder)), on_event)
 
     def events(self) -> Iterator[Event]:
         """Yield what happens until the run is over, from its beginning; `RunResult` comes last.
@@ -252,7 +219,7 @@ class Run:
         plan = self.record.plan if self.record else None
         pool = self._reach()
         steps = stop(pool, self.id, self.cluster, grace=grace, reason=reason, plan=plan)
-        return drive(steps, on_event or log_warning)
+        return run_to_end(steps, on_event)
 
     def checkpoints(self, *, on_event: OnEvent | None = None) -> tuple[ListedCheckpoint, ...]:
         """Return the run's checkpoints, the newest first, by a quick look at their files.
@@ -266,9 +233,7 @@ class Run:
         history = (
             history_of(self.record, self._records.find) if self.record else unrecorded(self.id)
         )
-        return drive(
-            list_checkpoints(self._reach(), self.cluster, history), on_event or log_warning
-        )
+        return run_to_end(list_checkpoints(self._reach(), self.cluster, history), on_event)
 
     def _monitor(self, sink: LineSink | None = None) -> RunMonitor:
         """Return what follows the run to its end, and can be interrupted and resumed.
@@ -303,11 +268,6 @@ class Run:
         """Keep how the run ended, if that is known."""
         if self.record is not None and ended.known:
             self._records.write_end(self.record, ended.document())
-
-    def _only(self, node: str | None) -> frozenset[str] | None:
-        if node is None:
-            return None
-        return frozenset(one.name for one in named(self.cluster, node, option="--node"))
 
 
 def _news(event: Event) -> Generator[Event, None, None]:

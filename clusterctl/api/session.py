@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import Unpack
 
 from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
-from clusterctl.api.run import OnEvent, Run, log_warning
+from clusterctl.api.run import OnEvent, Run, run_to_end
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.select import named
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.events import drive
 from clusterctl.verbs.runs.records import Records, RunRecord
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Session:
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)
         else:
-            result = drive(check(cluster, self._reach(cluster), options), on_event or log_warning)
+            result = run_to_end(check(cluster, self._reach(cluster), options), on_event)
         return CheckReport(**{field.name: getattr(result, field.name) for field in fields(result)})
 
     def sync(
@@ -159,9 +158,7 @@ class Session:
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = SyncOptions(delete=delete, command=cluster.job.command)
-        return drive(
-            sync(cluster, self._reach(cluster), Path.cwd(), options), on_event or log_warning
-        )
+        return run_to_end(sync(cluster, self._reach(cluster), Path.cwd(), options), on_event)
 
     @lists_flags
     def launch(
@@ -239,7 +236,7 @@ class Session:
             cluster, options = self._resumed(
                 before, checkpoint, command, flags, on_event, needs_secrets=False
             )
-        _, plan, _ = drive(prepare(cluster, self._reach(cluster), options), on_event or log_warning)
+        _, plan, _ = run_to_end(prepare(cluster, self._reach(cluster), options), on_event)
         return plan
 
     def run(self, run: str | None = None) -> Run:
@@ -287,7 +284,7 @@ class Session:
                 runs.append(
                     self._run(view.run, find_run.nodes_to_stop(view, self.cluster, record), record)
                 )
-        return tuple(runs), found.troubles
+        return tuple(runs), found.errors
 
     def prune(self, *, keep: int) -> Pruned:
         """Delete logs and records of all but the newest `keep` runs that have ended."""
@@ -360,7 +357,7 @@ class Session:
         from clusterctl.verbs.launch.launch import launch
 
         steps = launch(cluster, self._reach(cluster), self._records, options)
-        launched = drive(steps, on_event or log_warning)
+        launched = run_to_end(steps, on_event)
         return self._run(launched.plan.run, launched.cluster, launched.record, launched.plan)
 
     def _resumed(
@@ -391,9 +388,7 @@ class Session:
         cluster = self._select(nodes, exclude)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
             report_job(Path(cluster.file), before, cluster.job, options.launch.overrides, find)
-        return drive(
-            resume(before, cluster, self._reach(cluster), options), on_event or log_warning
-        )
+        return run_to_end(resume(before, cluster, self._reach(cluster), options), on_event)
 
     def _run(
         self, run: str, cluster: Cluster, record: RunRecord | None = None, plan: Plan | None = None

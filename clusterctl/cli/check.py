@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 from clusterctl.api.session import Session
-from clusterctl.cli.inventory_option import add_selection, load_all
-from clusterctl.cli.workdir_option import add_workdir, given_workdir
+from clusterctl.cli.options import add_selection, add_workdir, given_workdir, load_all
 from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page

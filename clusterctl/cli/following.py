@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import LONGEST_WAIT
-from clusterctl.wire import SCHEMA
 
 EXIT_STOPPED_FOLLOWING = 130
 
@@ -33,11 +31,6 @@ def make_display(*, as_json: bool) -> LaunchDisplay:
     return (
         JsonDisplay() if as_json else TerminalDisplay(screen=Screen(), lines=Prefixed(sys.stdout))
     )
-
-
-def show_detached(run: str, *, as_json: bool) -> None:
-    """Print the name of a run that is not followed, on stdout."""
-    print(json.dumps({"schema": SCHEMA, "run": run}) if as_json else run)
 
 
 @contextmanager

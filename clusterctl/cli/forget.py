@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from clusterctl.cli import inventory_option
+from clusterctl.cli.options import add_inventory, load_all
 from clusterctl.inventory.select import named
 from clusterctl.verbs.forget import Forgotten, forget_nodes
 
@@ -15,7 +15,7 @@ EXIT_NOTHING = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    inventory_option.add_inventory(parser)
+    add_inventory(parser)
     parser.add_argument(
         "hosts", metavar="HOST", help="host of the inventory, or a range: gpu[02-04]"
     )
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Forget, and report what was dropped and what is not ours to drop."""
-    cluster = inventory_option.load_all(args)
+    cluster = load_all(args)
     results = forget_nodes(cluster, named(cluster, args.hosts, option="clusterctl forget"))
     for result in results:
         _report(result)

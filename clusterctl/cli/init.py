@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from clusterctl.cli import inventory_option
+from clusterctl.cli.options import add_inventory, complete_files, inventory_path
 from clusterctl.errors import UsageError
 from clusterctl.inventory.load import DEFAULT
 from clusterctl.verbs.init import convert, draft, name_for, write
@@ -21,22 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         help="as ssh takes it, or a range: [user@]gpu[01-04][:port] (default: localhost)",
     )
-    inventory_option.add_inventory(parser)
+    add_inventory(parser)
     parser.add_argument("--name", help="the cluster's name (default: the folder's)")
     action = parser.add_argument(
         "--identity", type=Path, metavar="KEY", help="private key for logging in to the hosts"
     )
-    inventory_option.complete_files(action)
+    complete_files(action)
     action = parser.add_argument(
         "--convert", type=Path, metavar="HOSTFILE", help="take the hosts of an MPI hostfile"
     )
-    inventory_option.complete_files(action)
+    complete_files(action)
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file and say what comes next."""
-    path = inventory_option.inventory_path(args)
+    path = inventory_path(args)
     write(path, _text(args), overwrite=args.force)
     usual = str(path) == DEFAULT
     inventory = "" if usual else f" -i {shlex.quote(str(path))}"

@@ -10,9 +10,9 @@ from functools import partial
 
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
-from clusterctl.cli.following import follow_run, make_display, show_detached, shown
-from clusterctl.cli.inventory_option import load_all
+from clusterctl.cli.following import follow_run, make_display, shown
 from clusterctl.cli.launch_options import add_options, launch_flags
+from clusterctl.cli.options import load_all
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
@@ -20,7 +20,7 @@ from clusterctl.report.launch import LaunchDisplay
 from clusterctl.report.plan import show_plan
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.launch import Checked
-from clusterctl.wire import plain
+from clusterctl.wire import SCHEMA, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,19 +63,13 @@ def refusals(display: LaunchDisplay) -> Iterator[None]:
 def follow_or_detach(args: argparse.Namespace, run: Run, display: LaunchDisplay) -> int:
     """Do what comes after a start: name the run and leave it, or follow it."""
     if args.detach:
-        show_detached(run.id, as_json=args.json)
+        print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
         return 0
     return follow_run(run, display)
 
 
 def dry_run(args: argparse.Namespace, display: LaunchDisplay, make: Callable[..., Plan]) -> int:
-    """Show what would be started; 125 if a check would stop it.
-
-    Args:
-        args: of the verb.
-        display: shows the events.
-        make: makes the plan, given `on_event`.
-    """
+    """Show what `make` would start, given `on_event`; 125 if a check would stop it."""
     blocked = False
 
     def show(event: Event) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterctl.cli.arg_types import whole
+from clusterctl.cli.options import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import Interrupted, UsageError
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
@@ -16,6 +16,7 @@ from clusterctl.report.console import Screen
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
 from clusterctl.verbs.events import drive
+from clusterctl.verbs.logs import LogQuery
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +50,9 @@ def run(args: argparse.Namespace) -> int:
     shown = EventPrinter(screen=Screen(), lines=_printer(args))
     with open_run(args) as opened, _left_in_words(opened.id, follows=args.follow):
         if args.collect:
-            troubles = opened.collect(args.collect, node=args.node, on_event=shown.show)
+            errors = opened.collect(args.collect, node=args.node, on_event=shown.show)
         else:
-            events = opened._log_events(  # noqa: SLF001  (not public: how lines are shown)
+            query = LogQuery(
                 follow=args.follow,
                 node=args.node,
                 rank=args.rank,
@@ -61,9 +62,10 @@ def run(args: argparse.Namespace) -> int:
                 sink=PassThrough if args.raw or args.json else LineDeduplicator,
                 uncut=args.raw and not args.json,
             )
-            troubles = drive(events, shown.show)
-    shown.tell(troubles)
-    return EXIT_SILENT if troubles else 0
+            events = opened._log_events(query)  # noqa: SLF001  (not public: how lines are shown)
+            errors = drive(events, shown.show)
+    shown.screen.show_errors(errors.values())
+    return EXIT_SILENT if errors else 0
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import replace
 
-from clusterctl.cli.inventory_option import inventory_path, load_all
+from clusterctl.cli.options import inventory_path, load_all
 from clusterctl.errors import InventoryError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import VARIABLE, fingerprint

@@ -7,9 +7,9 @@ from functools import partial
 
 from clusterctl.api.session import Session
 from clusterctl.cli.following import make_display, shown
-from clusterctl.cli.inventory_option import load_all
 from clusterctl.cli.launch import dry_run, follow_or_detach, refusals
 from clusterctl.cli.launch_options import add_options, launch_flags
+from clusterctl.cli.options import load_all
 from clusterctl.cli.recorded import to_resume
 from clusterctl.cli.run_option import known_cluster, run_name
 from clusterctl.verbs.runs.records import Records

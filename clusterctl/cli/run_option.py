@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
-from clusterctl.cli.inventory_option import add_inventory, inventory_path, load_all
+from clusterctl.cli.options import add_inventory, inventory_path, load_all
 from clusterctl.cli.recorded import to_ask
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 
 from clusterctl.api.session import Session
-from clusterctl.cli.arg_types import whole
-from clusterctl.cli.inventory_option import add_inventory
+from clusterctl.cli.options import add_inventory, whole
 from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_pruned, show_runs
 from clusterctl.verbs.events import Notice
@@ -52,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         show_runs(screen, listed)
     for name in listed.rebuilt:
         screen.say(Notice(text=f"{name}: record rebuilt from the nodes"))
-    return _told(screen, listed.troubles)
+    screen.show_errors(listed.errors)
+    return EXIT_SILENT if listed.errors else 0
 
 
 def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
@@ -61,11 +60,5 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
         print(json.dumps(pruned.document(), indent=1))
     else:
         show_pruned(screen, pruned)
-    return _told(screen, pruned.troubles)
-
-
-def _told(screen: Screen, troubles: Iterable[NodeError]) -> int:
-    """Say which nodes could not be asked; return the exit code."""
-    for trouble in troubles:
-        screen.say(Notice(node=trouble.node, text=str(trouble), level="warning"))
-    return EXIT_SILENT if troubles else 0
+    screen.show_errors(pruned.errors)
+    return EXIT_SILENT if pruned.errors else 0

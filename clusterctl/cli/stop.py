@@ -6,7 +6,7 @@ import argparse
 import json
 from contextlib import ExitStack
 
-from clusterctl.cli.arg_types import seconds
+from clusterctl.cli.options import seconds
 from clusterctl.cli.run_option import add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen

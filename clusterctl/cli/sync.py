@@ -6,8 +6,7 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
-from clusterctl.cli import inventory_option
-from clusterctl.cli.workdir_option import add_workdir, given_workdir
+from clusterctl.cli.options import add_selection, add_workdir, given_workdir, load_all
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 
@@ -16,7 +15,7 @@ DELETE_HELP = "allow the sync to delete most of what it placed, or files that th
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    inventory_option.add_selection(parser)
+    add_selection(parser)
     add_workdir(parser)
     parser.add_argument(
         "--accept-new", action="store_true", help="record the keys of hosts not known yet"
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
     screen = Screen()
-    session = Session(inventory_option.load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new)
     with session, screen.progress() as progress:
         result = session.sync(
             nodes=args.nodes,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from clusterctl.errors import NodeError
 from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.events import Event, Level, Notice, Progress
 
@@ -86,6 +87,11 @@ class Screen:
         where = f"{safe_line(said.node)}: " if said.node else ""
         word = "" if said.level == "info" else f"{said.level}: "
         self.err.print(safe_text(word + where + safe_line(said.text), _STYLES[said.level]))
+
+    def show_errors(self, errors: Iterable[NodeError]) -> None:
+        """Warn of the nodes that failed."""
+        for error in errors:
+            self.say(Notice(node=error.node, text=str(error), level="warning"))
 
     @contextmanager
     def progress(self) -> Iterator[Progressing]:

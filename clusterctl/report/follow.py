@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterctl.errors import NodeError
 from clusterctl.logs.first_cause import signal_name
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import LinePrinter
@@ -41,11 +40,6 @@ class EventPrinter:
                     self.screen.err.print(safe_text(f"{node}: {sentence}", "dim"))
             case _:
                 return
-
-    def tell(self, troubles: Mapping[str, NodeError]) -> None:
-        """Warn of the nodes that could not be read."""
-        for trouble in troubles.values():
-            self.screen.say(Notice(node=trouble.node, text=str(trouble), level="warning"))
 
 
 def sentence_of(event: Mapping[str, object]) -> str:

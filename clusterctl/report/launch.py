@@ -69,7 +69,7 @@ class TerminalDisplay:
         if view.first_cause is not None:
             show_cause(console, view.first_cause)
         for answer in view.silent:
-            console.print(safe_text(f"{answer.node.name}: {answer.failure}", "yellow"))
+            console.print(safe_text(f"{answer.node.name}: {answer.error}", "yellow"))
 
     def refused(self, error: ClusterError) -> None:
         """Print nothing: the caller prints the error itself."""

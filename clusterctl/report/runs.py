@@ -47,7 +47,7 @@ def show_pruned(screen: Screen, pruned: Pruned) -> None:
         screen.out.print(safe_text(run))
     for kept in pruned.kept:
         screen.say(Notice(text=f"{kept.run} is kept: {kept.why}"))
-    if pruned.troubles:
+    if pruned.errors:
         screen.say(
             Notice(text="some nodes did not answer: no further run is deleted", level="warning")
         )

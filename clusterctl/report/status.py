@@ -101,8 +101,8 @@ def _joined(answer: NodeAnswer) -> str:
 
 
 def _note(answer: NodeAnswer) -> str:
-    if answer.failure:
-        return answer.failure
+    if answer.error:
+        return answer.error.advice
     if answer.end:
         return str(answer.end.get("reason") or "")
     if answer.state != "lost":

@@ -19,7 +19,6 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.wire import Message
 
 TICK = 0.02
 REORDER_SECONDS = 0.06
@@ -79,16 +78,12 @@ class Followed:
     """How following ended."""
 
     log: RunLog
-    troubles: dict[str, NodeError]
+    errors: dict[str, NodeError]
     """Nodes whose part could not be read to its end, and why."""
 
 
 def follow(
-    nodes: Nodes,
-    log: RunLog,
-    lines: MergedLines | None = None,
-    *,
-    only: frozenset[str] | None = None,
+    nodes: Nodes, log: RunLog, lines: MergedLines | None = None
 ) -> Generator[Event, None, Followed]:
     """Follow until every node's part of the run has ended.
 
@@ -96,15 +91,14 @@ def follow(
         nodes: where to follow.
         log: what was read already; reading resumes there.
         lines: what is shown of the lines, and those that wait to be shown already.
-        only: names of nodes to follow; all where None.
 
     Yields:
-        `LogLines`, `NodeHappened`, `NodeLost`, `NodeBack`, `Notice`, `Tick`.
+        `LogLines`, `NodeEvent`, `NodeLost`, `NodeBack`, `Notice`, `Tick`.
     """
-    names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
+    names = [node.name for node in log.cluster.nodes]
     lines = lines or MergedLines()
     lines.open(names)
-    troubles: dict[str, NodeError] = {}
+    errors: dict[str, NodeError] = {}
     lost = _Lost()
     waiting = {name for name in names if name not in log.parts}
     requests = {name: log.follow_request(name) for name in names}
@@ -113,36 +107,27 @@ def follow(
             if item is None:
                 yield Tick()
             else:
-                node, said = item
-                if isinstance(said, Reply):
-                    yield from _ended(node, said, log, stream, lost, troubles)
-                    if node in log.parts or node in troubles:
+                node, message = item
+                if isinstance(message, Reply):
+                    yield from _ended(node, message, log, stream, lost, errors)
+                    if node in log.parts or node in errors:
                         lines.close(node)
                         waiting.discard(node)
                 else:
-                    yield from _taken(node, said, log, lines, lost)
-                    if log.is_hopeless(node):
-                        stream.drop(node)
+                    if lost.tries.pop(node, None) is not None:
+                        yield NodeBack(node=node)
+                    for found in log.take_from(stream, node, message, now=time.time()):
+                        if isinstance(found, Piece):
+                            lines.add(found)
+                        else:
+                            yield found
             yield from lines.ready()
             if _given_up(waiting, lost, alone=len(waiting) == len(names)):
                 break
     for name in lost.tries:
-        troubles.setdefault(name, _no_answer(name))
+        errors.setdefault(name, _no_answer(name))
     yield from lines.rest(finished=log.finished)
-    return Followed(log=log, troubles=troubles)
-
-
-def _taken(
-    node: str, message: Message, log: RunLog, lines: MergedLines, lost: _Lost
-) -> Iterator[Event]:
-    """Give the message's lines to `lines`; yield what else it tells."""
-    if lost.tries.pop(node, None) is not None:
-        yield NodeBack(node=node)
-    for found in log.take(node, message, now=time.time()):
-        if isinstance(found, Piece):
-            lines.add(found)
-        else:
-            yield found
+    return Followed(log=log, errors=errors)
 
 
 class MergedLines:
@@ -220,21 +205,21 @@ def _ended(
     log: RunLog,
     stream: MultiStream,
     lost: _Lost,
-    troubles: dict[str, NodeError],
+    errors: dict[str, NodeError],
 ) -> Generator[Event, None, None]:
     """A node's stream is over: its part has ended, or the way to it broke."""
-    wrong = log.trouble(reply)
-    if wrong is None:
+    error = log.node_error(reply)
+    if error is None:
         lost.tries.pop(node, None)
         return
-    if wrong.answered or wrong.state in {"auth", "hostkey"}:
-        troubles[node] = wrong
+    if error.answered or error.state in {"auth", "hostkey"}:
+        errors[node] = error
         lost.tries.pop(node, None)
-        yield Notice(node=node, level="warning", text=str(wrong))
+        yield Notice(node=node, level="warning", text=str(error))
         return
     tries = lost.tries.get(node, 0)
     if tries == 0:
-        yield NodeLost(node=node, message=str(wrong))
+        yield NodeLost(node=node, message=str(error))
     lost.tries[node] = tries + 1
     stream.add(node, log.follow_request(node), after=BACKOFF[min(tries, len(BACKOFF) - 1)])
 
@@ -242,10 +227,7 @@ def _ended(
 def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
     """Tell whether only lost nodes are left, and had their time; called for every message.
 
-    Args:
-        waiting: the nodes whose part has not ended.
-        lost: those that do not answer.
-        alone: no node's part has ended.
+    `waiting` are the nodes whose part has not ended; `alone`: no node's part has.
     """
     if not waiting or not lost.tries.keys() >= waiting:
         lost.alone_since = None

@@ -8,16 +8,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, NodeError, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.select import named
 from clusterctl.logs import ranks
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
-from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.follow import MergedLines, follow
@@ -30,76 +31,61 @@ from clusterctl.wire import Message
 TICK = 0.5
 LARGEST_LOG = 1 << 40
 """Bytes; where the filesystem takes no log that is larger, the node has made it up."""
-UNTIL_ALL_HAVE_SPOKEN = float("inf")
+UNTIL_ALL_HAVE_SENT = float("inf")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def read_logs(
-    nodes: Nodes,
-    log: RunLog,
-    *,
-    wanted: Filter | None = None,
-    sink: LineSink | None = None,
-    uncut: bool = False,
-    only: frozenset[str] | None = None,
-    tail: int = 0,
-) -> Generator[Event, None, dict[str, NodeError]]:
-    """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    """Which lines of a run's logs, and how they are shown."""
 
-    `wanted`, `sink` and `uncut` are those of `MergedLines`.
+    follow: bool = False
+    """Keep reading until the run is over."""
+    node: str | None = None
+    """Only these nodes: names and ranges."""
+    rank: str | int | None = None
+    """Only these ranks, such as `0-3,7`."""
+    tail: int | None = None
+    """Only the last so many lines; with `follow` it continues from there."""
+    since: str | None = None
+    """Only lines since then: `90s`, `10m`, `2h`, `1d`, or an ISO time (local if without a zone)."""
+    grep: str | None = None
+    """Only lines that match this regular expression."""
+    sink: Callable[[], LineSink] = LineDeduplicator
+    """Makes what decides how lines are shown."""
+    uncut: bool = False
+    """As that of `MergedLines`."""
 
-    Yields:
-        `LogLines`, `Notice`.
+    def filter(self, now: float) -> Filter:
+        """Read the conditions on a line; `now` is in seconds since 1970.
 
-    Returns:
-        The nodes that could not be read, and why.
-    """
-    names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    lines = MergedLines(wanted, sink, uncut=uncut, patience=UNTIL_ALL_HAVE_SPOKEN)
-    lines.open(names)
-    troubles: dict[str, NodeError] = {}
-    requests = {name: log.read_request(name, lines=tail) for name in names}
-    with nodes.following(requests, tick=TICK, answer_timeout=ANSWER_SECONDS) as stream:
-        for item in stream:
-            if item is not None:
-                node, message = item
-                if isinstance(message, Reply):
-                    lines.close(node)
-                    if wrong := log.trouble(message):
-                        troubles[node] = wrong
-                else:
-                    for found in _taken(log, stream, node, message):
-                        if isinstance(found, Piece):
-                            lines.add(found)
-                        elif isinstance(found, Notice):
-                            yield found
-            yield from lines.ready()
-    yield from lines.rest(finished=log.finished)
-    return troubles
+        Raises:
+            UsageError: one of them cannot be read.
+        """
+        try:
+            wanted = None if self.rank is None else ranks.parse_ranks(str(self.rank))
+        except ValueError as error:
+            raise UsageError(f"--rank: {error}") from error
+        try:
+            pattern = None if self.grep is None else re.compile(self.grep)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UsageError(
+                f"--grep: expected a regular expression, found {self.grep!r}: {error}"
+            ) from error
+        since = None if self.since is None else _moment(self.since, now)
+        return Filter(ranks=wanted, since=since, pattern=pattern)
 
 
 def show_logs(
-    nodes: Nodes,
-    log: RunLog,
-    *,
-    wanted: Filter,
-    follows: bool = False,
-    tail: int | None = None,
-    only: frozenset[str] | None = None,
-    sink: Callable[[], LineSink] = LineDeduplicator,
-    uncut: bool = False,
+    nodes: Nodes, run: str, cluster: Cluster, query: LogQuery
 ) -> Generator[Event, None, dict[str, NodeError]]:
-    """Read what there is, or the last `tail` lines of it, then follow if asked to.
+    """Read what there is, or the last lines of it, then follow if asked to.
 
     Args:
         nodes: where.
-        log: of the run; nothing of it was read.
-        wanted: which lines to show.
-        follows: keep reading until the run is over.
-        tail: only the last so many lines of what there is; None: all.
-        only: names of nodes; all where None.
-        sink: makes what decides how lines are shown.
-        uncut: as that of `MergedLines`.
+        run: its name.
+        cluster: the nodes that ran it.
+        query: which lines, and how they are shown.
 
     Yields:
         What `read_logs` and `follow` yield.
@@ -108,70 +94,80 @@ def show_logs(
         The nodes that could not be read to the end, and why.
 
     Raises:
-        UsageError: ranks are wanted that the run does not have.
+        UsageError: an option cannot be read, or the run has no such node or rank.
     """
+    wanted = query.filter(time.time())
+    log = run_log(run, cluster, query.node)
     if wanted.ranks is not None:
         from clusterctl.verbs.runs.node_answers import node_answers  # noqa: PLC0415  (imports much)
 
-        require_ranks(wanted, (yield from node_answers(nodes, log.run, log.cluster)))
-    troubles: dict[str, NodeError] = {}
-    if tail is not None or not follows:
-        log.goes_on = follows
-        shown, last = sink(), 0
-        if tail is not None:
-            shown, last = LastLines(shown, tail), lines_to_read(tail, wanted)
-        whole = uncut and tail is None
-        reading = read_logs(
-            nodes, log, wanted=wanted, sink=shown, uncut=whole, only=only, tail=last
-        )
-        troubles = yield from reading
+        require_ranks(wanted, (yield from node_answers(nodes, run, log.cluster)))
+    errors: dict[str, NodeError] = {}
+    if query.tail is not None or not query.follow:
+        log.goes_on = query.follow
+        sink, lines_per_log = query.sink(), 0
+        if query.tail is not None:
+            sink, lines_per_log = LastLines(sink, query.tail), lines_to_read(query.tail, wanted)
+        uncut = query.uncut and query.tail is None
+        lines = MergedLines(wanted, sink, uncut=uncut, patience=UNTIL_ALL_HAVE_SENT)
+        errors = yield from read_logs(nodes, log, lines, tail=lines_per_log)
         log.go_on()
-    if follows:
-        lines = MergedLines(wanted, sink(), uncut=uncut)
-        troubles = (yield from follow(nodes, log, lines, only=only)).troubles
-    return troubles
+    if query.follow:
+        lines = MergedLines(wanted, query.sink(), uncut=query.uncut)
+        errors = (yield from follow(nodes, log, lines)).errors
+    return errors
 
 
-def _taken(
-    log: RunLog, stream: MultiStream, node: str, message: Message
-) -> Iterator[Event | Piece]:
-    """Yield what a node's message tells; read no more of a node that sends only nonsense."""
-    yield from log.take(node, message, now=time.time())
-    if log.is_hopeless(node):
-        stream.drop(node)
+def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:
+    """Return the log of a run on these nodes, names and ranges; None: on all of them.
+
+    Raises:
+        UsageError: the run has no such node.
+    """
+    if nodes is not None:
+        cluster = cluster.with_nodes(tuple(named(cluster, nodes, option="--node")))
+    return RunLog(run, cluster, judged=False)
+
+
+def read_logs(
+    nodes: Nodes, log: RunLog, lines: MergedLines | None = None, *, tail: int = 0
+) -> Generator[Event, None, dict[str, NodeError]]:
+    """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
+
+    Yields:
+        `LogLines`, `Notice`.
+
+    Returns:
+        The nodes that could not be read, and why.
+    """
+    names = [node.name for node in log.cluster.nodes]
+    lines = lines or MergedLines(patience=UNTIL_ALL_HAVE_SENT)
+    lines.open(names)
+    errors: dict[str, NodeError] = {}
+    requests = {name: log.read_request(name, lines=tail) for name in names}
+    with nodes.following(requests, tick=TICK, answer_timeout=ANSWER_SECONDS) as stream:
+        for item in stream:
+            if item is not None:
+                node, message = item
+                if isinstance(message, Reply):
+                    lines.close(node)
+                    if error := log.node_error(message):
+                        errors[node] = error
+                else:
+                    for found in log.take_from(stream, node, message, now=time.time()):
+                        if isinstance(found, Piece):
+                            lines.add(found)
+                        elif isinstance(found, Notice):
+                            yield found
+            yield from lines.ready()
+    yield from lines.rest(finished=log.finished)
+    return errors
 
 
 def lines_to_read(lines: int, wanted: Filter) -> int:
     """Return how many lines of each log have the last ones wanted; 0: all of it must be read."""
     picks = wanted.pattern is not None or wanted.since is not None
     return 0 if picks else max(1, lines)
-
-
-def parse_filter(
-    *, ranks_text: str | None, since: str | None, pattern: str | None, now: float
-) -> Filter:
-    """Read what a person wrote on the command line.
-
-    Args:
-        ranks_text: as `0-3,7`.
-        since: as `90s`, `10m`, `2h`, `1d`, or an ISO time (local where it names no zone).
-        pattern: a regular expression.
-        now: seconds since 1970.
-
-    Raises:
-        UsageError: one of them cannot be read.
-    """
-    try:
-        wanted = None if ranks_text is None else ranks.parse_ranks(ranks_text)
-    except ValueError as error:
-        raise UsageError(f"--rank: {error}") from error
-    try:
-        found = None if pattern is None else re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(
-            f"--grep: expected a regular expression, found {pattern!r}: {error}"
-        ) from error
-    return Filter(ranks=wanted, since=None if since is None else _moment(since, now), pattern=found)
 
 
 def require_ranks(wanted: Filter, view: RunStatus) -> None:
@@ -212,7 +208,7 @@ class Collected(Event):
 
 
 def collect(
-    nodes: Nodes, log: RunLog, folder: Path, *, only: frozenset[str] | None = None
+    nodes: Nodes, log: RunLog, folder: Path
 ) -> Generator[Event, None, dict[str, NodeError]]:
     """Copy every log and the events of the nodes to `folder/NODE/`, byte for byte.
 
@@ -222,30 +218,30 @@ def collect(
     Raises:
         ClusterError: the folder cannot be written.
     """
-    names = [node.name for node in log.cluster.nodes if only is None or node.name in only]
-    troubles: dict[str, NodeError] = {}
+    names = [node.name for node in log.cluster.nodes]
+    errors: dict[str, NodeError] = {}
     copies = {name: _Copy(folder / name) for name in names}
     requests = {name: log.copy_request(name) for name in names}
     with nodes.following(requests, tick=TICK, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:
-            if item is None or item[0] in troubles:
+            if item is None or item[0] in errors:
                 continue
             node, message = item
             if isinstance(message, Reply):
-                if wrong := node_error(message):
-                    troubles[node] = wrong
+                if error := node_error(message):
+                    errors[node] = error
                 else:
                     yield Collected(node=node, folder=folder / node, size=copies[node].size)
                 continue
             try:
                 copies[node].keep(message)
-            except _Stranger as stranger:
-                troubles[node] = bad_output(node, str(stranger))
+            except _UnknownFile as unknown:
+                errors[node] = bad_output(node, str(unknown))
                 stream.drop(node)
-    return troubles
+    return errors
 
 
-class _Stranger(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
+class _UnknownFile(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
     """It is none of a run's files: a node does not choose where we write."""
 
 
@@ -262,12 +258,12 @@ class _Copy:
 
         Raises:
             ClusterError: they cannot be written.
-            _Stranger: they are of no file of a run.
+            _UnknownFile: they are of no file of a run.
         """
         head = message.head
-        strange = tail_schema_error(head)
-        if strange:
-            raise _Stranger(strange)
+        schema_error = tail_schema_error(head)
+        if schema_error:
+            raise _UnknownFile(schema_error)
         if "event" in head:
             # Its line may be shorter here than there: events are appended.
             name, place = str(head.get("file")), (0, os.SEEK_END)
@@ -278,7 +274,7 @@ class _Copy:
         else:
             return
         if not LOG_NAME.fullmatch(name):
-            raise _Stranger(f"it sent a file that is none of a run's: {name!r}")
+            raise _UnknownFile(f"it sent a file that is none of a run's: {name!r}")
         path = self._folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -288,7 +284,7 @@ class _Copy:
                 stream.write(data)
         except OSError as error:
             if error.errno == errno.EFBIG and place[0] > LARGEST_LOG:
-                raise _Stranger(f"a log of {place[0]} bytes") from error
+                raise _UnknownFile(f"a log of {place[0]} bytes") from error
             raise ClusterError(f"cannot write {path}: {error.strerror}") from error
         self._begun.add(name)
         self.size += len(data)

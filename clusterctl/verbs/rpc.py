@@ -88,6 +88,21 @@ def validated_answer(reply: Reply, shape: Schema) -> Mapping[str, Any] | NodeErr
     return bad_output(reply.node, strange) if strange else head
 
 
+def call_validated(
+    nodes: Nodes, requests: Mapping[str, Request], shape: Schema, *, timeout: float
+) -> tuple[dict[str, Mapping[str, Any]], tuple[NodeError, ...]]:
+    """Run one operation on each of some nodes; return the answers by node, and what failed."""
+    answers: dict[str, Mapping[str, Any]] = {}
+    errors: list[NodeError] = []
+    for reply in nodes.call(requests, timeout=timeout):
+        answer = validated_answer(reply, shape)
+        if isinstance(answer, NodeError):
+            errors.append(answer)
+        else:
+            answers[reply.node] = answer
+    return answers, tuple(errors)
+
+
 def bad_output(node: str, strange: str) -> NodeError:
     """Return the error of a node whose answer is none that its operation gives."""
     return NodeError("bad-output", OPERATION, f"{NOT_OURS}: {strange}", node=node)

@@ -31,7 +31,7 @@ def a_run(number: str, name: str = "") -> ListedRun:
 def shown(*runs: ListedRun, width: int) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=width, markup=False, highlight=False)
-    show_runs(Screen(console, console), RunList(runs=runs, troubles=()))
+    show_runs(Screen(console, console), RunList(runs=runs, errors=()))
     return stream.getvalue()
 
 

@@ -71,7 +71,7 @@ def test_lines_are_prefixed_and_equal_ones_folded() -> None:
     )
     seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert sorted(lines(seen)) == ["[*:0-1] same", "[a:0] mine", "[b:1] no end"]
-    assert followed.troubles == {}
+    assert followed.errors == {}
     assert followed.log.parts["a"]["state"] == "finished"
 
 
@@ -106,7 +106,7 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         "supervisor-up",
         "end",
     ]
-    assert followed.troubles == {}
+    assert followed.errors == {}
 
 
 def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> None:
@@ -137,15 +137,15 @@ def test_a_node_that_stays_lost_is_given_up_after_the_others_ended(
     monkeypatch.setattr(module, "LAST_WAIT", 0.05)
     pool = tails(a=[ended("a")], b=Reply.failed("b", NodeError("timeout", "connect")))
     _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert list(followed.troubles) == ["b"]
-    assert not followed.troubles["b"].answered
+    assert list(followed.errors) == ["b"]
+    assert not followed.errors["b"].answered
 
 
 def test_a_node_that_refuses_is_not_asked_again() -> None:
     error = Message({"error": {"kind": "no-run", "message": "no such run here"}})
     pool = tails(a=[ended("a")], b=[error])
     seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert followed.troubles["b"].state == "no-run"
+    assert followed.errors["b"].state == "no-run"
     assert [event.text for event in seen if isinstance(event, Notice)] == ["no such run here"]
 
 
@@ -238,7 +238,7 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
             return MultiStream(streamed(answer), requests, tick=tick, answer_timeout=answer_timeout)
 
     seen, followed = finish(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
-    assert followed.troubles == {}
+    assert followed.errors == {}
     assert sum(isinstance(event, NodeBack) for event in seen) == 2
 
 
@@ -310,7 +310,7 @@ def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
                 yield Reply(node=node)
 
     _, followed = finish(follow(OneLost(running), RunLog(RUN, CLUSTER)))
-    assert (tries, followed.troubles) == (5, {})
+    assert (tries, followed.errors) == (5, {})
 
 
 @pytest.mark.parametrize(("state", "count"), [("finished", 1), ("failed", 2)])

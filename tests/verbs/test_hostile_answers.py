@@ -88,15 +88,15 @@ def by_runs(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
     show_runs(shown.screen, listed)
     assert RUN in {run.run for run in listed.runs}
     assert {path.parent.parent.parent for path in folder.rglob("*.json")} <= {folder}
-    return [trouble.node for trouble in listed.troubles]
+    return [error.node for error in listed.errors]
 
 
 def by_prune(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
     pruned = prune.prune(pool, Records(folder), keep=0)
     show_pruned(shown.screen, pruned)
-    for trouble in pruned.troubles:
-        shown.screen.say(Notice(text=trouble.message, node=trouble.node))
-    return [trouble.node for trouble in pruned.troubles]
+    for error in pruned.errors:
+        shown.screen.say(Notice(text=error.message, node=error.node))
+    return [error.node for error in pruned.errors]
 
 
 def by_start(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
@@ -113,29 +113,29 @@ def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_logs(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    troubles = shown.run(logs.read_logs(pool, RunLog(RUN, CLUSTER)))
+    errors = shown.run(logs.read_logs(pool, RunLog(RUN, CLUSTER)))
     assert "second of 1" in shown.stream.getvalue()
-    return troubles
+    return errors
 
 
 def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     log = RunLog(RUN, CLUSTER)
     events = JoinMonitor(PLAN).watch(follow(pool, log, MergedLines()))
     followed = shown.run(events)
-    ended = run_result(log, followed.troubles, None)
+    ended = run_result(log, followed.errors, None)
     shown.person.ended(ended)
     assert 0 <= ended.exit_code <= 255
-    return followed.troubles
+    return followed.errors
 
 
 def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
-    troubles = shown.run(logs.collect(pool, RunLog(RUN, CLUSTER), folder))
+    errors = shown.run(logs.collect(pool, RunLog(RUN, CLUSTER), folder))
     copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert all(
         re.fullmatch(r"[ab]/(events\.jsonl|launcher\.log|ranks/\d+\.log)", p) for p in copied
     )
     assert (folder / "b/ranks/1.log").read_bytes() == b"first\nsecond of 1\n"
-    return troubles
+    return errors
 
 
 def by_resume(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:

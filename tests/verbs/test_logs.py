@@ -22,8 +22,8 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import follow as module
 from clusterctl.verbs import logs
 from clusterctl.verbs.events import Event, Notice, drive
-from clusterctl.verbs.follow import LogLines, follow
-from clusterctl.verbs.logs import lines_to_read, read_logs
+from clusterctl.verbs.follow import LogLines, MergedLines, follow
+from clusterctl.verbs.logs import LogQuery, lines_to_read, read_logs
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import Message
@@ -74,12 +74,12 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
 
 
 def test_history_is_in_order_of_time() -> None:
-    seen, troubles = finish(logs.read_logs(pool(), RunLog(RUN, CLUSTER)))
+    seen, errors = finish(logs.read_logs(pool(), RunLog(RUN, CLUSTER)))
     lines = [
         line.line.text for event in seen if isinstance(event, LogLines) for line in event.lines
     ]
     assert lines == ["first", "second", "third \\xff"]
-    assert troubles == {}
+    assert errors == {}
 
 
 HOSTILE = st.sampled_from(
@@ -119,9 +119,8 @@ def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
         sink = io.TextIOWrapper(io.BytesIO())
         wanted = Filter(pattern=pattern, ranks=ranks)
         log = RunLog(RUN, CLUSTER, judged=False)
-        reading = logs.read_logs(
-            FakePool(CLUSTER, nodes), log, wanted=wanted, sink=PassThrough(), uncut=uncut
-        )
+        lines = MergedLines(wanted, PassThrough(), uncut=uncut, patience=logs.UNTIL_ALL_HAVE_SENT)
+        reading = logs.read_logs(FakePool(CLUSTER, nodes), log, lines)
         for event in finish(reading)[0]:
             assert isinstance(event, LogLines)
             Raw(sink).show(event.lines)
@@ -140,7 +139,8 @@ def test_lines_that_were_read_are_shown_before_all_are_cut(
     monkeypatch.setattr(module, "BATCH_BYTES", 10)
     tail = [data(0, at, b"line\n", time=1.0) for at in range(0, 50, 5)]
     nodes = FakePool(CLUSTER, {"a": {"tail": [*tail, ended("a")]}, "b": {"tail": [ended("b")]}})
-    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), sink=PassThrough())
+    lines = MergedLines(sink=PassThrough(), patience=logs.UNTIL_ALL_HAVE_SENT)
+    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), lines)
     shown = [len(event.lines) for event in finish(reading)[0] if isinstance(event, LogLines)]
     assert sum(shown) == 10
     assert max(shown) == 3
@@ -148,16 +148,16 @@ def test_lines_that_were_read_are_shown_before_all_are_cut(
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
     nodes = FakePool(CLUSTER, {"a": {"tail": [data(0, 0, b"here\n"), ended("a")]}})
-    seen, troubles = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
+    seen, errors = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
     assert len(seen) == 1
-    assert list(troubles) == ["b"]
+    assert list(errors) == ["b"]
 
 
 def test_a_broken_connection_is_a_trouble() -> None:
     broken = replace(Reply.failed("b", NodeError("lost", "answer")), messages=(data(1, 0, b"x\n"),))
     nodes = FakePool(CLUSTER, {"a": {"tail": [ended("a")]}, "b": {"tail": broken}})
-    _, troubles = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
-    assert troubles["b"].state == "lost"
+    _, errors = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
+    assert errors["b"].state == "lost"
 
 
 def test_collected_files_are_the_bytes_of_the_nodes(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_collected_files_are_the_bytes_of_the_nodes(tmp_path: Path) -> None:
     ],
 )
 def test_since(text: str, moment: float) -> None:
-    wanted = logs.parse_filter(ranks_text=None, since=text, pattern=None, now=NOW)
+    wanted = LogQuery(since=text).filter(NOW)
     assert wanted.since == moment
 
 
@@ -196,15 +196,15 @@ def test_what_cannot_be_read_is_named(
     ranks: str | None, since: str | None, pattern: str | None, flag: str
 ) -> None:
     with pytest.raises(UsageError, match=flag):
-        logs.parse_filter(ranks_text=ranks, since=since, pattern=pattern, now=NOW)
+        LogQuery(rank=ranks, since=since, grep=pattern).filter(NOW)
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/x", "ranks/../../x", "ranks/x.log", "nccl/.."])
 def test_a_node_does_not_choose_where_its_logs_are_written(tmp_path: Path, name: str) -> None:
     evil = Message({"data": name, "rank": 0, "offset": 0}, b"evil")
     nodes = FakePool(CLUSTER, {"a": {"tail": [evil, ended("a")]}, "b": {"tail": [ended("b")]}})
-    _, troubles = finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path / "in" / "out"))
-    assert troubles["a"].state == "bad-output"
+    _, errors = finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path / "in" / "out"))
+    assert errors["a"].state == "bad-output"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -224,7 +224,7 @@ def test_ranks_that_the_run_does_not_have_are_refused() -> None:
     )
     with pytest.raises(UsageError, match="--rank: expected 0-1, found 2,9"):
         logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=nodes))
-    silent = (NodeAnswer(node=CLUSTER.node("a"), failure="timeout"),)
+    silent = (NodeAnswer(node=CLUSTER.node("a"), error=NodeError("timeout", "answer")),)
     logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=silent))
 
 
@@ -249,7 +249,8 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
         if isinstance(event, LogLines):
             seen.extend(line.line.text for line in event.lines)
 
-    drive(read_logs(pool, log, sink=LastLines(LineDeduplicator(), 2), tail=2), show)
+    lines = MergedLines(sink=LastLines(LineDeduplicator(), 2), patience=logs.UNTIL_ALL_HAVE_SENT)
+    drive(read_logs(pool, log, lines, tail=2), show)
     assert seen == ["line 3", "line 4"]
     assert asked[0]["lines"] == 2
     log.go_on()

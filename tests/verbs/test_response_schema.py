@@ -50,12 +50,12 @@ def test_a_part_that_is_none_is_named_and_the_other_nodes_shown(bad: object) -> 
     pool = FakePool(CLUSTER, {"a": a, "b": b})
     view = drive(status(pool, RUN, CLUSTER))
     assert [node.state for node in view.nodes] == ["unreachable", "running"]
-    assert "not a clusterctl message" in view.nodes[0].failure
+    assert "not a clusterctl message" in str(view.nodes[0].error)
     stream = io.StringIO()
     show_status(Screen(make_console(stream), make_console(stream)), view)
     assert "\x1b" not in stream.getvalue()
     found = find_run.discover(pool)
-    assert [trouble.node for trouble in found.troubles] == ["a"]
+    assert [error.node for error in found.errors] == ["a"]
     assert [one.run for one in found.runs] == [RUN]
 
 
@@ -63,7 +63,7 @@ def test_a_part_that_is_none_is_named_and_the_other_nodes_shown(bad: object) -> 
 def test_a_list_of_runs_that_is_none_is_named(runs: object) -> None:
     a, b = [Message({"runs": runs})], [Message({"runs": [part("b")]})]
     found = find_run.discover(FakePool(CLUSTER, {"a": {"runs": a}, "b": {"runs": b}}))
-    assert [trouble.node for trouble in found.troubles] == ["a"]
+    assert [error.node for error in found.errors] == ["a"]
 
 
 HEADS: dict[str, Message] = {
@@ -102,9 +102,9 @@ def test_a_piece_of_a_log_that_is_none_is_not_collected(bad: Message, tmp_path: 
         "b": {"tail": [data(1, 0, b"good\n"), ended("b")]},
     }
     collected = logs.collect(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path)
-    troubles = drive(collected)
-    assert [trouble.node for trouble in troubles.values()] == ["a"]
-    assert "not a clusterctl message" in troubles["a"].message
+    errors = drive(collected)
+    assert [error.node for error in errors.values()] == ["a"]
+    assert "not a clusterctl message" in errors["a"].message
     assert (tmp_path / "b/ranks/1.log").read_bytes() == b"good\n"
 
 
@@ -113,10 +113,10 @@ def test_a_part_without_an_end_of_ours_is_not_taken_for_a_good_one(end: Message)
     tails: dict[str, Any] = {"a": {"tail": [end]}, "b": {"tail": [ended("b")]}}
     read = drive(logs.read_logs(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
     followed = drive(follow(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
-    for troubles in (read, followed.troubles):
-        assert [trouble.node for trouble in troubles.values()] == ["a"]
-        assert "not a clusterctl message" in troubles["a"].message
-    judged = run_result(followed.log, followed.troubles, None)
+    for errors in (read, followed.errors):
+        assert [error.node for error in errors.values()] == ["a"]
+        assert "not a clusterctl message" in errors["a"].message
+    judged = run_result(followed.log, followed.errors, None)
     assert (judged.exit_code, judged.ended_by) == (125, "unknown")
 
 

@@ -40,7 +40,11 @@ NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
 
 def parts(**of: dict[str, Any] | None) -> list[NodeAnswer]:
     return [
-        NodeAnswer(node=CLUSTER.node(name), part=given, failure="" if given else "timeout")
+        NodeAnswer(
+            node=CLUSTER.node(name),
+            part=given,
+            error=None if given else NodeError("timeout", "answer"),
+        )
         for name, given in of.items()
     ]
 
@@ -386,7 +390,7 @@ def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> N
     assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
     odd = theirs | {"resumed": {**resumed, "checkpoint": ["/w"]}}
     found = find_run.discover(cluster_runs(a=[odd], b=[]))
-    assert "checkpoint of resumed of one of runs is ['/w']" in found.troubles[0].message
+    assert "checkpoint of resumed of one of runs is ['/w']" in found.errors[0].message
 
 
 def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path: Path) -> None:
@@ -467,7 +471,7 @@ def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
     strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
     a = {"status": [Message({"node": strange})]}
     _, view = finish(status(FakePool(CLUSTER, {"a": a}), RUN, CLUSTER))
-    assert "line of last of node is 7" in view.nodes[0].failure
+    assert "line of last of node is 7" in str(view.nodes[0].error)
 
 
 def test_a_launch_that_was_refused_is_listed_by_what_refused_it(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class RunMonitor:
         """Follow until the run is over; end it when ranks wait in vain for others.
 
         Yields:
-            What `follow` yields, `Gathering`, `StartTimeout`, `Stopping`, `Stopped`.
+            What `follow` yields, `JoinProgress`, `StartTimeout`, `Stopping`, `Stopped`.
         """
         events = follow(self.nodes, self.log, self.lines)
         if self._join_monitor is not None:
@@ -52,7 +52,7 @@ class RunMonitor:
         parts = self.log.parts
         if self.lines is None and any(part["state"] != "finished" for part in parts.values()):
             read_ends(self.nodes, self.log, dict(parts))
-        result = run_result(self.log, followed.troubles, self._late)
+        result = run_result(self.log, followed.errors, self._late)
         self.remember(result)
         return result
 

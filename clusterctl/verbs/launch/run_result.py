@@ -47,17 +47,16 @@ class RunResult(Event):
 
 
 def run_result(
-    log: RunLog, troubles: Mapping[str, NodeError], late: StartTimeout | None
+    log: RunLog, errors: Mapping[str, NodeError], late: StartTimeout | None
 ) -> RunResult:
     """Judge what was followed to its end.
 
     Args:
         log: all that was read of the run.
-        troubles: nodes that could not be followed to the end.
+        errors: nodes that could not be followed to the end.
         late: that it was ended because ranks did not join.
     """
-    failures = {name: str(trouble) for name, trouble in troubles.items()}
-    view = view_of(log.run, log.cluster, log.parts, failures)
+    view = view_of(log.run, log.cluster, log.parts, errors)
     if late is not None:
         view = replace(view, first_cause=join_failure(view, late.missing, late.seconds))
         return RunResult(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")

@@ -11,7 +11,7 @@ from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import RUNS
-from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, node_args, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
@@ -23,7 +23,7 @@ class Discovered:
 
     runs: tuple[RunStatus, ...]
     """The newest first."""
-    troubles: tuple[NodeError, ...]
+    errors: tuple[NodeError, ...]
     """Nodes that did not answer."""
 
 
@@ -34,19 +34,15 @@ def discover(nodes: Nodes) -> Discovered:
         node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
     }
     parts: dict[str, dict[str, Mapping[str, Any]]] = {}
-    troubles = []
-    for reply in nodes.call(requests, timeout=ANSWER_SECONDS):
-        told = validated_answer(reply, RUNS)
-        if isinstance(told, NodeError):
-            troubles.append(told)
-            continue
-        for part in told["runs"]:
+    answers, errors = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
+    for node, answer in answers.items():
+        for part in answer["runs"]:
             # A run's id becomes the name of a folder here: other names are skipped.
             if run_id.cluster_of(part["run"]) == cluster.name:
-                parts.setdefault(part["run"], {})[reply.node] = part
-    views = [_view(cluster, run, found, troubles) for run, found in parts.items()]
+                parts.setdefault(part["run"], {})[node] = part
+    views = [_view(cluster, run, found, errors) for run, found in parts.items()]
     views.sort(key=_age, reverse=True)
-    return Discovered(runs=tuple(views), troubles=tuple(troubles))
+    return Discovered(runs=tuple(views), errors=errors)
 
 
 class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)
@@ -89,8 +85,8 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
     ages = ages or {record.run: record.began for record in records}
     if ages:
         return max(ages, key=lambda run: (ages[run], run))
-    if found.troubles:
-        silent = "; ".join(f"{one.node}: {one}" for one in found.troubles)
+    if found.errors:
+        silent = "; ".join(f"{one.node}: {one}" for one in found.errors)
         raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
     raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
 
@@ -98,7 +94,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
     """Return the cluster with the run's job, and the nodes that have or may get a part of it."""
     parts = {answer.node.name for answer in view.nodes if answer.part}
-    silent = {answer.node.name for answer in view.nodes if answer.failure}
+    silent = {answer.node.name for answer in view.nodes if answer.error}
     planned = {node.name for node in record.cluster.nodes} if record else set()
     wanted = parts | (planned - silent)
     nodes = tuple(node for node in cluster.nodes if node.name in wanted)
@@ -119,8 +115,8 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
         nodes = tuple(answer.node for answer in view.nodes)
         return replace(cluster.with_nodes(nodes), job=job)
     message = f"run {run} is known neither here nor on the nodes of {cluster.name}"
-    if found.troubles:
-        silent = ", ".join(one.node for one in found.troubles)
+    if found.errors:
+        silent = ", ".join(one.node for one in found.errors)
         raise CouldNotTell(f"{message}; {silent} did not answer")
     raise ClusterError(message, hint="clusterctl runs lists those that are")
 
@@ -129,9 +125,9 @@ def _view(
     cluster: Cluster,
     run: str,
     parts: Mapping[str, Mapping[str, Any]],
-    troubles: Iterable[NodeError],
+    errors: Iterable[NodeError],
 ) -> RunStatus:
-    silent = {one.node: str(one) for one in troubles}
+    silent = {error.node: error for error in errors}
     # A run may use only some nodes: one that answers without a part did not take part.
     nodes = tuple(node for node in cluster.nodes if node.name in parts or node.name in silent)
     view = view_of(run, cluster.with_nodes(nodes), parts, silent)

@@ -40,7 +40,7 @@ class RunList:
     """All runs, the newest first."""
 
     runs: tuple[ListedRun, ...]
-    troubles: tuple[NodeError, ...]
+    errors: tuple[NodeError, ...]
     """Nodes that did not answer."""
     rebuilt: tuple[str, ...] = ()
     """Runs whose record was rebuilt from what the nodes know."""
@@ -55,8 +55,12 @@ class RunList:
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `runs --json` prints."""
-        troubles = [trouble.document() for trouble in self.troubles]
-        return {"schema": SCHEMA, **plain(replace(self, troubles=())), "troubles": troubles}
+        return {
+            "schema": SCHEMA,
+            "runs": plain(self.runs),
+            "troubles": [error.document() for error in self.errors],
+            "rebuilt": list(self.rebuilt),
+        }
 
 
 def runs(nodes: Nodes, records: Records) -> RunList:
@@ -81,7 +85,7 @@ def _listed(found: Discovered, nodes: Nodes, records: Records) -> RunList:
     seen = {view.run: view for view in found.runs}
     listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
     listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
-    return RunList(runs=tuple(listed), troubles=found.troubles)
+    return RunList(runs=tuple(listed), errors=found.errors)
 
 
 def _record(cluster: Cluster, view: RunStatus) -> RunRecord:

@@ -35,15 +35,15 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
         node.name: Request(op="status", args=run_args(run, cluster, node)) for node in cluster.nodes
     }
     parts: dict[str, Mapping[str, Any]] = {}
-    failures: dict[str, str] = {}
+    errors: dict[str, NodeError] = {}
     replies = yield from call_all(nodes, requests, phase="status")
     for reply in replies.values():
-        told = validated_answer(reply, STATUS)
-        if not isinstance(told, NodeError):
-            parts[reply.node] = told["node"]
-        elif not (told.answered and told.state == "no-run"):
-            failures[reply.node] = told.advice
-    return view_of(run, cluster, parts, failures)
+        answer = validated_answer(reply, STATUS)
+        if not isinstance(answer, NodeError):
+            parts[reply.node] = answer["node"]
+        elif not (answer.answered and answer.state == "no-run"):
+            errors[reply.node] = answer
+    return view_of(run, cluster, parts, errors)
 
 
 def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | None:
@@ -62,7 +62,5 @@ def read_ends(nodes: Nodes, log: RunLog, parts: Mapping[str, Mapping[str, Any]])
             if time.monotonic() > until:
                 break  # a node that never ends must not keep what the others said
             if item is not None and isinstance(item[1], Message):
-                for _ in log.take(item[0], item[1], now=0.0):
+                for _ in log.take_from(stream, item[0], item[1], now=0.0):
                     pass
-                if log.is_hopeless(item[0]):
-                    stream.drop(item[0])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import PRUNED
-from clusterctl.verbs.rpc import Nodes, node_args, validated_answer
+from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs.find_run import discover
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -39,13 +39,17 @@ class Pruned:
     removed: tuple[str, ...]
     kept: tuple[Kept, ...]
     """Besides the newest: runs that may not have ended on every node."""
-    troubles: tuple[NodeError, ...]
+    errors: tuple[NodeError, ...]
     """Nodes that did not answer; then nothing is deleted."""
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `runs --prune --json` prints."""
-        troubles = [trouble.document() for trouble in self.troubles]
-        return {"schema": SCHEMA, **plain(replace(self, troubles=())), "troubles": troubles}
+        return {
+            "schema": SCHEMA,
+            "removed": list(self.removed),
+            "kept": plain(self.kept),
+            "troubles": [error.document() for error in self.errors],
+        }
 
 
 def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
@@ -57,8 +61,8 @@ def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
         keep: how many of the ended runs stay.
     """
     found = discover(nodes)
-    if found.troubles:
-        return Pruned(removed=(), kept=(), troubles=found.troubles)
+    if found.errors:
+        return Pruned(removed=(), kept=(), errors=found.errors)
     known = {record.run: record for record in records.all(nodes.cluster.name)}
     seen = {view.run: view for view in found.runs}
     ages: dict[str, float] = {}
@@ -71,15 +75,15 @@ def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
         else:
             ages[run] = (record.began if record else view.began if view else None) or 0.0
     newest_first = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
-    failed, troubles = _remove(nodes, newest_first[keep:])
+    failed, errors = _remove(nodes, newest_first[keep:])
     removed = []
     for run in newest_first[keep:]:
         if run in failed:
             kept.append(Kept(run=run, why=failed[run]))
-        elif not troubles:
+        elif not errors:
             records.remove(nodes.cluster.name, run)
             removed.append(run)
-    return Pruned(removed=tuple(removed), kept=tuple(kept), troubles=troubles)
+    return Pruned(removed=tuple(removed), kept=tuple(kept), errors=errors)
 
 
 def _why_kept(
@@ -102,17 +106,12 @@ def _why_kept(
 def _remove(nodes: Nodes, runs: Sequence[str]) -> tuple[Mapping[str, str], tuple[NodeError, ...]]:
     """Delete runs on all nodes; return why some were not, and the nodes that did not answer."""
     failed: dict[str, str] = {}
-    troubles = []
     requests = {
         node.name: Request(op="prune", args={**node_args(nodes.cluster, node), "runs": list(runs)})
         for node in nodes.cluster.nodes
         if runs
     }
-    for reply in nodes.call(requests, timeout=PRUNE_SECONDS):
-        told = validated_answer(reply, PRUNED)
-        if isinstance(told, NodeError):
-            troubles.append(told)
-            continue
-        for run, why in told["kept"].items():
-            failed[run] = f"{reply.node}: {why}"
-    return failed, tuple(troubles)
+    answers, errors = call_validated(nodes, requests, PRUNED, timeout=PRUNE_SECONDS)
+    for node, answer in answers.items():
+        failed |= {run: f"{node}: {why}" for run, why in answer["kept"].items()}
+    return failed, errors

@@ -17,6 +17,7 @@ from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import Chunk, LineSplitter
 from clusterctl.safe_text import strip_controls
+from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
@@ -42,7 +43,7 @@ SMALL_BYTES = UNFINISHED_BYTES // LOGS_LIMIT
 """A shorter line is not counted: all logs together stay below twice the limit."""
 MESSAGE_LIMIT = 1024 * 1024
 """Limit of a message's JSON, and of its log bytes; a node sends a quarter of it at most."""
-STRANGE_LIMIT = 100
+INVALID_LIMIT = 100
 """Invalid messages after which a node is not read any more."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
 _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
@@ -67,9 +68,9 @@ class RunLog:
         self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
         self.parts: dict[str, Mapping[str, Any]] = {}
         """The NodeRun of each node whose part has been read to its end."""
-        self._strange: dict[str, str] = {}
+        self._invalid: dict[str, str] = {}
         """What is wrong with a node's last answer."""
-        self._strangers: dict[str, int] = {}
+        self._invalid_counts: dict[str, int] = {}
         """How many invalid messages each node has sent."""
         self._clock_events: dict[str, Mapping[str, Any]] = {}
         self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
@@ -123,9 +124,9 @@ class RunLog:
             The lines that are whole now, what happened on the node, and gaps.
         """
         head = message.head
-        strange = tail_schema_error(head) or _wrong_length(message)
-        if strange:
-            yield from self._note(node, strange, is_last="node" in head)
+        error = tail_schema_error(head) or _wrong_length(message)
+        if error:
+            yield from self._note_invalid(node, error, is_last="node" in head)
         elif "event" in head:
             yield from self._happened(node, head)
         elif "data" in head or "pieces" in head:
@@ -135,17 +136,26 @@ class RunLog:
             self.parts[node] = head["node"]
             yield from self._finish(node, now)
 
-    def trouble(self, reply: Reply) -> NodeError | None:
+    def take_from(
+        self, stream: MultiStream, node: str, message: Message, *, now: float
+    ) -> Iterator[Event | Piece]:
+        """Take one message of a stream; drop a node that has sent too many invalid ones."""
+        yield from self.take(node, message, now=now)
+        if self.is_hopeless(node):
+            stream.drop(node)
+
+    def node_error(self, reply: Reply) -> NodeError | None:
         """Return why a node's part was not read to its end; None if it was."""
-        strange = self._strange.get(reply.node) or "it sent no status of the run"
-        if self.is_hopeless(reply.node):
-            return bad_output(reply.node, strange)
-        wrong = node_error(reply)
-        return wrong if wrong or reply.node in self.parts else bad_output(reply.node, strange)
+        if not self.is_hopeless(reply.node):
+            error = node_error(reply)
+            if error or reply.node in self.parts:
+                return error
+        invalid = self._invalid.get(reply.node) or "it sent no status of the run"
+        return bad_output(reply.node, invalid)
 
     def is_hopeless(self, node: str) -> bool:
         """Tell whether a node has sent too many invalid messages to be read any more."""
-        return self._strangers.get(node, 0) > STRANGE_LIMIT
+        return self._invalid_counts.get(node, 0) > INVALID_LIMIT
 
     @property
     def finished(self) -> bool:
@@ -200,12 +210,12 @@ class RunLog:
             ordered = bool(event.get("ordered"))
             self.events[node].append({**texts, **numbers, "ordered": ordered})
 
-    def _note(self, node: str, strange: str, *, is_last: bool) -> Iterator[Event]:
+    def _note_invalid(self, node: str, error: str, *, is_last: bool) -> Iterator[Event]:
         """Record an invalid message; `node_error` reports the last answer."""
-        if not is_last and node not in self._strange:
-            yield Notice(node=node, level="warning", text=f"{NOT_OURS}: {strange}")
-        self._strange[node] = strange
-        self._strangers[node] = self._strangers.get(node, 0) + 1
+        if not is_last and node not in self._invalid:
+            yield Notice(node=node, level="warning", text=f"{NOT_OURS}: {error}")
+        self._invalid[node] = error
+        self._invalid_counts[node] = self._invalid_counts.get(node, 0) + 1
 
     def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Notice:
         """Return a warning that each rank starts a launcher, with what to type instead."""
@@ -221,7 +231,8 @@ class RunLog:
         log = self._logs[node].get(file)
         if log is None:
             if len(self._logs[node]) >= LOGS_LIMIT:
-                yield from self._note(node, f"it has more than {LOGS_LIMIT} logs", is_last=False)
+                error = f"it has more than {LOGS_LIMIT} logs"
+                yield from self._note_invalid(node, error, is_last=False)
                 return
             source = Source(node=node, rank=block.rank)
             log = self._logs[node][file] = _LogFile(source, offset, self._kept)

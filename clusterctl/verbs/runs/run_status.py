@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.wire import SCHEMA, plain
@@ -36,13 +37,13 @@ class NodeAnswer:
     node: Node
     part: Mapping[str, Any] | None = None
     """Its NodeRun; None: it knows nothing of the run, or did not answer."""
-    failure: str = ""
-    """Why it did not answer; empty: it did."""
+    error: NodeError | None = None
+    """Why it did not answer; None: it did."""
 
     @property
     def state(self) -> str:
         """The state of its part: NodeRun's, or `unreachable`, or `absent`."""
-        if self.failure:
+        if self.error:
             return "unreachable"
         return str(self.part["state"]) if self.part else "absent"
 
@@ -68,7 +69,7 @@ class NodeAnswer:
             "joined": sum(1 for rank in self.ranks if rank.get("joined")),
             "supervisor": part.get("supervisor"),
             "end": part.get("end"),
-            "message": self.failure,
+            "message": self.error.advice if self.error else "",
         }
 
 
@@ -164,7 +165,7 @@ class RunStatus:
     @property
     def silent(self) -> tuple[NodeAnswer, ...]:
         """The nodes that did not answer."""
-        return tuple(node for node in self.nodes if node.failure)
+        return tuple(node for node in self.nodes if node.error)
 
     @property
     def ended_by(self) -> str:
@@ -207,7 +208,7 @@ def view_of(
     run: str,
     cluster: Cluster,
     parts: Mapping[str, Mapping[str, Any]],
-    failures: Mapping[str, str],
+    errors: Mapping[str, NodeError],
 ) -> RunStatus:
     """Put the nodes' parts together."""
     began = [part["began"] for part in parts.values() if part.get("began")]
@@ -215,7 +216,7 @@ def view_of(
         run=run,
         cluster=cluster.name,
         nodes=tuple(
-            NodeAnswer(node=node, part=parts.get(node.name), failure=failures.get(node.name, ""))
+            NodeAnswer(node=node, part=parts.get(node.name), error=errors.get(node.name))
             for node in cluster.nodes
         ),
         command=cluster.job.command,

@@ -36,8 +36,8 @@ def judged(
     for name, message in messages:
         list(log.take(name, message, now=0.0))
     silent = [name for name, given in (("a", a), ("b", b)) if not given]
-    troubles = {name: NodeError("lost", "answer", "no answer", node=name) for name in silent}
-    return run_result(log, troubles, late)
+    errors = {name: NodeError("lost", "answer", "no answer", node=name) for name in silent}
+    return run_result(log, errors, late)
 
 
 EXITED: dict[str, Any] = {"kind": "rank-ended", "rank": 1, "exit_code": 7}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from clusterctl.errors import NodeError
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
@@ -20,7 +21,7 @@ def view(*joined: bool | None, launcher: bool = True, by: str = "stop") -> RunSt
         run=RUN,
         cluster="lab",
         nodes=tuple(
-            NodeAnswer(node=node, failure="timeout")
+            NodeAnswer(node=node, error=NodeError("timeout", "answer"))
             if has is None
             else NodeAnswer(node=node, part=part(number, joined=has, launcher=launcher, by=by))
             for number, (node, has) in enumerate(zip(NODES, joined, strict=True))

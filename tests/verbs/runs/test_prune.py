@@ -57,7 +57,7 @@ def test_a_run_that_a_node_may_still_have_is_left_alone(tmp_path: Path) -> None:
     records = Records(tmp_path)
     result, asked = pruned(records, 0, a=[over("a", "one1", 1.0)], b=DEAD)
     assert (result.removed, asked) == ((), [])
-    assert [trouble.node for trouble in result.troubles] == ["b"]
+    assert [error.node for error in result.errors] == ["b"]
     lost = over("b", "one1", 1.0, "lost")
     result, asked = pruned(records, 0, a=[over("a", "one1", 1.0)], b=[lost])
     assert (result.removed, asked) == ((), [])

@@ -10,9 +10,9 @@ from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.response_schema import NOT_OURS
 from clusterctl.verbs.runs.run_log import (
     EVENTS_LIMIT,
+    INVALID_LIMIT,
     LINE_BYTES,
     LOGS_LIMIT,
-    STRANGE_LIMIT,
     UNFINISHED_BYTES,
     RunLog,
 )
@@ -45,7 +45,7 @@ def test_a_node_that_names_logs_without_end_is_named_and_given_up() -> None:
     assert not log.is_hopeless("a")
     beyond = [
         said
-        for n in range(STRANGE_LIMIT + 1)
+        for n in range(INVALID_LIMIT + 1)
         for said in taken(log, data(LOGS_LIMIT + n, 0, b"x\n"))
     ]
     (warning,) = beyond
@@ -58,7 +58,7 @@ def test_a_node_that_names_logs_without_end_is_named_and_given_up() -> None:
 def test_a_node_of_a_few_strange_messages_is_read_on() -> None:
     log = RunLog(RUN, CLUSTER)
     strange = Message({"event": None})
-    (warning,) = taken(log, *[strange] * STRANGE_LIMIT)
+    (warning,) = taken(log, *[strange] * INVALID_LIMIT)
     assert isinstance(warning, Notice)
     assert not log.is_hopeless("a")
     taken(log, strange)

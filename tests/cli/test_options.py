@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli import inventory_option
 from clusterctl.cli.main import main
+from clusterctl.cli.options import add_selection, load_all
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import select
 from clusterctl.inventory.cluster import Cluster
@@ -25,31 +25,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    inventory_option.add_selection(parser)
+    add_selection(parser)
     return parser.parse_args(words)
 
 
 def selected(*words: str) -> Cluster:
     """Return what a verb selects, with these words."""
     args = parse(*words)
-    return select(inventory_option.load_all(args), args.nodes, args.exclude)
+    return select(load_all(args), args.nodes, args.exclude)
 
 
 def test_the_flag_comes_first_then_the_variable_then_the_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert inventory_option.load_all(parse()).name == "hosts"
+    assert load_all(parse()).name == "hosts"
     monkeypatch.setenv("CLUSTERCTL_INVENTORY", "variable.yaml")
-    assert inventory_option.load_all(parse()).name == "variable"
-    assert inventory_option.load_all(parse("-i", "flag.yaml")).name == "flag"
+    assert load_all(parse()).name == "variable"
+    assert load_all(parse("-i", "flag.yaml")).name == "flag"
     monkeypatch.setenv("CLUSTERCTL_INVENTORY", "")
-    assert inventory_option.load_all(parse()).name == "hosts"
+    assert load_all(parse()).name == "hosts"
 
 
 def test_nodes_are_picked() -> None:
     cluster = selected("--nodes", "1", "--exclude", "a")
     assert [node.name for node in cluster.nodes] == ["b"]
-    assert len(inventory_option.load_all(parse("--nodes", "1")).nodes) == 3
+    assert len(load_all(parse("--nodes", "1")).nodes) == 3
 
 
 def test_an_unknown_node_is_a_usage_error() -> None:

@@ -1,0 +1,149 @@
+"""The options that several verbs share, and readers that check a value against its bounds."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory import default_path, load
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.load import DEFAULT, VARIABLE
+from clusterctl.plan.options import node_folder
+
+
+def add_inventory(parser: argparse.ArgumentParser) -> None:
+    """Add `-i FILE`."""
+    action = parser.add_argument(
+        "-i",
+        "--inventory",
+        type=Path,
+        metavar="FILE",
+        help=f"inventory (default: ${VARIABLE}, else ./{DEFAULT})",
+    )
+    complete_files(action)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add `-i FILE`, `--nodes` and `--exclude`."""
+    add_inventory(parser)
+    parser.add_argument(
+        "--nodes",
+        metavar="SPEC|N",
+        help="only these nodes: names and ranges such as gpu[02-04,07], or the first N",
+    )
+    parser.add_argument("--exclude", metavar="SPEC", help="leave these nodes out")
+
+
+def complete_files(action: argparse.Action) -> None:
+    """Let shells complete an argument to file names (shtab.FILE, without importing it)."""
+    words = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+    action.complete = words  # type: ignore[attr-defined]
+
+
+def inventory_path(args: argparse.Namespace) -> Path:
+    """Return the inventory's path: the flag, the variable, else ./hosts.yaml."""
+    return args.inventory or default_path()
+
+
+def load_all(args: argparse.Namespace) -> Cluster:
+    """Load the inventory with all its nodes.
+
+    Raises:
+        InventoryError: the file is missing or has problems.
+    """
+    return load(inventory_path(args))
+
+
+def add_workdir(parser: argparse.ArgumentParser) -> None:
+    """Add `--workdir DIR`."""
+    parser.add_argument(
+        "--workdir",
+        type=workdir_argument,
+        metavar="DIR",
+        help="folder on the nodes that gets the code and runs it, instead of the inventory's",
+    )
+
+
+def given_workdir(args: argparse.Namespace) -> str | None:
+    """Return the folder of `--workdir`, else of the variable.
+
+    Raises:
+        UsageError: the variable is no such folder.
+    """
+    return cast("str | None", flag_or_variable(args, "workdir", workdir_argument)[0])
+
+
+def workdir_argument(text: str) -> str:
+    """Read an absolute path on the nodes that is not the root.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
+    try:
+        return node_folder(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def flag_or_variable(
+    args: argparse.Namespace, name: str, read: Callable[[str], object]
+) -> tuple[object, str]:
+    """Return the value of a flag, else of its `CLUSTERCTL_*`, with the name of that variable.
+
+    Raises:
+        UsageError: the variable cannot be read.
+    """
+    value, variable = getattr(args, name), f"CLUSTERCTL_{name.upper()}"
+    if value is not None or not os.environ.get(variable):
+        return value, ""
+    try:
+        return read(os.environ[variable]), variable
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{variable}: {error}") from error
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers within bounds."""
+
+    def read(text: str) -> int:
+        wanted = f"{least} or more" if most is None else f"{least} to {most}"
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"expected a whole number, {wanted}, found {text!r}")
+        return number
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """Read a length of time that is not negative.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, found {text!r}")
+    return number
+
+
+def positive_seconds(text: str) -> float:
+    """Read a length of time.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else, or none at all.
+    """
+    number = seconds(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError(f"expected more than 0 seconds, found {text!r}")
+    return number
