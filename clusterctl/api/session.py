@@ -357,8 +357,8 @@ class Session:
         from clusterctl.verbs.launch.launch import launch
 
         steps = launch(cluster, self._reach(cluster), self._records, options)
-        launched = run_to_end(steps, on_event)
-        return self._run(launched.plan.run, launched.cluster, launched.record, launched.plan)
+        plan, record = run_to_end(steps, on_event)
+        return self._run(plan.run, record.cluster, record, plan)
 
     def _resumed(
         self,

@@ -73,10 +73,8 @@ def resume(
     require_word(options.checkpoint)
     job, added = _completed(before.cluster.job, cluster.job)
     if added:
-        text = (
-            f"{' and '.join(added)}: taken from the inventory, because the run was launched without"
-        )
-        yield Notice(text=text)
+        why = "taken from the inventory, because the run was launched without"
+        yield Notice(text=f"{' and '.join(added)}: {why}")
     command = tuple((before.resumed or {}).get("command") or job.command)
     job = replace(job, command=command, debug=False)
     overrides = _taken_over(before, options.launch.overrides)
@@ -116,11 +114,10 @@ def resume(
 def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str, range]:
     """Return the ranks that each node will run, if it runs as many as before; else nothing."""
     counts = {node["node"]: node.get("procs") for node in before.plan.get("nodes") or ()}
-    known = all(counts.get(node.name) is not None for node in cluster.nodes)
-    same = overrides.gpus == before.options.get("gpus") and _sizing(cluster) == _sizing(
-        before.cluster
-    )
-    if not known or not same:
+    if any(counts.get(node.name) is None for node in cluster.nodes):
+        return {}
+    same_gpus = overrides.gpus == before.options.get("gpus")
+    if not same_gpus or _sizing(cluster) != _sizing(before.cluster):
         return {}
     found: dict[str, range] = {}
     first = 0

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,16 +110,6 @@ class Planned(Event):
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """A run that is up on every node."""
-
-    plan: Plan
-    cluster: Cluster
-    """The nodes that take part, and the job."""
-    record: RunRecord
-
-
 def prepare(
     cluster: Cluster, pool: Pool, options: LaunchOptions
 ) -> Generator[Event, None, tuple[Cluster, Plan, CheckResult]]:
@@ -142,7 +132,8 @@ def prepare(
         require_script(cluster, options.source)
     yield from notice_launcher(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
-    stop_if_unreachable(verdict)
+    # Nothing can be planned for a node that is not reached.
+    _refuse(finding for finding in verdict.blocking if finding.check == SSH)
     plan = make_plan(
         cluster,
         verdict.facts,
@@ -156,7 +147,7 @@ def prepare(
 
 def launch(
     cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
-) -> Generator[Event, None, Launched]:
+) -> Generator[Event, None, tuple[Plan, RunRecord]]:
     """Bring a run up on every node; following it is the next step.
 
     Args:
@@ -168,59 +159,64 @@ def launch(
     Yields:
         `Checked`, `Synced`, `CodeChecked`, `Planned`, `Started`, `Notice`, `Progress`.
 
+    Returns:
+        The plan, and the record, whose cluster has the nodes that take part.
+
     Raises:
         LaunchRefused: it was not started, or was ended again, and why.
         Interrupted: the person ended it before it was up.
         UsageError: the job or the options cannot be launched.
     """
     try:
-        cluster, plan, record = yield from _make_ready(cluster, pool, records, options)
+        plan, record = yield from _make_ready(cluster, pool, records, options)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing was started") from None
     try:
-        yield from start_run(pool, cluster, plan, os.environ, record.resumed, force=options.force)
+        yield from start_run(
+            pool, record.cluster, plan, os.environ, record.resumed, force=options.force
+        )
     except (LaunchRefused, Interrupted) as error:
         state = "stopped" if isinstance(error, Interrupted) else "failed"
         end = {"state": state, "exit_code": error.exit_code, "ended_by": error.by}
         records.write_end(record, {**end, "run": plan.run, "message": str(error)})
         raise
-    return Launched(plan=plan, cluster=cluster, record=record)
+    return plan, record
 
 
 def _make_ready(
     cluster: Cluster, pool: Pool, records: Records, options: LaunchOptions
-) -> Generator[Event, None, tuple[Cluster, Plan, RunRecord]]:
+) -> Generator[Event, None, tuple[Plan, RunRecord]]:
     """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
     require_secrets(cluster)
     cluster, plan, verdict = yield from prepare(cluster, pool, options)
-    _stop_if_blocked(verdict.blocking, options)
+    _stop_if_blocked(verdict, options)
     synced = None
     if options.sync:
         synced = yield from _sync(cluster, pool, options)
         if options.check:
             verdict = yield from check_needs(cluster, pool, verdict)
-            _stop_if_blocked(verdict.blocking, options)
+            _stop_if_blocked(verdict, options)
         if options.check and cluster.job.check:
             verdict = yield from check_code(cluster, pool, verdict)
             yield CodeChecked(verdict=verdict)
-            _stop_if_blocked(verdict.blocking, options)
+            _stop_if_blocked(verdict, options)
     record = _record(cluster, plan, verdict, synced, options)
     records.write(record, diff=synced.diff if synced else "")
     yield Planned(plan=plan)  # it prints the run's name: from then on `clusterctl stop` knows it
-    return cluster, plan, record
+    return plan, record
 
 
 def _judge(
     cluster: Cluster, pool: Pool, options: LaunchOptions
 ) -> Generator[Event, None, tuple[Cluster, CheckResult]]:
     """Check; leave unhealthy nodes out where that is wanted, and check what is left again."""
-    looks = CheckOptions(
+    check_options = CheckOptions(
         only=() if options.check else REACHED_ONLY,
         skip=() if options.sync else SYNC_ONLY,
         code=not options.sync,
     )
-    judged = before_sync if options.sync else replace
-    verdict = yield from check(judged(cluster), pool, looks)
+    without_synced = before_sync if options.sync else replace
+    verdict = yield from check(without_synced(cluster), pool, check_options)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
     if options.exclude_unhealthy and unhealthy:
         left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
@@ -231,42 +227,33 @@ def _judge(
             hint = "clusterctl check shows details"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
         cluster = cluster.with_nodes(left)
-        verdict = yield from check(judged(cluster), pool, looks)
+        verdict = yield from check(without_synced(cluster), pool, check_options)
     yield Checked(verdict=verdict)
     return cluster, verdict
 
 
-def stop_if_unreachable(verdict: CheckResult) -> None:
-    """Stop where a node is not reached: nothing can be planned for it.
-
-    Raises:
-        LaunchRefused: one is not.
-    """
-    _refuse(tuple(finding for finding in verdict.blocking if finding.check == SSH))
-
-
-def _stop_if_blocked(blocking: tuple[Finding, ...], options: LaunchOptions) -> None:
-    """Stop where a check that the run depends on failed, or could not look.
-
-    Raises:
-        LaunchRefused: one did, and the person does not insist.
-    """
+def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
+    """Stop if a check that the run depends on failed, or could not look, unless it is forced."""
     if not options.force:
-        _refuse(blocking)
+        _refuse(verdict.blocking)
 
 
-def _refuse(blocking: tuple[Finding, ...]) -> None:
-    if not blocking:
-        return
-    remedy = next((one.remedy for one in blocking if one.remedy), "")
-    hint = remedy or "clusterctl check shows details; --force launches anyway"
-    message = "checks that the run depends on did not pass:\n" + "\n".join(map(_sentence, blocking))
-    raise LaunchRefused(message, hint=hint, by="check")
+def _refuse(findings: Iterable[Finding]) -> None:
+    """Refuse the launch if there are findings.
 
-
-def _sentence(finding: Finding) -> str:
-    found = f" ({finding.found})" if finding.found else ""
-    return f"{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
+    Raises:
+        LaunchRefused: there are.
+    """
+    message, remedy = "checks that the run depends on did not pass:", ""
+    blocked = False
+    for finding in findings:
+        blocked = True
+        found = f" ({finding.found})" if finding.found else ""
+        message += f"\n{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
+        remedy = remedy or finding.remedy
+    if blocked:
+        hint = remedy or "clusterctl check shows details; --force launches anyway"
+        raise LaunchRefused(message, hint=hint, by="check")
 
 
 def _sync(

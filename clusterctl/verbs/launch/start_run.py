@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.plan.certificate import Identity, make_identity
+from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
@@ -62,22 +62,29 @@ def start_run(
         LaunchRefused: a node did not start its part; the others' were ended again.
         Interrupted: the person ended it.
     """
-    starter = _Starter(cluster, plan, make_identity(plan.run), environment, resumed, force)
+    identity = make_identity(plan.run)
+
+    def request(node: NodePlan, link_port: int) -> Request:
+        state = cluster.node(node.node).state
+        job = node_job(plan, node, identity, state=state, link_port=link_port, resumed=resumed)
+        secrets = node_secrets(plan, node, identity, environment)
+        return Request(op="start", args={"job": job, "forces": force}, body=secrets)
+
     begun: list[str] = []
     try:
         port = 0
         for stage in ((plan.master,), plan.workers):
-            wrong: list[NodeError] = []
+            errors: list[NodeError] = []
             begun += [node.node for node in stage]
-            requests = {n.node: starter.request(n, port) for n in stage}
+            requests = {node.node: request(node, port) for node in stage}
             for reply in nodes.call(requests, timeout=START_SECONDS):
-                told = validated_answer(reply, STARTED)
-                if isinstance(told, NodeError):
-                    wrong.append(told)
+                answer = validated_answer(reply, STARTED)
+                if isinstance(answer, NodeError):
+                    errors.append(answer)
                     continue
-                port = port or told["link_port"]
-                yield Started(node=reply.node, pid=told["pid"])
-            _refuse(wrong)
+                port = port or answer["link_port"]
+                yield Started(node=reply.node, pid=answer["pid"])
+            _refuse(errors)
     except LaunchRefused as refused:
         raise LaunchRefused(
             "\n".join([str(refused), *_end(nodes, cluster, plan.run, begun)]),
@@ -97,42 +104,17 @@ def start_run(
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Starter:
-    """Makes the request that starts a node's part."""
-
-    cluster: Cluster
-    plan: Plan
-    identity: Identity
-    environment: Mapping[str, str]
-    resumed: Mapping[str, Any] | None
-    force: bool
-
-    def request(self, node: NodePlan, link_port: int) -> Request:
-        state = self.cluster.node(node.node).state
-        job = node_job(
-            self.plan,
-            node,
-            self.identity,
-            state=state,
-            link_port=link_port,
-            resumed=self.resumed,
-        )
-        secrets = node_secrets(self.plan, node, self.identity, self.environment)
-        return Request(op="start", args={"job": job, "forces": self.force}, body=secrets)
-
-
 def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list[str]:
     """End what was started; return what is not verified. Ctrl-C does not wait for that."""
     names = frozenset(begun)
-    part = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
+    begun_on = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
     reason = "not every node could start its part"
-    ending = stop(nodes, run, part, grace=NO_GRACE, reason=reason, prevent_start=True)
+    ending = stop(nodes, run, begun_on, grace=NO_GRACE, reason=reason, prevent_start=True)
     try:
-        result = drive(ending, lambda _event: None)
+        result = drive(ending)
     except KeyboardInterrupt:
-        asked = ", ".join(node.name for node in part.nodes)
-        what = f"it is not known what is left on {asked}"
+        listed = ", ".join(node.name for node in begun_on.nodes)
+        what = f"it is not known what is left on {listed}"
         return [f"{run}: interrupted; {what}: clusterctl stop {run}"]
     left = "something of it is left"
     return [
@@ -143,34 +125,27 @@ def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list
     ]
 
 
-def _refuse(wrong: list[NodeError]) -> None:
-    """Say of every node that did not start why; nodes with the same words are named together.
+def _refuse(errors: Iterable[NodeError]) -> None:
+    """Refuse the launch if nodes did not start; those with the same error are named together.
 
     Raises:
-        LaunchRefused: there is any.
+        LaunchRefused: there are errors.
     """
-    if not wrong:
-        return
-    said: dict[str, list[str]] = {}
-    for problem in sorted(wrong, key=lambda one: one.node):
-        said.setdefault(_words(problem), []).append(problem.node)
-    message = "\n".join(f"{', '.join(names)}: {words}" for words, names in said.items())
-    by = "busy" if any(problem.state == "busy" for problem in wrong) else "start"
-    raise LaunchRefused(message, hint=_hints(wrong), by=by)
-
-
-def _hints(wrong: list[NodeError]) -> str | None:
-    """Return each different hint on a line of its own, of several with the nodes it is for."""
+    messages: dict[str, list[str]] = {}
     hints: dict[str, list[str]] = {}
-    for problem in sorted(wrong, key=lambda one: one.node):
-        if problem.hint:
-            hints.setdefault(problem.hint, []).append(problem.node)
-    if len(hints) > 1:
-        return "\n".join(f"{', '.join(names)}: {hint}" for hint, names in hints.items())
-    return next(iter(hints), None)
+    busy = False
+    for error in sorted(errors, key=lambda one: one.node):
+        is_busy = error.state == "busy"
+        busy = busy or is_busy
+        message = f"the node is busy: {error}" if is_busy else str(error)
+        messages.setdefault(message, []).append(error.node)
+        if error.hint:
+            hints.setdefault(error.hint, []).append(error.node)
+    if messages:
+        hint = _by_nodes(hints) if len(hints) > 1 else next(iter(hints), None)
+        raise LaunchRefused(_by_nodes(messages), hint=hint, by="busy" if busy else "start")
 
 
-def _words(problem: NodeError) -> str:
-    if problem.state == "busy":
-        return f"the node is busy: {problem}"
-    return str(problem)
+def _by_nodes(texts: Mapping[str, list[str]]) -> str:
+    """Return a line for each text, with its nodes."""
+    return "\n".join(f"{', '.join(names)}: {text}" for text, names in texts.items())

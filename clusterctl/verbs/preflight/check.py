@@ -187,7 +187,10 @@ def judge(
     findings = tuple(f for f in judge_all(rules, known, network, cluster) if f.check in chosen)
     return CheckResult(
         cluster=cluster.name,
-        nodes=tuple(_row(cluster, index, known, network, findings) for index in range(len(known))),
+        nodes=tuple(
+            _row(node, rank, known[node.name], network, findings)
+            for rank, node in enumerate(cluster.nodes)
+        ),
         findings=findings,
         facts=known,
         network=network,
@@ -203,8 +206,8 @@ def select_checks(options: CheckOptions) -> tuple[Check, ...]:
         UsageError: they name one that does not exist.
     """
     rules = every_check()
-    only = _named(options.only, rules) if options.only else {rule.id for rule in rules}
-    wanted = only - _named(options.skip, rules)
+    only = _matching_ids(options.only, rules) if options.only else {rule.id for rule in rules}
+    wanted = only - _matching_ids(options.skip, rules)
     return tuple(rule for rule in rules if rule.id in wanted)
 
 
@@ -215,13 +218,15 @@ def find_check(identity: str) -> Check:
         UsageError: there is none.
     """
     rules = every_check()
-    (name,) = _named((identity,), rules, areas=False)
+    (name,) = _matching_ids((identity,), rules, areas=False)
     return next(rule for rule in rules if rule.id == name)
 
 
-def _named(asked: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = True) -> set[str]:
+def _matching_ids(
+    names: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = True
+) -> set[str]:
     found: set[str] = set()
-    for name in asked:
+    for name in names:
         matching = {r.id for r in rules if r.id == name or (areas and r.id.startswith(name + "."))}
         if not matching:
             ids = [rule.id for rule in rules]
@@ -232,34 +237,21 @@ def _named(asked: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = Tr
     return found
 
 
-def _gpus(node: Node, known: NodeFacts) -> int | None:
-    """Return how many accelerators a node has; None where nobody could look."""
-    if not known.answered:
-        return None
-    if node.gpus_wanted == 0:
-        return 0
-    return len(known.gpus.devices) if known.gpus else None
-
-
 def _row(
-    cluster: Cluster,
-    index: int,
-    facts: Mapping[str, NodeFacts],
-    network: Network,
-    findings: tuple[Finding, ...],
+    node: Node, rank: int, facts: NodeFacts, network: Network, findings: tuple[Finding, ...]
 ) -> NodeRow:
-    node = cluster.nodes[index]
-    known, own = facts[node.name], network.nodes.get(node.name)
-    devices = known.gpus.devices if known.gpus else ()
+    place = network.nodes.get(node.name)
+    devices = facts.gpus.devices if facts.gpus else ()
+    gpus = len(devices) if facts.gpus else None
     state = next((f.status for f in findings if node.name in f.nodes), "pass")
     state = "ok" if state in {"pass", "skip"} else state
     return NodeRow(
         name=node.name,
         host=node.host,
-        rank=index,
-        address=own.address if own else "",
-        interface=own.interface if own else "",
-        gpus=_gpus(node, known),
+        rank=rank,
+        address=place.address if place else "",
+        interface=place.interface if place else "",
+        gpus=None if not facts.answered else 0 if node.gpus_wanted == 0 else gpus,
         gpu_name=devices[0].name if devices else "",
-        state=state if known.answered else "unreachable",
+        state=state if facts.answered else "unreachable",
     )

@@ -185,9 +185,8 @@ def _listen(session: FactsSession) -> Iterator[Event]:
             continue
         elif "answers" in item.head and name not in session.facts:
             session.facts[name] = _learned(session, name, item)
-            session.calls[name].set_deadline(
-                math.inf
-            )  # it waits for the slower ones, and owes nothing
+            # It waits for the slower ones, and owes nothing.
+            session.calls[name].set_deadline(math.inf)
         elif strange := watch.strange(item.head):
             session.give_up(name, strange)
             session.facts.setdefault(name, _silent(session.ended[name]))

@@ -113,9 +113,8 @@ def _exchange(probe: _Probe) -> Iterator[Event]:
             silent = {node.name for node in session.cluster.nodes} - set(session.calls)
             yield session.progress("trying connections", {*probe.connected, *silent})
         elif "end" not in item.head and probe.owes(name, sent):
-            session.calls[name].set_deadline(
-                STEP_SECONDS
-            )  # a late word about clocks is not what it owes
+            # A late message about clocks is not the answer to the step.
+            session.calls[name].set_deadline(STEP_SECONDS)
 
 
 def _prepare(probe: _Probe, node: Node) -> dict[str, Any]:
@@ -127,12 +126,12 @@ def _prepare(probe: _Probe, node: Node) -> dict[str, Any]:
         if node.name == probe.cluster.master.name:
             port = probe.network.master_port
             sockets.append({"key": "master", "address": own.address, "port": port})
-    rank = probe.cluster.nodes.index(node)
+    name = _token_name(probe, node)
     tokens = [
-        {"path": share, "folders": _folders(probe.cluster, node, share), "name": str(rank)}
+        {"path": share, "folders": _folders(probe.cluster, node, share), "name": name}
         for share in _answering(probe, node.name)
     ]
-    return {"step": "prepare", "sockets": sockets, "tokens": [_named(t, probe) for t in tokens]}
+    return {"step": "prepare", "sockets": sockets, "tokens": tokens}
 
 
 def _answering(probe: _Probe, name: str) -> tuple[str, ...]:
@@ -141,8 +140,8 @@ def _answering(probe: _Probe, name: str) -> tuple[str, ...]:
     return tuple(s for s in probe.cluster.shared if (p := known.path(s)) is not None and p.folder)
 
 
-def _named(token: dict[str, Any], probe: _Probe) -> dict[str, Any]:
-    return {**token, "name": f"{probe.session.nonce[:8]}-{token['name']}"}
+def _token_name(probe: _Probe, node: Node) -> str:
+    return f"{probe.session.nonce[:8]}-{probe.cluster.nodes.index(node)}"
 
 
 def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
@@ -168,13 +167,15 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
                 source = own.address if bound["key"] == "master" else None
                 target = {"target": peer, "key": bound["key"], "source": source}
                 targets.append({**target, "address": bound["address"], "port": bound["port"]})
-        folders = _folders_of(probe, peer)
+        writer = probe.cluster.node(peer)
         for written in probe.prepared[peer]["written"]:
-            known = written.get("folder") in folders.get(written["path"], ())
-            if known and written["path"] in _answering(probe, name):
-                rank = [n.name for n in probe.cluster.nodes].index(peer)
-                token = {"path": written["path"], "folder": written["folder"], "writer": peer}
-                tokens.append(_named({**token, "name": str(rank)}, probe))
+            share, folder = written["path"], written.get("folder")
+            # Only folders that the writer was told to write to.
+            if share in _answering(probe, name) and folder in _folders(
+                probe.cluster, writer, share
+            ):
+                token = {"path": share, "folder": folder, "writer": peer}
+                tokens.append({**token, "name": _token_name(probe, writer)})
     return {
         "step": "meet",
         "targets": targets,
@@ -192,12 +193,6 @@ def _is_own(probe: _Probe, peer: str, bound: Mapping[str, Any]) -> bool:
         return False
     is_master = peer == probe.cluster.master.name and bound["port"] == network.master_port
     return bound["key"] == "pair" or (bound["key"] == "master" and is_master)
-
-
-def _folders_of(probe: _Probe, peer: str) -> dict[str, list[str]]:
-    """Return the folders of each share that a node was told to write to."""
-    node = probe.cluster.node(peer)
-    return {share: _folders(probe.cluster, node, share) for share in probe.cluster.shared}
 
 
 def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
