@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def prepare(
     yield from notice_launcher(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
     # Nothing can be planned for a node that is not reached.
-    _refuse(finding for finding in verdict.blocking if finding.check == SSH)
+    _refuse([finding for finding in verdict.blocking if finding.check == SSH])
     plan = make_plan(
         cluster,
         verdict.facts,
@@ -238,22 +238,22 @@ def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
         _refuse(verdict.blocking)
 
 
-def _refuse(findings: Iterable[Finding]) -> None:
+def _refuse(findings: Sequence[Finding]) -> None:
     """Refuse the launch if there are findings.
 
     Raises:
         LaunchRefused: there are.
     """
-    message, remedy = "checks that the run depends on did not pass:", ""
-    blocked = False
-    for finding in findings:
-        blocked = True
-        found = f" ({finding.found})" if finding.found else ""
-        message += f"\n{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
-        remedy = remedy or finding.remedy
-    if blocked:
+    if findings:
+        lines = ["checks that the run depends on did not pass:", *map(_line, findings)]
+        remedy = next((finding.remedy for finding in findings if finding.remedy), "")
         hint = remedy or "clusterctl check shows details; --force launches anyway"
-        raise LaunchRefused(message, hint=hint, by="check")
+        raise LaunchRefused("\n".join(lines), hint=hint, by="check")
+
+
+def _line(finding: Finding) -> str:
+    found = f" ({finding.found})" if finding.found else ""
+    return f"{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
 
 
 def _sync(

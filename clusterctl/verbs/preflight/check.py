@@ -243,6 +243,8 @@ def _row(
     place = network.nodes.get(node.name)
     devices = facts.gpus.devices if facts.gpus else ()
     gpus = len(devices) if facts.gpus else None
+    if node.gpus_wanted == 0:
+        gpus = 0
     state = next((f.status for f in findings if node.name in f.nodes), "pass")
     state = "ok" if state in {"pass", "skip"} else state
     return NodeRow(
@@ -251,7 +253,7 @@ def _row(
         rank=rank,
         address=place.address if place else "",
         interface=place.interface if place else "",
-        gpus=None if not facts.answered else 0 if node.gpus_wanted == 0 else gpus,
+        gpus=gpus if facts.answered else None,
         gpu_name=devices[0].name if devices else "",
         state=state if facts.answered else "unreachable",
     )
