@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from clusterctl.errors import UsageError
@@ -83,7 +82,6 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
     )
     return LaunchOptions(
         overrides=overrides,
-        source=Path.cwd(),
         name=flags.get("name") or "",
         check=not flags.get("no_check"),
         sync=not flags.get("no_sync"),

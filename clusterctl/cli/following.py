@@ -6,6 +6,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from clusterctl.api.run import Run
 from clusterctl.cli.output import cannot_write, give_up
@@ -13,13 +14,16 @@ from clusterctl.cli.signals import Terminated
 from clusterctl.errors import Interrupted
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
-from clusterctl.report.launch import LaunchDisplay, TerminalDisplay
+from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import LONGEST_WAIT
 
 EXIT_STOPPED_FOLLOWING = 130
+
+LaunchDisplay: TypeAlias = TerminalDisplay | JsonDisplay
+"""Shows the events of a launch, for a person or for a program."""
 
 LEAVE, STOP, STAY = "leave", "stop", "stay"
 QUESTION = "\n[l]eave it running (Enter), [s]top it, or [f]ollow on? "
@@ -28,9 +32,9 @@ QUESTION_SECONDS = 30.0
 
 def make_display(*, as_json: bool) -> LaunchDisplay:
     """Return how the launch is shown."""
-    return (
-        JsonDisplay() if as_json else TerminalDisplay(screen=Screen(), lines=Prefixed(sys.stdout))
-    )
+    if as_json:
+        return JsonDisplay()
+    return TerminalDisplay(screen=Screen(), lines=Prefixed(sys.stdout))
 
 
 @contextmanager

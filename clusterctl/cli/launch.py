@@ -10,13 +10,12 @@ from functools import partial
 
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
-from clusterctl.cli.following import follow_run, make_display, shown
+from clusterctl.cli.following import LaunchDisplay, follow_run, make_display, shown
 from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.cli.options import load_all
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
-from clusterctl.report.launch import LaunchDisplay
 from clusterctl.report.plan import show_plan
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.launch import Checked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console
 from rich.status import Status
@@ -31,25 +30,6 @@ from clusterctl.verbs.stop import Stopped, Stopping, StopResult
 from clusterctl.verbs.sync.sync import SyncResult
 
 _SHOWN_MISSING = 8
-
-
-class LaunchDisplay(Protocol):
-    """Shows the events of a launch, for a person or for a program."""
-
-    def show(self, event: Event) -> None:
-        """Show one event."""
-
-    def quiet(self) -> None:
-        """Remove the progress line."""
-
-    def ended(self, ended: RunResult) -> None:
-        """Show how the run ended."""
-
-    def refused(self, error: ClusterError) -> None:
-        """Show that no run was started; the caller prints the error itself."""
-
-    def stopped(self, result: StopResult) -> None:
-        """Show the result of stopping the run."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,16 +136,13 @@ def _chosen(chosen: ChosenCheckpoint) -> str:
 
 
 def _print_synced(console: Console, synced: SyncResult) -> None:
-    for text in (_synced(synced), *deletions(synced)):
-        console.print(safe_text(text))
-
-
-def _synced(synced: SyncResult) -> str:
     code = f"commit {synced.commit[:12]}" if synced.commit else "no commit"
     changes = " with uncommitted changes" if synced.dirty else ""
     good = sum(1 for node in synced.nodes if node.ok)
     files, nodes = counted(synced.files, "file"), counted(len(synced.nodes), "node")
-    return f"synced: {files}, {code}{changes}, on {good} of {nodes}"
+    console.print(safe_text(f"synced: {files}, {code}{changes}, on {good} of {nodes}"))
+    for text in deletions(synced):
+        console.print(safe_text(text))
 
 
 def _planned(plan: Plan) -> str:

@@ -7,14 +7,14 @@ A use-case is a generator of these that returns its result:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 Level = Literal["info", "warning", "error"]
 
 Result = TypeVar("Result")
-Told = TypeVar("Told")
+Outer = TypeVar("Outer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,15 @@ class Progress(Event):
     done: int
     total: int
     waiting_for: tuple[str, ...] = ()
+
+    @classmethod
+    def of_nodes(cls, phase: str, names: Iterable[str], done: Collection[str]) -> Progress:
+        """Return how far a phase is: which of the nodes are done."""
+        total = tuple(names)
+        waiting = tuple(name for name in total if name not in done)
+        return cls(
+            phase=phase, done=len(total) - len(waiting), total=len(total), waiting_for=waiting
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +90,8 @@ def drive(
 
 def map_events(
     events: Generator[Event, None, Result],
-    each: Callable[[Event], Generator[Told, None, None]],
-) -> Generator[Told, None, Result]:
+    each: Callable[[Event], Generator[Outer, None, None]],
+) -> Generator[Outer, None, Result]:
     """Run a use-case within another one: yield what `each` makes of its events.
 
     Args:

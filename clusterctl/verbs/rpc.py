@@ -65,9 +65,9 @@ def node_error(reply: Reply) -> NodeError | None:
     error = reply.last.head.get("error") if reply.messages else None
     if not error:
         return None
-    strange = schema_error(error, ERROR, "its error")
-    if strange:
-        return bad_output(reply.node, strange)
+    invalid = schema_error(error, ERROR, "its error")
+    if invalid:
+        return bad_output(reply.node, invalid)
     return NodeError(
         error["kind"],
         OPERATION,
@@ -80,12 +80,12 @@ def node_error(reply: Reply) -> NodeError | None:
 
 def validated_answer(reply: Reply, shape: Schema) -> Mapping[str, Any] | NodeError:
     """Return what a node's operation found, or why there is nothing of that shape."""
-    problem = node_error(reply)
-    if problem is not None:
-        return problem
+    error = node_error(reply)
+    if error is not None:
+        return error
     head: Mapping[str, Any] = reply.last.head if reply.messages else {}
-    strange = schema_error(head, shape)
-    return bad_output(reply.node, strange) if strange else head
+    invalid = schema_error(head, shape)
+    return bad_output(reply.node, invalid) if invalid else head
 
 
 def call_validated(
@@ -103,9 +103,9 @@ def call_validated(
     return answers, tuple(errors)
 
 
-def bad_output(node: str, strange: str) -> NodeError:
+def bad_output(node: str, invalid: str) -> NodeError:
     """Return the error of a node whose answer is none that its operation gives."""
-    return NodeError("bad-output", OPERATION, f"{NOT_OURS}: {strange}", node=node)
+    return NodeError("bad-output", OPERATION, f"{NOT_OURS}: {invalid}", node=node)
 
 
 def _harmless(hint: str) -> str:
@@ -122,24 +122,12 @@ def call_all(
     phase: str,
     timeout: float = ANSWER_SECONDS,
 ) -> Generator[Progress, None, dict[str, Reply]]:
-    """Run one operation on each of some nodes, and say how far it is.
+    """Run one operation on each of some nodes, showing the progress of `phase`.
 
-    Args:
-        nodes: among which they are.
-        requests: by node.
-        phase: what is done, as the person reads it.
-        timeout: seconds for each of them.
-
-    Returns:
-        Each one's reply.
+    `timeout` is in seconds, for each of them. Returns each one's reply.
     """
     replies: dict[str, Reply] = {}
     for reply in nodes.call(requests, timeout=timeout) if requests else ():
         replies[reply.node] = reply
-        yield Progress(
-            phase=phase,
-            done=len(replies),
-            total=len(requests),
-            waiting_for=tuple(name for name in requests if name not in replies),
-        )
+        yield Progress.of_nodes(phase, requests, replies)
     return replies

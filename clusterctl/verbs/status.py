@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
-from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import CHECKPOINTS
-from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
 from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, RunStatus
@@ -41,9 +40,9 @@ def status(
 def newest_checkpoint(
     nodes: Nodes, cluster: Cluster, view: RunStatus, history: History
 ) -> Checkpoint | None:
-    """Return the checkpoint that `resume --checkpoint latest` would look at first.
+    """Return the checkpoint that `resume --checkpoint latest` would verify first.
 
-    By a quick look, on the first node that answers.
+    The first node that answers reads the sizes of its files only.
     """
     if not cluster.job.checkpoints:
         return None
@@ -56,14 +55,13 @@ def newest_checkpoint(
         "path": cluster.job.checkpoints,
         **history.args(cluster, first.node),
     }
-    (reply,) = nodes.call({name: Request(op="checkpoints", args=args)}, timeout=ANSWER_SECONDS)
-    told = validated_answer(reply, CHECKPOINTS)
-    if isinstance(told, NodeError):
-        return None
-    one = newest_complete(
-        {name: told["candidates"]}, {name: bool(told.get("knows"))}, cluster, history
-    )
+    request = Request(op="checkpoints", args=args)
+    answers, _ = call_validated(nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS)
+    candidates = {node: answer["candidates"] for node, answer in answers.items()}
+    knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
+    one = newest_complete(candidates, knows, cluster, history) if answers else None
     if one is None:
         return None
-    step = one.get("step")
-    return Checkpoint(path=one["path"], step=step, time=one["time"], format=one["format"])
+    return Checkpoint(
+        path=one["path"], step=one.get("step"), time=one["time"], format=one["format"]
+    )

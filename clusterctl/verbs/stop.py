@@ -130,7 +130,7 @@ def stop(
             node, message = item
             reached.setdefault(node, now)
             if isinstance(message, Reply):
-                outcomes[node] = _outcome(message)
+                outcomes[node] = _stopped_node(message)
             elif "stage" in message.head:
                 yield Stopping(node=node, stage=str(message.head["stage"]))
     for name in requests:
@@ -149,7 +149,7 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _outcome(reply: Reply) -> StoppedNode:
+def _stopped_node(reply: Reply) -> StoppedNode:
     """Judge a node's last answer."""
     head = validated_answer(reply, STOPPED)
     if isinstance(head, NodeError):

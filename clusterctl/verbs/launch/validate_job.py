@@ -35,15 +35,17 @@ def require_script(cluster: Cluster, source: Path) -> None:
             `workdir` takes to the nodes.
     """
     script = next(iter(cluster.job.command), "")
-    looked_for = script.endswith(".py") and not Path(script).is_absolute()
+    if not script.endswith(".py") or Path(script).is_absolute():
+        return
     syncs = any(node.workdir for node in cluster.nodes)
-    if looked_for and not syncs and (source / script).exists():
+    exists = (source / script).exists()
+    if exists and not syncs:
         raise UsageError(
             "workdir: expected the folder on the nodes that the code is mirrored to, found none",
             hint="add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR;"
             " --no-sync if the code is on the nodes",
         )
-    if syncs and looked_for and not (source / script).exists():
+    if syncs and not exists:
         raise UsageError(
             f"command: expected the script {script} in {source}, found no such file",
             hint="cd to the folder of the code; --no-sync if only the nodes have it",

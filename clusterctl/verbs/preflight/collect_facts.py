@@ -99,11 +99,7 @@ class FactsSession:
 
     def progress(self, phase: str, done: Collection[str]) -> Progress:
         """Return how far a phase is."""
-        names = [node.name for node in self.cluster.nodes]
-        waiting = tuple(name for name in names if name not in done)
-        return Progress(
-            phase=phase, done=len(names) - len(waiting), total=len(names), waiting_for=waiting
-        )
+        return Progress.of_nodes(phase, (node.name for node in self.cluster.nodes), done)
 
 
 def collect_facts(

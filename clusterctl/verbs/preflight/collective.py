@@ -7,13 +7,13 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import Collective, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
+from clusterctl.verbs.preflight.job_check import command_answer
 from clusterctl.verbs.rpc import Nodes, call_all
 
 JOIN_SECONDS = 45.0
@@ -40,7 +40,7 @@ def run_collective(
     phase = "summing across the nodes"
     replies = yield from call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
     for name, reply in replies.items():
-        known[name] = replace(known[name], collective=_outcome(reply))
+        known[name] = replace(known[name], collective=_collective(reply))
     return known
 
 
@@ -74,21 +74,18 @@ def _request(
     return Request(op="read", args={"commands": [command]})
 
 
-def _outcome(reply: Reply) -> Collective:
-    if reply.error is not None:
-        return Collective(error=f"{reply.state}: {reply.error.message}")
-    try:
-        answer = Answers.of(reply.last).command("collective")
-    except ValueError as error:
-        return Collective(error=str(error))
+def _collective(reply: Reply) -> Collective:
+    answer = command_answer(reply, "collective")
+    if isinstance(answer, str):
+        return Collective(error=answer)
     lines = answer.text.strip().splitlines()
     try:
-        told = json.loads(lines[-1])
+        result = json.loads(lines[-1])
         return Collective(
-            backend=str(told["backend"]),
-            right=told["right"] is True,
-            gbps=float(told["gbps"]),
-            error=str(told["error"]),
+            backend=str(result["backend"]),
+            right=result["right"] is True,
+            gbps=float(result["gbps"]),
+            error=str(result["error"]),
         )
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return Collective(error=answer.why())

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.facts.answers import Answers
+from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import CommandResult, NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.make import command_with_python
@@ -75,13 +75,20 @@ def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
     return Request(op="read", args={"commands": [command]}, body=body)
 
 
-def _result(reply: Reply) -> CommandResult:
+def command_answer(reply: Reply, key: str) -> Answer | str:
+    """Return what a command came to on a node, or why nothing is known of it."""
     if reply.error is not None:
-        return CommandResult(exit_code=None, words=f"{reply.state}: {reply.error.message}")
+        return f"{reply.state}: {reply.error.message}"
     try:
-        answer = Answers.of(reply.last).command("job.check")
+        return Answers.of(reply.last).command(key)
     except ValueError as error:
-        return CommandResult(exit_code=None, words=str(error))
+        return str(error)
+
+
+def _result(reply: Reply) -> CommandResult:
+    answer = command_answer(reply, "job.check")
+    if isinstance(answer, str):
+        return CommandResult(exit_code=None, words=answer)
     lines = (answer.text + "\n" + answer.words).strip().splitlines()[-LAST_LINES:]
     if answer.state != "ok":
         return CommandResult(exit_code=None, words=answer.why(), output="")

@@ -62,14 +62,14 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
     names = [answer.node.name for answer in late]
     verb = ("does" if len(late) == 1 else "do") if tried else ("has" if len(late) == 1 else "have")
     how = "not reach" if tried else "not reached"
-    message = f"{_listed(names)} {verb} {how} {master.get('address')}:{master.get('port')}"
+    message = f"{_joined_with_and(names)} {verb} {how} {master.get('address')}:{master.get('port')}"
     other_port = f"try another port: --master-port P; {MORE_TIME}"
     if len(late) == len(others):
         name = first.node.name
         remedy = f"look at {name}'s firewall: it must accept port {master.get('port')}"
     else:
         name = names[0]
-        remedy = f"look at the firewall and the routes of {_listed(names)}"
+        remedy = f"look at the firewall and the routes of {_joined_with_and(names)}"
     return _cause(name, "start-timeout", message, f"{remedy}; or {other_port}", when=when)
 
 
@@ -86,7 +86,7 @@ def _has_tried(answer: NodeAnswer) -> bool:
     return launcher is False or "does not reach" in str(answer.end.get("reason"))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined_with_and(names: Sequence[str]) -> str:
     """Return `a`, `a and b`, or `a, b and c`."""
     *some, last = names
     return f"{', '.join(some)} and {last}" if some else last

@@ -65,7 +65,7 @@ class RunList:
 
 def runs(nodes: Nodes, records: Records) -> RunList:
     """List the runs that the records or the nodes know."""
-    return _listed(discover(nodes), nodes, records)
+    return _run_list(discover(nodes), nodes, records)
 
 
 def rebuild(nodes: Nodes, records: Records) -> RunList:
@@ -77,10 +77,10 @@ def rebuild(nodes: Nodes, records: Records) -> RunList:
         if view.run not in known:
             records.write(_record(nodes.cluster, view))
             made.append(view.run)
-    return replace(_listed(found, nodes, records), rebuilt=tuple(made))
+    return replace(_run_list(found, nodes, records), rebuilt=tuple(made))
 
 
-def _listed(found: Discovered, nodes: Nodes, records: Records) -> RunList:
+def _run_list(found: Discovered, nodes: Nodes, records: Records) -> RunList:
     known = {record.run: record for record in records.all(nodes.cluster.name)}
     seen = {view.run: view for view in found.runs}
     listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.runs.records import RunRecord
 
 logger = logging.getLogger("clusterctl")
@@ -23,7 +23,10 @@ def reached(record: RunRecord, now: Cluster) -> Cluster:
     if now.name != record.cluster.name or lacks(record, now):
         return record.cluster
     _report(record, now, _REACH)
-    nodes = (_reached(node, now.node(node.name)) for node in record.cluster.nodes)
+    nodes = []
+    for node in record.cluster.nodes:
+        current = now.node(node.name)
+        nodes.append(replace(node, host=current.host, ssh=current.ssh, local=current.local))
     return record.cluster.with_nodes(tuple(nodes))
 
 
@@ -44,10 +47,6 @@ def report_ignored(record: RunRecord, now: Cluster, why: str) -> None:
 def report_changes(record: RunRecord, now: Cluster) -> None:
     """Warn about changes of the inventory since the launch that a resume will use."""
     _report(record, now, _COMPARED)
-
-
-def _reached(node: Node, now: Node) -> Node:
-    return replace(node, host=now.host, ssh=now.ssh, local=now.local)
 
 
 def _report(record: RunRecord, now: Cluster, compared: tuple[str, ...]) -> None:

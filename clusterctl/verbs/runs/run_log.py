@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from clusterctl.errors import NodeError
@@ -89,21 +88,17 @@ class RunLog:
 
     def follow_request(self, node: str) -> Request:
         """Return the request that reads from here until the node's part is over."""
-        request = self._request(node, follow=True)
-        return (
-            replace(request, args={**request.args, "files": []}) if self._events_only else request
-        )
+        files: dict[str, object] = {"files": []} if self._events_only else {}
+        return self._request(node, follow=True, **files)
 
     def read_request(self, node: str, *, lines: int = 0) -> Request:
         """Return the request for what there is; with `lines`, at least that many last lines."""
-        request = self._request(node, follow=False)
         self._cut = bool(lines)
-        return replace(request, args={**request.args, "lines": lines}) if lines else request
+        return self._request(node, lines=lines) if lines else self._request(node)
 
     def copy_request(self, node: str) -> Request:
         """Return the request for what there is, in an order that suits copying files."""
-        request = self._request(node, follow=False)
-        return replace(request, args={**request.args, "by_file": True})
+        return self._request(node, by_file=True)
 
     def go_on(self) -> None:
         """Prepare to read more, after what there was has been read."""
@@ -177,14 +172,14 @@ class RunLog:
         """Return why the run ended badly, as far as it was read."""
         return first_cause(self.reports())
 
-    def _request(self, node: str, *, follow: bool) -> Request:
+    def _request(self, node: str, *, follow: bool = False, **options: object) -> Request:
         begin = {EVENTS: self._events_read.get(node, 0)}
         for file, log in self._logs[node].items():
             # An unfinished line is read again, from its beginning.
             begin[file] = log.splitter.offset
             log.splitter = LineSplitter(log.splitter.offset)
         args = run_args(self.run, self.cluster, self.cluster.node(node))
-        return _tail({**args, "from": begin, "follow": follow, "packed": True})
+        return _tail({**args, "from": begin, "follow": follow, "packed": True, **options})
 
     def _happened(self, node: str, head: Mapping[str, Any]) -> Iterator[Event]:
         begin, behind = head.get("offset"), head.get("next")
@@ -192,7 +187,7 @@ class RunLog:
             return
         if isinstance(behind, int):
             self._events_read[node] = behind
-        self._keep(node, head["event"])
+        self._keep_event(node, head["event"])
         if head["event"]["kind"] == "clock":
             self._clocks[node] = NodeReport(node=node, events=(head["event"],)).clock[0]
         yield NodeEvent(node=node, event=head["event"])
@@ -200,7 +195,7 @@ class RunLog:
             self._nested = True
             yield self._warn_of_nested(node, head["event"])
 
-    def _keep(self, node: str, event: Mapping[str, Any]) -> None:
+    def _keep_event(self, node: str, event: Mapping[str, Any]) -> None:
         """Keep the parts of an event that show the first cause."""
         if event["kind"] == "clock":
             self._clock_events[node] = event
@@ -316,9 +311,8 @@ class _LogFile:
     @property
     def last_lines(self) -> tuple[str, ...]:
         """The last lines, without those of progress bars."""
-        return tuple(
-            strip_controls(data.decode("utf-8", "backslashreplace")) for data in self._last
-        )
+        texts = (data.decode("utf-8", "backslashreplace") for data in self._last)
+        return tuple(map(strip_controls, texts))
 
     @property
     def unfinished(self) -> int:
@@ -333,15 +327,17 @@ class _LogFile:
                 whole, self.begins_within = chunk.without_first(), False
             if whole.data:
                 if self._kept:
-                    self._keep(whole)
+                    self._keep_last(whole)
                 yield Piece(self.source, whole, time)
 
-    def _keep(self, chunk: Chunk) -> None:
+    def _keep_last(self, chunk: Chunk) -> None:
         last = self._last
         for line in chunk.last(self._kept).lines():
             if line.ending == "\r" or not line.data.strip():
                 continue
-            data = _cut(line.data)
+            data = line.data
+            if len(data) > LINE_BYTES:
+                data = data[:LINE_BYTES] + b" ..."
             self._size += len(data)
             last.append(data)
         while self._size > KEPT_BYTES or len(last) > self._kept:
@@ -351,8 +347,3 @@ class _LogFile:
 def _tail(args: Mapping[str, object]) -> Request:
     limit = MESSAGE_LIMIT
     return Request(op="tail", args=args, head_limit=limit, body_limit=limit)
-
-
-def _cut(data: bytes) -> bytes:
-    """Return the beginning of a long line."""
-    return data if len(data) <= LINE_BYTES else data[:LINE_BYTES] + b" ..."

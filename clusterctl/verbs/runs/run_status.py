@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -220,23 +220,17 @@ def view_of(
             for node in cluster.nodes
         ),
         command=cluster.job.command,
-        name=given_name(parts.values()),
+        name=next((str(part["name"]) for part in parts.values() if part.get("name")), ""),
         began=min(began, default=None),
     )
 
 
-def given_name(parts: Iterable[Mapping[str, Any]]) -> str:
-    """Return the user's own name for a run, of which these are the parts."""
-    return next((str(part["name"]) for part in parts if part.get("name")), "")
-
-
-def state_of(nodes: Iterable[NodeAnswer]) -> RunState:
+def state_of(answers: Sequence[NodeAnswer]) -> RunState:
     """Sum the nodes up: live while any part lives, else by what ended it.
 
     A bad end of one node is the run's; a good one takes all nodes: what a node that does not
     answer would say is not known.
     """
-    answers = tuple(nodes)
     states = {answer.state for answer in answers}
     unknown = "unreachable" in states and not _all_ranks_known(answers)
     if states & LIVE:
@@ -266,19 +260,18 @@ def _live_state(states: set[str]) -> RunState:
     return "starting" if "starting" in states else "running"
 
 
-def ended_by(nodes: Iterable[NodeAnswer]) -> str:
+def ended_by(answers: Sequence[NodeAnswer]) -> str:
     """Name what ended a run: a rank of its own wins over what followed from that.
 
     Else what came first: a part that was lost may be stopped later, to clear up.
     """
-    answers = tuple(nodes)
     ends = [answer.end for answer in answers if answer.end]
     failed = any(end.get("state") == "failed" for end in ends)
     if failed and any(end.get("by") in {"rank", "launcher"} for end in ends):
         return "job"
     order = ("start-timeout", "stop", "lost", "supervisor")
-    told = [end for end in ends if end.get("by") in order]
-    if told:
-        first = min(told, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))
+    known = [end for end in ends if end.get("by") in order]
+    if known:
+        first = min(known, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))
         return str(first["by"])
     return "lost" if any(answer.state == "lost" for answer in answers) else "job"
