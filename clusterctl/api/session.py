@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from typing_extensions import Unpack
@@ -75,12 +74,7 @@ class Session:
         """Return the session."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close every connection."""
         self.close()
 

@@ -10,8 +10,7 @@ from clusterctl.cli.following import make_display, shown
 from clusterctl.cli.launch import dry_run, follow_or_detach, refusals
 from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.cli.options import load_all
-from clusterctl.cli.recorded import to_resume
-from clusterctl.cli.run_option import known_cluster, run_name
+from clusterctl.cli.run_option import known_cluster, run_name, to_resume
 from clusterctl.verbs.runs.records import Records
 
 

@@ -1,21 +1,30 @@
-"""The argument that says which run, and the way to its nodes; shared by the verbs about runs."""
+"""The argument RUN, and the cluster whose nodes are asked about it.
+
+The inventory counts if it is of the run's cluster and has all of its nodes: given by `-i`, by the
+variable, or found in the current folder. Otherwise the run's record counts.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_inventory, inventory_path, load_all
-from clusterctl.cli.recorded import to_ask
-from clusterctl.errors import CouldNotTell
+from clusterctl.errors import CouldNotTell, InventoryError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.load import VARIABLE
+from clusterctl.inventory.load import VARIABLE, fingerprint
+from clusterctl.inventory.machine import is_here, normal_address, own_addresses
 from clusterctl.verbs.runs.find_run import SeveralLive
-from clusterctl.verbs.runs.records import Records
+from clusterctl.verbs.runs.recorded_nodes import lacks, report_changes, report_ignored
+from clusterctl.verbs.runs.records import Records, RunRecord
+
+logger = logging.getLogger("clusterctl")
 
 EXIT_SILENT = CouldNotTell.exit_code
 """What a verb ends with that is not sure, since a node did not answer."""
@@ -79,9 +88,82 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
     Raises:
         InventoryError: the inventory has problems, or there is none and no run either.
     """
-    asked = args.inventory or os.environ.get(VARIABLE)
-    if not asked and not inventory_path(args).exists():
+    if not _has_inventory(args):
         newest = next(iter(records.all()), None)
         if newest is not None:
             return newest.cluster
     return load_all(args)
+
+
+def _has_inventory(args: argparse.Namespace) -> bool:
+    """Tell whether an inventory is named, or found in the current folder."""
+    named = args.inventory or os.environ.get(VARIABLE)
+    return bool(named) or inventory_path(args).exists()
+
+
+def to_ask(args: argparse.Namespace, record: RunRecord) -> Cluster:
+    """Return the cluster whose nodes are asked about the run.
+
+    Raises:
+        InventoryError: the file of `-i` has problems.
+    """
+    if _is_as_launched(args, record):
+        return record.cluster
+    return _in_force(args, record) or record.cluster
+
+
+def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
+    """Return the cluster of the nodes to launch on again.
+
+    Its job is the inventory's if there is one of the cluster, also if that lacks one of the nodes.
+
+    Raises:
+        InventoryError: the file of `-i` has problems.
+    """
+    if args.inventory:
+        return load_all(args)
+    now = _in_force(args, record)
+    if now is None:
+        return record.cluster
+    if lacks(record, now):
+        return replace(record.cluster, job=now.job, file=now.file)
+    report_changes(record, now)
+    return now
+
+
+def _is_as_launched(args: argparse.Namespace, record: RunRecord) -> bool:
+    """Tell whether the inventory in force says what the record does, without parsing it.
+
+    That takes longer than all else that `logs` does before it connects.
+    """
+    path, nodes = inventory_path(args), record.cluster.nodes
+    if not record.cluster.fingerprint or not path.is_file():
+        return False
+    if fingerprint(path) != record.cluster.fingerprint:
+        return False
+    # This machine may have other addresses by now, or be another one with the same home.
+    own = own_addresses() if any(normal_address(node.host) for node in nodes) else frozenset()
+    return all(is_here(node.host, own) == node.local for node in nodes)
+
+
+def _in_force(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
+    """Return the inventory in force if it is of the run's cluster, whatever nodes it has."""
+    if not _has_inventory(args):
+        return None
+    try:
+        now = load_all(args)
+    except InventoryError as error:
+        if args.inventory:
+            raise
+        logger.warning(
+            "%s\n%s has problems: using the nodes and the job as %s was launched",
+            error,
+            inventory_path(args),
+            record.run,
+        )
+        return None
+    if now.name == record.cluster.name:
+        return now
+    if args.inventory:
+        report_ignored(record, now, f"it is of cluster {now.name}")
+    return None

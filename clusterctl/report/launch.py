@@ -22,7 +22,7 @@ from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
-from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
+from clusterctl.verbs.launch.launch import Checked, Planned, Synced
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.resume import CheckpointChosen
@@ -72,10 +72,10 @@ class TerminalDisplay:
     def _say(self, event: Event) -> None:
         console = self.screen.err
         match event:
+            case Checked(verdict=verdict, after_sync=True):
+                print_code_check(console, verdict)
             case Checked(verdict=verdict):
                 _print_checked(console, verdict)
-            case CodeChecked(verdict=verdict):
-                print_code_check(console, verdict)
             case Synced(synced=synced):
                 _print_synced(console, synced)
             case CheckpointChosen(chosen=chosen):

@@ -10,7 +10,7 @@ from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
-from clusterctl.verbs.launch.launch import Checked, CodeChecked, Planned, Synced
+from clusterctl.verbs.launch.launch import Checked, Planned, Synced
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.stop import Stopped, StopResult
 from clusterctl.wire import SCHEMA, plain
@@ -41,7 +41,7 @@ class JsonDisplay:
         match event:
             case LogLines(lines=lines):
                 JsonLines(sys.stdout).show(lines)
-            case Checked(verdict=verdict) | CodeChecked(verdict=verdict):
+            case Checked(verdict=verdict):
                 _print({"kind": event.kind, **verdict.document()})
             case Synced(synced=synced):
                 _print({"kind": event.kind, **synced.document()})

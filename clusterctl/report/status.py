@@ -107,7 +107,7 @@ def _note(answer: NodeAnswer) -> str:
         return str(answer.end.get("reason") or "")
     if answer.state != "lost":
         return ""
-    supervisor = (answer.part or {}).get("supervisor") or {}
+    supervisor = answer.node_run.get("supervisor") or {}
     rebooted = supervisor.get("rebooted")
     return "the machine was rebooted" if rebooted else "its supervisor died"
 

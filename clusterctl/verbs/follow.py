@@ -100,7 +100,7 @@ def follow(
     lines.open(names)
     errors: dict[str, NodeError] = {}
     lost = _Lost()
-    waiting = {name for name in names if name not in log.parts}
+    waiting = {name for name in names if name not in log.node_runs}
     requests = {name: log.follow_request(name) for name in names}
     with nodes.following(requests, tick=TICK) as stream:
         for item in stream:
@@ -110,7 +110,7 @@ def follow(
                 node, message = item
                 if isinstance(message, Reply):
                     yield from _ended(node, message, log, stream, lost, errors)
-                    if node in log.parts or node in errors:
+                    if node in log.node_runs or node in errors:
                         lines.close(node)
                         waiting.discard(node)
                 else:

@@ -176,7 +176,7 @@ def require_ranks(wanted: Filter, view: RunStatus) -> None:
     Raises:
         UsageError: there are such.
     """
-    count = max(((answer.part or {}).get("world_size") or 0 for answer in view.nodes), default=0)
+    count = max((answer.node_run.get("world_size") or 0 for answer in view.nodes), default=0)
     unknown = {rank for rank in wanted.ranks or () if rank >= count}
     if count and unknown:
         raise UsageError(

@@ -86,7 +86,7 @@ def _object(required: Mapping[str, Schema], /, **optional: Schema) -> Mapping[st
     return {**required, **{key: _Maybe(schema) for key, schema in optional.items()}}
 
 
-PART = _object(
+NODE_RUN = _object(
     {
         "run": str,
         "state": str,
@@ -127,8 +127,8 @@ _LOG = _object(
 )
 
 ERROR = _object({"kind": str, "message": str}, hint=str, holder=dict)
-STATUS: Schema = {"node": PART}
-RUNS: Schema = {"runs": _Each(PART)}
+STATUS: Schema = {"node": NODE_RUN}
+RUNS: Schema = {"runs": _Each(NODE_RUN)}
 STARTED: Schema = {"pid": _PID, "link_port": _PORT}
 PRUNED: Schema = {"kept": _Table(str)}
 STOPPED = _object(

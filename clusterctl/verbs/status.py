@@ -46,12 +46,12 @@ def newest_checkpoint(
     """
     if not cluster.job.checkpoints:
         return None
-    first = next((answer for answer in view.nodes if answer.part), None)
-    if first is None or first.part is None:
+    first = next((answer for answer in view.nodes if answer.node_run), None)
+    if first is None:
         return None
     name = first.node.name
     args = {
-        "workdir": first.part.get("workdir"),
+        "workdir": first.node_run.get("workdir"),
         "path": cluster.job.checkpoints,
         **history.args(cluster, first.node),
     }

@@ -34,7 +34,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, part
 )
 def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
     end = {"state": state, "by": {"job": "rank"}.get(by, by)}
-    node = NodeAnswer(node=CLUSTER.node("a"), part=part("a", state, end=end))
+    node = NodeAnswer(node=CLUSTER.node("a"), node_run=part("a", state, end=end))
     view = RunStatus(run=RUN, cluster="lab", nodes=(node,))
     console = Console(file=(stream := io.StringIO()), width=100)
     person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))

@@ -79,7 +79,7 @@ def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     view = shown.run(status(pool, RUN, CLUSTER))
     show_status(shown.screen, view)
     view.document()
-    assert view.nodes[1].part, "the good node's answer is used"
+    assert view.nodes[1].node_run, "the good node's answer is used"
     return [answer.node.name for answer in view.silent]
 
 

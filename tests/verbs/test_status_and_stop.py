@@ -42,7 +42,7 @@ def parts(**of: dict[str, Any] | None) -> list[NodeAnswer]:
     return [
         NodeAnswer(
             node=CLUSTER.node(name),
-            part=given,
+            node_run=given or {},
             error=None if given else NodeError("timeout", "answer"),
         )
         for name, given in of.items()

@@ -54,7 +54,7 @@ class JoinMonitor:
     """Nodes whose launcher has reached the master."""
     _ended: bool = False
     _timed_out: bool = False
-    _said: float = field(default_factory=time.monotonic)
+    _last_news: float = field(default_factory=time.monotonic)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -76,9 +76,9 @@ class JoinMonitor:
     def _judge(self, event: Event) -> Generator[Event, None, None]:
         """Yield the event with what it says about who has joined."""
         if isinstance(event, NodeEvent) and self._note(event.node, event.event):
-            yield self._gathering(quiet=False)
+            yield self._progress(quiet=False)
         if self._is_slow():
-            yield self._gathering(quiet=True)
+            yield self._progress(quiet=True)
         yield event
         if self._is_late():
             self._timed_out = True
@@ -95,13 +95,13 @@ class JoinMonitor:
                 self._started.add(rank)
             case "rank-joined" if rank is not None and rank not in self._joined:
                 self._joined.add(rank)
-                self._said = time.monotonic()
+                self._last_news = time.monotonic()
                 return True
             case "rank-ended" | "launcher-ended" | "stop-ordered" | "end":
                 self._ended = True
         return False
 
-    def _gathering(self, *, quiet: bool) -> JoinProgress:
+    def _progress(self, *, quiet: bool) -> JoinProgress:
         return JoinProgress(
             joined=len(self._joined),
             total=self.plan.world_size,
@@ -114,20 +114,16 @@ class JoinMonitor:
     def _waiting(self) -> bool:
         """Somebody waits: some have joined, or some were not even started."""
         everybody = self.plan.world_size
-        if (
-            not self.plan.gathers
-            or self._ended
-            or self._timed_out
-            or len(self._joined) == everybody
-        ):
+        over = self._ended or self._timed_out or len(self._joined) == everybody
+        if over or not self.plan.gathers:
             return False
         return bool(self._joined) or len(self._started) < everybody
 
     def _is_slow(self) -> bool:
         now = time.monotonic()
-        if not self._waiting or now - self._said < QUIET_SECONDS:
+        if not self._waiting or now - self._last_news < QUIET_SECONDS:
             return False
-        self._said = now
+        self._last_news = now
         return True
 
     def _is_late(self) -> bool:

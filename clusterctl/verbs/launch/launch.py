@@ -80,16 +80,8 @@ class Checked(Event):
     kind = "check"
 
     verdict: CheckResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeChecked(Event):
-    """The job's own check was run on what was synced."""
-
-    kind = "check"
-
-    verdict: CheckResult
-    """All of it, the first look's too."""
+    after_sync: bool = False
+    """The job's own check was run on what was synced; the verdict has all earlier findings, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +149,7 @@ def launch(
         options: how it is launched.
 
     Yields:
-        `Checked`, `Synced`, `CodeChecked`, `Planned`, `Started`, `Notice`, `Progress`.
+        `Checked`, `Synced`, `Planned`, `Started`, `Notice`, `Progress`.
 
     Returns:
         The plan, and the record, whose cluster has the nodes that take part.
@@ -198,7 +190,7 @@ def _make_ready(
             _stop_if_blocked(verdict, options)
         if options.check and cluster.job.check:
             verdict = yield from check_code(cluster, pool, verdict)
-            yield CodeChecked(verdict=verdict)
+            yield Checked(verdict=verdict, after_sync=True)
             _stop_if_blocked(verdict, options)
     record = _record(cluster, plan, verdict, synced, options)
     records.write(record, diff=synced.diff if synced else "")

@@ -49,9 +49,9 @@ class RunMonitor:
         if self._join_monitor is not None:
             events = self._join_monitor.watch(events)
         followed = yield from map_events(events, self._judge)
-        parts = self.log.parts
-        if self.lines is None and any(part["state"] != "finished" for part in parts.values()):
-            read_ends(self.nodes, self.log, dict(parts))
+        ends = self.log.node_runs
+        if self.lines is None and any(end["state"] != "finished" for end in ends.values()):
+            read_ends(self.nodes, self.log, dict(ends))
         result = run_result(self.log, followed.errors, self._late)
         self.remember(result)
         return result

@@ -56,7 +56,7 @@ def run_result(
         errors: nodes that could not be followed to the end.
         late: that it was ended because ranks did not join.
     """
-    view = view_of(log.run, log.cluster, log.parts, errors)
+    view = view_of(log.run, log.cluster, log.node_runs, errors)
     if late is not None:
         view = replace(view, first_cause=join_failure(view, late.missing, late.seconds))
         return RunResult(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")

@@ -23,7 +23,7 @@ from clusterctl.verbs.preflight.collective import run_collective
 from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.rpc import Nodes
-from clusterctl.wire import SCHEMA
+from clusterctl.wire import SCHEMA, plain
 
 _ABSENT = SshStatus(state="unreachable", words="the saved facts do not have it")
 
@@ -103,15 +103,7 @@ class CheckResult:
                 for row in self.nodes
             ],
             "findings": [
-                {
-                    "check": finding.check,
-                    "status": finding.status,
-                    "nodes": [host.get(node, node) for node in finding.nodes],
-                    "message": finding.message,
-                    "wanted": finding.wanted,
-                    "found": finding.found,
-                    "remedy": finding.remedy,
-                }
+                {**plain(finding), "nodes": [host.get(node, node) for node in finding.nodes]}
                 for finding in self.findings
             ],
             "seconds": round(self.seconds, 3),

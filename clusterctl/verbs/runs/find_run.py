@@ -33,14 +33,14 @@ def discover(nodes: Nodes) -> Discovered:
     requests = {
         node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
     }
-    parts: dict[str, dict[str, Mapping[str, Any]]] = {}
+    node_runs: dict[str, dict[str, Mapping[str, Any]]] = {}
     answers, errors = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
     for node, answer in answers.items():
-        for part in answer["runs"]:
+        for node_run in answer["runs"]:
             # A run's id becomes the name of a folder here: other names are skipped.
-            if run_id.cluster_of(part["run"]) == cluster.name:
-                parts.setdefault(part["run"], {})[node] = part
-    views = [_view(cluster, run, found, errors) for run, found in parts.items()]
+            if run_id.cluster_of(node_run["run"]) == cluster.name:
+                node_runs.setdefault(node_run["run"], {})[node] = node_run
+    views = [_view(cluster, run, found, errors) for run, found in node_runs.items()]
     views.sort(key=_age, reverse=True)
     return Discovered(runs=tuple(views), errors=errors)
 
@@ -93,10 +93,9 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
 
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
     """Return the cluster with the run's job, and the nodes that have or may get a part of it."""
-    parts = {answer.node.name for answer in view.nodes if answer.part}
     silent = {answer.node.name for answer in view.nodes if answer.error}
     planned = {node.name for node in record.cluster.nodes} if record else set()
-    wanted = parts | (planned - silent)
+    wanted = view.node_runs.keys() | (planned - silent)
     nodes = tuple(node for node in cluster.nodes if node.name in wanted)
     job = record.cluster.job if record else cluster.job
     return replace(cluster.with_nodes(nodes), job=job)
@@ -124,14 +123,14 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
 def _view(
     cluster: Cluster,
     run: str,
-    parts: Mapping[str, Mapping[str, Any]],
+    node_runs: Mapping[str, Mapping[str, Any]],
     errors: Iterable[NodeError],
 ) -> RunStatus:
     silent = {error.node: error for error in errors}
     # A run may use only some nodes: one that answers without a part did not take part.
-    nodes = tuple(node for node in cluster.nodes if node.name in parts or node.name in silent)
-    view = view_of(run, cluster.with_nodes(nodes), parts, silent)
-    command = next(iter(parts.values())).get("command") or ()
+    nodes = tuple(node for node in cluster.nodes if node.name in node_runs or node.name in silent)
+    view = view_of(run, cluster.with_nodes(nodes), node_runs, silent)
+    command = next(iter(node_runs.values())).get("command") or ()
     return replace(view, command=tuple(map(str, command)))
 
 

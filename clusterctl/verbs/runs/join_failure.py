@@ -52,10 +52,10 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
     That no other node reaches the master is the master's doing: what comes in there is dropped.
     """
     first, *others = answers
-    master = (first.part or {}).get("master")
+    master = first.node_run.get("master")
     if not isinstance(master, dict) or not _has_joined(first):
         return None
-    late = [answer for answer in others if answer.part and not _has_joined(answer)]
+    late = [answer for answer in others if answer.node_run and not _has_joined(answer)]
     tried = any(map(_has_tried, late))
     if not late or not (tried or len(late) == len(others)):
         return None
@@ -75,14 +75,14 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
 
 def _has_joined(answer: NodeAnswer) -> bool:
     """Tell whether a node's launcher, or a rank if there is no launcher, reached the master."""
-    launcher = (answer.part or {}).get("launcher_joined")
+    launcher = answer.node_run.get("launcher_joined")
     ranks: Sequence[Mapping[str, Any]] = answer.ranks
     return bool(launcher) or any(rank.get("joined") for rank in ranks)
 
 
 def _has_tried(answer: NodeAnswer) -> bool:
     """Tell whether a node is known to have tried; a rank that sleeps does not reach it either."""
-    launcher = (answer.part or {}).get("launcher_joined")
+    launcher = answer.node_run.get("launcher_joined")
     return launcher is False or "does not reach" in str(answer.end.get("reason"))
 
 

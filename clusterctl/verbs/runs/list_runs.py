@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.errors import NodeError
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.find_run import Discovered, discover
 from clusterctl.verbs.runs.node_answers import find_cause
@@ -90,13 +90,13 @@ def _run_list(found: Discovered, nodes: Nodes, records: Records) -> RunList:
 
 def _record(cluster: Cluster, view: RunStatus) -> RunRecord:
     """Rebuild a run's record from what its nodes keep; its code and options are unknown."""
-    parts = {answer.node.name: answer.part for answer in view.nodes if answer.part}
+    node_runs = view.node_runs
     took_part = sorted(
-        (node for node in cluster.nodes if node.name in parts),
-        key=lambda node: int(parts[node.name].get("rank0") or 0),
+        (node for node in cluster.nodes if node.name in node_runs),
+        key=lambda node: int(node_runs[node.name].get("rank0") or 0),
     )
     job = replace(cluster.job, command=view.command)
-    first = parts[took_part[0].name]
+    first = node_runs[took_part[0].name]
     return RunRecord(
         run=view.run,
         began=view.began or 0.0,
@@ -119,7 +119,7 @@ def _line(
             cluster=view.cluster,
             state=view.state,
             began=view.began,
-            nodes=_names(answer.node for answer in view.nodes if answer.part),
+            nodes=tuple(view.node_runs),
             command=view.command,
             name=view.name,
         )
@@ -135,7 +135,7 @@ def _line(
         state=view.state if view else str(end.get("state", "unknown")),
         ended_by=view.ended_by if view else str(end.get("ended_by", "")),
         began=record.began,
-        nodes=_names(record.cluster.nodes),
+        nodes=tuple(node.name for node in record.cluster.nodes),
         command=record.cluster.job.command,
         name=str(record.options.get("name") or (view.name if view else "")),
         checkpoint=str((record.resumed or {}).get("checkpoint", "")),
@@ -148,7 +148,3 @@ def _judged(nodes: Nodes, view: RunStatus) -> RunStatus:
         return view
     took_part = nodes.cluster.with_nodes(tuple(answer.node for answer in view.nodes))
     return replace(view, first_cause=find_cause(nodes, took_part, view))
-
-
-def _names(nodes: Iterable[Node]) -> tuple[str, ...]:
-    return tuple(node.name for node in nodes)

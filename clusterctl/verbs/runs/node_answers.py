@@ -1,4 +1,4 @@
-"""Asks the nodes of a run how their parts are, and why it ended badly."""
+"""Asks the nodes of a run what they know of it, and why it ended badly."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
     requests = {
         node.name: Request(op="status", args=run_args(run, cluster, node)) for node in cluster.nodes
     }
-    parts: dict[str, Mapping[str, Any]] = {}
+    node_runs: dict[str, Mapping[str, Any]] = {}
     errors: dict[str, NodeError] = {}
     replies = yield from call_all(nodes, requests, phase="status")
     for reply in replies.values():
         answer = validated_answer(reply, STATUS)
         if not isinstance(answer, NodeError):
-            parts[reply.node] = answer["node"]
+            node_runs[reply.node] = answer["node"]
         elif not (answer.answered and answer.state == "no-run"):
             errors[reply.node] = answer
-    return view_of(run, cluster, parts, errors)
+    return view_of(run, cluster, node_runs, errors)
 
 
 def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | None:
     """Read the events and the ends of the logs, and say why the run ended badly."""
     log = RunLog(view.run, cluster)
-    read_ends(nodes, log, {answer.node.name: answer.part for answer in view.nodes if answer.part})
+    read_ends(nodes, log, view.node_runs)
     return log.first_cause() or cause_of_ends(view)
 
 
-def read_ends(nodes: Nodes, log: RunLog, parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Read the events, and the end of each rank's log, of the nodes' parts."""
-    requests = {name: log.end_request(name, part) for name, part in parts.items()}
+def read_ends(nodes: Nodes, log: RunLog, node_runs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Read the events, and the end of each rank's log, on these nodes."""
+    requests = {name: log.end_request(name, node_run) for name, node_run in node_runs.items()}
     until = time.monotonic() + ANSWER_SECONDS
     with nodes.following(requests, tick=ANSWER_SECONDS, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:

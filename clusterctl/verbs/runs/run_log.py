@@ -65,7 +65,7 @@ class RunLog:
         self.run = run
         self.cluster = cluster
         self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
-        self.parts: dict[str, Mapping[str, Any]] = {}
+        self.node_runs: dict[str, Mapping[str, Any]] = {}
         """The NodeRun of each node whose part has been read to its end."""
         self._invalid: dict[str, str] = {}
         """What is wrong with a node's last answer."""
@@ -102,14 +102,14 @@ class RunLog:
 
     def go_on(self) -> None:
         """Prepare to read more, after what there was has been read."""
-        self.parts.clear()
+        self.node_runs.clear()
         self.goes_on = self._cut = False
 
-    def end_request(self, node: str, part: Mapping[str, Any]) -> Request:
+    def end_request(self, node: str, node_run: Mapping[str, Any]) -> Request:
         """Return the request for the events and the end of each log of a node's part."""
         args = run_args(self.run, self.cluster, self.cluster.node(node))
-        logs = ["launcher.log", *(f"ranks/{rank['rank']}.log" for rank in part.get("ranks", ()))]
-        begin = {EVENTS: 0, **dict.fromkeys(logs, -END_BYTES)}
+        ranks = (f"ranks/{rank['rank']}.log" for rank in node_run.get("ranks", ()))
+        begin = {EVENTS: 0, **dict.fromkeys(["launcher.log", *ranks], -END_BYTES)}
         return _tail({**args, "from": begin, "follow": False})
 
     def take(self, node: str, message: Message, *, now: float) -> Iterator[Event | Piece]:
@@ -128,7 +128,7 @@ class RunLog:
             for block in _blocks(message, now):
                 yield from self._data(node, block, now)
         elif "node" in head:
-            self.parts[node] = head["node"]
+            self.node_runs[node] = head["node"]
             yield from self._finish(node, now)
 
     def take_from(
@@ -143,7 +143,7 @@ class RunLog:
         """Return why a node's part was not read to its end; None if it was."""
         if not self.is_hopeless(reply.node):
             error = node_error(reply)
-            if error or reply.node in self.parts:
+            if error or reply.node in self.node_runs:
                 return error
         invalid = self._invalid.get(reply.node) or "it sent no status of the run"
         return bad_output(reply.node, invalid)
@@ -155,7 +155,7 @@ class RunLog:
     @property
     def finished(self) -> bool:
         """Every node's part was read to its end and has finished."""
-        return all(self.parts.get(name, {}).get("state") == "finished" for name in self.events)
+        return all(self.node_runs.get(name, {}).get("state") == "finished" for name in self.events)
 
     def reports(self) -> list[NodeReport]:
         """Return what is known about each node, to find the first cause."""
@@ -253,7 +253,7 @@ class RunLog:
         return sum(log.unfinished for log in self._logs[node].values())
 
     def _finish(self, node: str, now: float) -> Iterator[Piece]:
-        if self.goes_on and not self.parts[node].get("end"):
+        if self.goes_on and not self.node_runs[node].get("end"):
             return
         for log in self._logs[node].values():
             yield from log.pieces(log.splitter.finish(), now)

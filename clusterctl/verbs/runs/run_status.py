@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from clusterctl.errors import NodeError
@@ -35,8 +35,8 @@ class NodeAnswer:
     """What one node said about a run."""
 
     node: Node
-    part: Mapping[str, Any] | None = None
-    """Its NodeRun; None: it knows nothing of the run, or did not answer."""
+    node_run: Mapping[str, Any] = field(default_factory=dict)
+    """Its NodeRun; empty: it knows nothing of the run, or did not answer."""
     error: NodeError | None = None
     """Why it did not answer; None: it did."""
 
@@ -45,30 +45,30 @@ class NodeAnswer:
         """The state of its part: NodeRun's, or `unreachable`, or `absent`."""
         if self.error:
             return "unreachable"
-        return str(self.part["state"]) if self.part else "absent"
+        return str(self.node_run["state"]) if self.node_run else "absent"
 
     @property
     def ranks(self) -> Sequence[Mapping[str, Any]]:
         """Its ranks."""
-        return self.part.get("ranks", ()) if self.part else ()
+        ranks: Sequence[Mapping[str, Any]] = self.node_run.get("ranks", ())
+        return ranks
 
     @property
     def end(self) -> Mapping[str, Any]:
         """How its part ended; empty: it has not, as far as we know."""
-        return (self.part.get("end") if self.part else None) or {}
+        return self.node_run.get("end") or {}
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` shows a node."""
-        part = self.part or {}
         return {
             "node": self.node.name,
             "host": self.node.host,
             "state": self.state,
-            "rank0": part.get("rank0"),
+            "rank0": self.node_run.get("rank0"),
             "ranks": len(self.ranks),
             "joined": sum(1 for rank in self.ranks if rank.get("joined")),
-            "supervisor": part.get("supervisor"),
-            "end": part.get("end"),
+            "supervisor": self.node_run.get("supervisor"),
+            "end": self.node_run.get("end"),
             "message": self.error.advice if self.error else "",
         }
 
@@ -106,9 +106,14 @@ class RunStatus:
         return f"{self.run} ({self.name})" if self.name else self.run
 
     @property
+    def node_runs(self) -> dict[str, Mapping[str, Any]]:
+        """What the nodes know of it, by node; without those that know nothing."""
+        return {node.node.name: node.node_run for node in self.nodes if node.node_run}
+
+    @property
     def known(self) -> bool:
-        """Some node has a part of it."""
-        return any(node.part for node in self.nodes)
+        """Some node knows of it."""
+        return bool(self.node_runs)
 
     @property
     def state(self) -> RunState:
@@ -135,7 +140,7 @@ class RunStatus:
         """It ended badly, and only the nodes' events can tell which of several ends came first."""
         ends = [answer.end.get("by", "") for answer in self.nodes]
         own = [by for by in ends if by != "peer"]
-        bad = any(answer.part and answer.state != "finished" for answer in self.nodes)
+        bad = any(answer.node_run and answer.state != "finished" for answer in self.nodes)
         return bad and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
 
     @property
@@ -156,9 +161,9 @@ class RunStatus:
     def last_line(self) -> Mapping[str, Any] | None:
         """What was printed last, on any node: `node`, `rank`, `line`, `age_s`."""
         lines = [
-            {"node": node.node.name, "rank": None, **node.part["last"]}
+            {"node": node.node.name, "rank": None, **node.node_run["last"]}
             for node in self.nodes
-            if node.part and node.part.get("last")
+            if node.node_run.get("last")
         ]
         return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
 
@@ -207,20 +212,23 @@ class RunStatus:
 def view_of(
     run: str,
     cluster: Cluster,
-    parts: Mapping[str, Mapping[str, Any]],
+    node_runs: Mapping[str, Mapping[str, Any]],
     errors: Mapping[str, NodeError],
 ) -> RunStatus:
-    """Put the nodes' parts together."""
-    began = [part["began"] for part in parts.values() if part.get("began")]
+    """Put together what each node knows of a run."""
+    began = [one["began"] for one in node_runs.values() if one.get("began")]
+    name = next((str(one["name"]) for one in node_runs.values() if one.get("name")), "")
     return RunStatus(
         run=run,
         cluster=cluster.name,
         nodes=tuple(
-            NodeAnswer(node=node, part=parts.get(node.name), error=errors.get(node.name))
+            NodeAnswer(
+                node=node, node_run=node_runs.get(node.name, {}), error=errors.get(node.name)
+            )
             for node in cluster.nodes
         ),
         command=cluster.job.command,
-        name=next((str(part["name"]) for part in parts.values() if part.get("name")), ""),
+        name=name,
         began=min(began, default=None),
     )
 
@@ -235,7 +243,7 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
     unknown = "unreachable" in states and not _all_ranks_known(answers)
     if states & LIVE:
         return _live_state(states)
-    if not any(answer.part for answer in answers):
+    if not any(answer.node_run for answer in answers):
         return "unreachable" if unknown else "lost"
     by = ended_by(answers)
     if by == "lost":
@@ -249,7 +257,7 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
 
 def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:
     """Tell whether the nodes that answer have all ranks: then the others took no part."""
-    total = max(((answer.part or {}).get("world_size") or 0 for answer in answers), default=0)
+    total = max((answer.node_run.get("world_size") or 0 for answer in answers), default=0)
     return 0 < total <= sum(len(answer.ranks) for answer in answers)
 
 

@@ -40,7 +40,7 @@ def watch(clock: Clock, *steps: tuple[float, Event]) -> list[Event]:
             yield event
         return "result"
 
-    gatherer = JoinMonitor(PLAN, began=clock.now, _said=clock.now)
+    gatherer = JoinMonitor(PLAN, began=clock.now, _last_news=clock.now)
     seen: list[Event] = []
     assert drive(gatherer.watch(events()), seen.append) == "result"
     return [one for one in seen if isinstance(one, JoinProgress | StartTimeout)]

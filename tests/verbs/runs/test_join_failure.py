@@ -23,7 +23,7 @@ def view(*joined: bool | None, launcher: bool = True, by: str = "stop") -> RunSt
         nodes=tuple(
             NodeAnswer(node=node, error=NodeError("timeout", "answer"))
             if has is None
-            else NodeAnswer(node=node, part=part(number, joined=has, launcher=launcher, by=by))
+            else NodeAnswer(node=node, node_run=part(number, joined=has, launcher=launcher, by=by))
             for number, (node, has) in enumerate(zip(NODES, joined, strict=True))
         ),
     )
@@ -89,7 +89,7 @@ def test_a_node_that_was_lost_is_the_cause_and_an_end_by_a_rank_tells_none() -> 
 
 def test_an_end_without_a_reason_is_told_by_what_brought_it() -> None:
     seen = view(True, True, True, by="lost")
-    first = replace(seen.nodes[0], part={"end": {"state": "failed", "by": "lost"}})
+    first = replace(seen.nodes[0], node_run={"end": {"state": "failed", "by": "lost"}})
     cause = cause_of_ends(replace(seen, nodes=(first, *seen.nodes[1:])))
     assert cause is not None
     assert (cause.message, cause.time) == ("lost", 0.0)

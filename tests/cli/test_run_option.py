@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli import recorded
+from clusterctl.cli import run_option
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster
@@ -38,12 +38,12 @@ def given(path: Path | None = None) -> argparse.Namespace:
 
 def asked(args: argparse.Namespace, record: RunRecord) -> Cluster:
     """Return the nodes that are asked about a run, as a session has them."""
-    return reached(record, recorded.to_ask(args, record))
+    return reached(record, run_option.to_ask(args, record))
 
 
 def resumed(args: argparse.Namespace, record: RunRecord) -> Cluster:
     """Return the nodes to resume on, as a session picks them."""
-    cluster = recorded.to_resume(args, record)
+    cluster = run_option.to_resume(args, record)
     return select(cluster, ",".join(node.name for node in record.cluster.nodes))
 
 
@@ -55,8 +55,8 @@ def test_without_an_inventory_the_record_counts(record: RunRecord) -> None:
 def test_an_inventory_as_it_was_is_not_parsed_again(
     record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded, "load_all", lambda _args: pytest.fail("it was parsed"))
-    assert recorded.to_ask(given(tmp_path / "then.yaml"), record) is record.cluster
+    monkeypatch.setattr(run_option, "load_all", lambda _args: pytest.fail("it was parsed"))
+    assert run_option.to_ask(given(tmp_path / "then.yaml"), record) is record.cluster
 
 
 @pytest.mark.parametrize("change", ["text", "folder", "machine"])
@@ -70,15 +70,15 @@ def test_an_inventory_that_may_mean_something_else_is_parsed(
         (tmp_path / "other").mkdir()
         path = path.rename(tmp_path / "other" / "then.yaml")
     else:
-        monkeypatch.setattr(recorded, "is_here", lambda host, _own: host == "b")
+        monkeypatch.setattr(run_option, "is_here", lambda host, _own: host == "b")
     parsed = []
 
     def parse(args: argparse.Namespace) -> Cluster:
         parsed.append(args.inventory)
         return load(args.inventory)
 
-    monkeypatch.setattr(recorded, "load_all", parse)
-    recorded.to_ask(given(path), record)
+    monkeypatch.setattr(run_option, "load_all", parse)
+    run_option.to_ask(given(path), record)
     assert parsed == [path]
 
 
