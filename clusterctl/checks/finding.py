@@ -23,6 +23,7 @@ class Finding:
     nodes: tuple[str, ...]
     message: str
     wanted: str = ""
+    """The value that a healthy node has."""
     found: str = ""
     remedy: str = ""
     """A command to type, or what to change; printed, never run."""
@@ -37,16 +38,7 @@ def finding(
     found: str = "",
     remedy: str = "",
 ) -> Finding:
-    """Return a finding of this status.
-
-    Args:
-        status: how bad it is.
-        nodes: one node, or all that share the finding.
-        message: what is the matter.
-        wanted: the value that a healthy node has.
-        found: the value that these nodes have.
-        remedy: a command to type, or what to change.
-    """
+    """Return a finding of this status on one node, or on all that share it."""
     return Finding(
         status=status,
         nodes=(nodes,) if isinstance(nodes, str) else nodes,

@@ -116,12 +116,7 @@ def _rest(
 
 
 def exit_code(statuses: Collection[Status], *, strict: bool = False) -> int:
-    """Return 1 if something failed, else 3 if something is unknown, else 0.
-
-    Args:
-        statuses: of all findings.
-        strict: a warning counts as a failure.
-    """
+    """Return 1 for a fail (`strict`: or a warning), else 3 for an unknown, else 0."""
     if "fail" in statuses or (strict and "warn" in statuses):
         return 1
     return 3 if "unknown" in statuses else 0

@@ -40,11 +40,7 @@ def parse_amd_smi(text: str) -> Gpus:
 
 
 def parse_rocm_smi(text: str) -> Gpus:
-    """Read `rocm-smi --json`: an object with a key `cardN` for each GPU.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read `rocm-smi --json`: an object with a key `cardN` for each GPU; else ValueError."""
     # rocm-smi prints warnings before the document.
     document = json.loads(text[max(text.find("{"), 0) :])
     if not isinstance(document, Mapping):

@@ -59,11 +59,7 @@ class Answers:
 
     @classmethod
     def of(cls, message: Message) -> Answers:
-        """Unpack an answer of `read`.
-
-        Raises:
-            ValueError: the message is not one.
-        """
+        """Unpack an answer of `read`; raise ValueError if it is not one."""
         inflater = zlib.decompressobj()
         try:
             data = inflater.decompress(message.body, SIZE_LIMIT)

@@ -16,11 +16,7 @@ def to_document(facts: Mapping[str, NodeFacts]) -> dict[str, Any]:
 
 
 def from_document(document: object) -> dict[str, NodeFacts]:
-    """Read facts by node name.
-
-    Raises:
-        DocumentError: the document does not hold facts.
-    """
+    """Read facts by node name; raise DocumentError if the document does not hold them."""
     if not isinstance(document, Mapping) or not isinstance(document.get("nodes"), list):
         raise DocumentError("expected an object with a list `nodes`")
     nodes = from_json(tuple[NodeFacts, ...], document["nodes"], "nodes", finite=False)

@@ -24,16 +24,10 @@ def from_json(
     *,
     finite: bool = True,
 ) -> Any:  # noqa: ANN401
-    """Build a value of the annotated type `wanted`; unknown keys of objects are ignored.
+    """Build a value of the annotated type `wanted`; raise DocumentError if `value` is of another.
 
-    Args:
-        wanted: the type.
-        value: the JSON value.
-        where: its place, for the error.
-        finite: refuse infinite numbers and NaN.
-
-    Raises:
-        DocumentError: the value is of another type.
+    Unknown keys of objects are ignored. `finite`: infinite numbers and NaN are refused. The error
+    names the place `where`.
     """
     origin, inner = get_origin(wanted), get_args(wanted)
     if wanted is Any or (value is None and NoneType in inner):

@@ -34,11 +34,7 @@ S = TypeVar("S", bound=Section)
 
 
 def build(document: Document, problems: Problems) -> Cluster:
-    """Return the cluster of a document.
-
-    Raises:
-        InventoryError: with every problem of the document.
-    """
+    """Return the cluster of a document; raise InventoryError with every problem of it."""
     value, problems.lines = document.value, document.lines
     if not isinstance(value, dict):
         problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))

@@ -143,11 +143,7 @@ class Cluster:
         return dict(self.origins).get(name, inventory)
 
     def node(self, name: str) -> Node:
-        """Return the node of this name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return the node of this name; raise KeyError if there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node

@@ -53,11 +53,7 @@ def load(path: Path) -> Cluster:
 
 
 def fingerprint(path: Path) -> str:
-    """Return the fingerprint that `load` gives a cluster, without parsing the file.
-
-    Raises:
-        InventoryError: the file is missing or cannot be read.
-    """
+    """Return the fingerprint that `load` gives a cluster, without parsing the file."""
     return _fingerprint(path, _bytes(path))
 
 
@@ -77,11 +73,7 @@ def is_yaml(path: Path, text: str) -> bool:
 
 
 def _bytes(path: Path) -> bytes:
-    """Return the content of an inventory.
-
-    Raises:
-        InventoryError: it is missing, too large, or cannot be read.
-    """
+    """Return an inventory's content; InventoryError if it is missing, too large or unreadable."""
     try:
         with path.open("rb") as stream:
             content = stream.read(SIZE_LIMIT + 1)

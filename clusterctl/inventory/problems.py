@@ -50,20 +50,12 @@ class Problems:
         self._found.append((line, f"{self.place(line)}:{key} expected {wanted}, found {found}"))
 
     def raise_if_any(self) -> None:
-        """Raise an error if there are problems.
-
-        Raises:
-            InventoryError: with all problems.
-        """
+        """Raise the InventoryError of all problems, if there are any."""
         if self._found:
             self.end()
 
     def end(self, *, hint: str | None = None) -> NoReturn:
-        """Raise the error of all problems.
-
-        Raises:
-            InventoryError: always.
-        """
+        """Raise the InventoryError of all problems."""
         found = sorted(self._found, key=lambda problem: problem[0])
         texts = tuple(dict.fromkeys(text for _, text in found))
         if len(texts) > PROBLEM_LIMIT:

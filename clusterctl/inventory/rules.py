@@ -41,14 +41,7 @@ class Placed:
 def judge_nodes(
     placed: Sequence[Placed], network: NetworkSection, problems: Problems, *, same_machine: bool
 ) -> None:
-    """Report duplicate hosts, several masters, and addresses that conflict.
-
-    Args:
-        placed: the nodes.
-        network: the section `network`.
-        problems: to report to.
-        same_machine: two nodes may be one machine.
-    """
+    """Report duplicate hosts, several masters, and addresses that conflict."""
     _judge_hosts(placed, problems, same_machine=same_machine)
     _judge_masters(placed, problems)
     _judge_addresses(placed, network, problems, same_machine=same_machine)

@@ -31,9 +31,7 @@ class Candidate:
 def candidates(facts: NodeFacts, *, wanted: str | None = None) -> tuple[Candidate, ...]:
     """Return every address of the node, usable ones first, fastest first.
 
-    Args:
-        facts: the facts of the node.
-        wanted: an address or subnet of the inventory; any address in it is usable.
+    `wanted` is an address or subnet of the inventory: any address in it is usable.
     """
     found = [
         Candidate(

@@ -48,9 +48,7 @@ class Network:
 def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
     """Choose for the nodes that answered; the checks judge the choice.
 
-    Args:
-        cluster: the inventory; its subnet, addresses and port have priority.
-        facts: the facts of each node, by name.
+    The inventory's subnet, addresses and port have priority.
     """
     nodes = [
         node

@@ -15,10 +15,7 @@ def choose_port(
 ) -> tuple[int, str]:
     """Return the port and the reason: the one that is set, else the first free one.
 
-    Args:
-        wanted: the port that the inventory or a flag sets.
-        master: the facts of the master.
-        but: a port that is known to be unusable.
+    `but` is a port that is known to be unusable.
     """
     if wanted is not None:
         return wanted, "set by you"

@@ -32,15 +32,7 @@ def compose_environment(
 ) -> tuple[Variable, ...]:
     """Return a node's variables in order of strength; of equal names, the strongest.
 
-    Args:
-        run: the run's id.
-        node: the node's name.
-        folder: the run's folder on the node.
-        count: the ranks of the node, and their GPUs.
-        cluster: the cluster to launch.
-        network: the node's address and interface.
-        facts: the facts of the node.
-        launcher: the variables that the launcher sets for the ranks.
+    `folder` is the run's on the node, `launcher` has the variables that the launcher sets.
     """
     job = cluster.job
     found = [

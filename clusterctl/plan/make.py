@@ -28,15 +28,7 @@ def make_plan(
     name: str = "",
     controller: str = "",
 ) -> Plan:
-    """Return what will be started on each node; does no I/O.
-
-    Args:
-        cluster: the cluster to launch (`effective`): the nodes, the master first, and the job.
-        facts: the facts of each node.
-        network: the address and interface of each node.
-        run: the run's id.
-        name: the user's own name for it.
-        controller: the host that launches it.
+    """Return what will be started on each node of an `effective` cluster; does no I/O.
 
     Raises:
         UsageError: there is no command, or the launcher is unknown.
@@ -84,11 +76,7 @@ def make_plan(
 
 
 def require_command(cluster: Cluster) -> None:
-    """Refuse a job without a command.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Raise UsageError for a job without a command."""
     if not cluster.job.command:
         raise UsageError(
             "no command to launch: expected one after `--`, or job.command in the inventory",

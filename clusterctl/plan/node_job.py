@@ -79,13 +79,9 @@ def node_job(
 def node_secrets(
     plan: Plan, node: NodePlan, identity: Identity, environment: Mapping[str, str]
 ) -> bytes:
-    """Return the body of `start`, which is never written to disk.
+    """Return the body of `start`, which is never written to disk; only the master gets the key.
 
-    Args:
-        plan: the plan of the run.
-        node: the plan of this node.
-        identity: the run's credentials; only the master gets the key.
-        environment: the controller's own; only the names in `env_from` are used.
+    Of the controller's `environment` only the names in `env_from` are used.
     """
     env = {name: environment[name] for name in plan.env_from if name in environment}
     secrets: dict[str, Any] = {"env": env, "token": identity.token}

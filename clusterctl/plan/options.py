@@ -54,11 +54,7 @@ class Options:
     """Field, or `env.NAME` → the origin of its value, such as `--gpus` or `CLUSTERCTL_GPUS`."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are out of bounds.
-
-        Raises:
-            UsageError: one is out of bounds.
-        """
+        """Raise UsageError for a number that is out of bounds."""
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not (least <= value <= most and value < INFINITE):

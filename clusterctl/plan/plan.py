@@ -112,11 +112,7 @@ class Plan:
         return self.nodes[1:]
 
     def node(self, name: str) -> NodePlan:
-        """Return the plan of the node of this name.
-
-        Raises:
-            KeyError: no node has this name.
-        """
+        """Return the plan of the node of this name; raise KeyError if there is none."""
         for node in self.nodes:
             if node.node == name:
                 return node

@@ -129,11 +129,7 @@ def _is_folder(path: bytes) -> bool:
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    """Return git's output.
-
-    Raises:
-        UsageError: it failed.
-    """
+    """Return git's output; raise UsageError if it failed."""
     done = _run(folder, *words)
     if done.returncode:
         raise _failed(folder, printable_words(done.stderr))

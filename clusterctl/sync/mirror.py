@@ -137,11 +137,7 @@ def planned_deletions(plan: Message) -> tuple[str, ...]:
 
 
 def _paths(plan: Message) -> list[bytes]:
-    """Return all paths of a plan: those that are needed, then those that would be taken away.
-
-    Raises:
-        NodeError: they are too many to be true.
-    """
+    """Return all paths of a plan, the needed ones first; NodeError if they are too many."""
     count = plan.body.count(b"\0")
     if count > PATHS_LIMIT:
         words = f"a plan of {count:,} paths: expected at most {PATHS_LIMIT:,}"
@@ -156,11 +152,7 @@ def bring(
     folder: ControlFolder,
     alive: Callable[[], object],
 ) -> PushResult:
-    """Bring files to a node; `alive` is called every few seconds meanwhile.
-
-    Raises:
-        NodeError: the connection broke.
-    """
+    """Bring files to a node, calling `alive` every few seconds."""
     send = copy if connection.node.local else partial(push, connection, folder=folder.path)
     return send(
         source=placement.source,

@@ -204,11 +204,7 @@ def _below(root: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _named(path: bytes) -> Iterator[None]:
-    """Turn what the system refuses into an error that names the file.
-
-    Raises:
-        ClusterError: it may not be read.
-    """
+    """Turn what the system refuses into a ClusterError that names the file."""
     try:
         yield
     except OSError as error:
@@ -227,11 +223,7 @@ _PRIVATE = re.compile(
 
 
 def _refuse_home(folder: Path) -> None:
-    """Refuse a home folder, unless an ignore file shows that it is meant.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Raise UsageError for a home folder, unless an ignore file shows that it is meant."""
     if folder.resolve() == Path.home().resolve() and not (folder / IGNORE_FILE).exists():
         message = f"{folder} is your home folder: expected the folder of the code"
         hint = f"cd to the code; if it is here, name the rest in {folder / IGNORE_FILE}"
@@ -239,11 +231,7 @@ def _refuse_home(folder: Path) -> None:
 
 
 def _refuse_secret(folder: Path, path: bytes) -> None:
-    """Refuse to copy a private key.
-
-    Raises:
-        UsageError: it is one, by its name.
-    """
+    """Raise UsageError for what is a private key by its name."""
     if _PRIVATE.search(path):
         message = f"{folder / os.fsdecode(path)}: a private key or password would go to every node"
         hint = f"cd to the folder of the code, or name it in {IGNORE_FILE}"

@@ -103,11 +103,7 @@ def check_dcp(folder: str, *, content: bool, progress: Progress) -> Tuple[List[s
 
 
 def _check_item(shard: str, item: SavedItem, progress: Progress) -> bool:
-    """Check one item within its shard; return whether its content is proven.
-
-    Raises:
-        Invalid: it is changed.
-    """
+    """Return whether an item's content is proven; raise Invalid if it is changed."""
     name = os.path.basename(shard)
     with open(shard, "rb") as stream:
         stream.seek(item.offset)
@@ -130,11 +126,7 @@ def _check_item(shard: str, item: SavedItem, progress: Progress) -> bool:
 
 
 def read_metadata(path: str, progress: Progress) -> SavePlan:
-    """Read from a `.metadata` which bytes of which shard must be there.
-
-    Raises:
-        Invalid: it is not one, or it contradicts itself.
-    """
+    """Read from a `.metadata` which bytes of which shard must be there; else raise Invalid."""
     try:
         with open(path, "rb") as file:
             stream = io.BufferedReader(Window(file, 0, os.path.getsize(path), progress), CHUNK)
@@ -173,11 +165,7 @@ def _is_known(name: str) -> bool:
 
 
 def _refuse_flipped(name: str) -> None:
-    """Refuse a name that is a known one but for a bit.
-
-    Raises:
-        Invalid: it is.
-    """
+    """Raise Invalid if a name is a known one but for a bit."""
     for known in (*_KNOWN, *("torch." + dtype for dtype in DTYPES)):
         one, other = name.encode("utf-8", "replace"), known.encode()
         bits = sum(bin(a ^ b).count("1") for a, b in zip(one, other))
@@ -190,11 +178,7 @@ _Place = Tuple[str, Optional[Tuple[int, ...]]]
 
 
 def _chunks(metadata: Dict[str, Any], progress: Progress) -> Dict[_Place, Optional[int]]:
-    """Return every chunk that there must be, with the bytes of its tensor.
-
-    Raises:
-        Invalid: a tensor's chunks are not the tensor.
-    """
+    """Return every expected chunk and its bytes; raise Invalid if they do not make up a tensor."""
     found: Dict[_Place, Optional[int]] = {}
     for name, one in metadata.items():
         progress(0)
@@ -219,11 +203,7 @@ def _chunks(metadata: Dict[str, Any], progress: Progress) -> Dict[_Place, Option
 
 
 def _items(storage: Dict[Any, Any], chunks: Dict[_Place, Optional[int]]) -> List[SavedItem]:
-    """Return where each chunk is.
-
-    Raises:
-        Invalid: it does not say that of one.
-    """
+    """Return where each chunk is; raise Invalid if one of them is nowhere."""
     items: List[SavedItem] = []
     for index, place in storage.items():
         key, fields = index.fields, place.fields
@@ -247,11 +227,7 @@ def _items(storage: Dict[Any, Any], chunks: Dict[_Place, Optional[int]]) -> List
 
 
 def _check_names(paths: object) -> None:
-    """Compare the flat names of a nested state with the paths that they stand for.
-
-    Raises:
-        Invalid: one is another.
-    """
+    """Raise Invalid if a flat name of a nested state is not the path that it stands for."""
     for name, path in paths.items() if isinstance(paths, dict) else ():
         if isinstance(path, tuple) and name != ".".join(map(str, path)):
             raise Invalid(

@@ -32,11 +32,7 @@ class Inspection(NamedTuple):
     """Called with the size of every piece that was read."""
 
     def check_files(self, folder: str, names: Iterable[str]) -> Set[str]:
-        """Check files of a folder by themselves; return those that nothing proves.
-
-        Raises:
-            Invalid: one is missing, cut or changed.
-        """
+        """Return which files of a folder nothing proves; Invalid if one is cut or changed."""
         unproven = set()
         for name in sorted(names):
             try:
@@ -79,11 +75,7 @@ class CheckpointContents:
 
 
 def require_file(path: str, name: str) -> None:
-    """Refuse what is no regular file with something in it: a pipe would keep its reader for ever.
-
-    Raises:
-        Invalid: it is not one.
-    """
+    """Raise Invalid unless it is a regular file and not empty: a pipe would block its reader."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

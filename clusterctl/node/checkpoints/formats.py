@@ -181,11 +181,7 @@ def _world_size(said: Iterable[Dict[str, Any]]) -> Optional[int]:
 def _one_save(
     files: List[str], inside: Dict[str, Dict[str, Optional[int]]], metadata: Dict[str, Any]
 ) -> List[int]:
-    """Return the step that the files say; the same folder may have been saved into twice.
-
-    Raises:
-        Invalid: they are of several saves.
-    """
+    """Return the step that the files say; raise Invalid if the folder was saved into twice."""
     said = {name: numbers.get("step") for name, numbers in inside.items()}
     by_all = all(step is not None for step in said.values())
     every = {**said, _RANK_METADATA: _step(metadata)}

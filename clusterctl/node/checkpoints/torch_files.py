@@ -60,11 +60,7 @@ def check_torch_file(path: str, *, content: bool, progress: Progress) -> None:
 
 
 def _refuse_damage(stream: BinaryIO, start: bytes, name: str) -> None:
-    """Name the usual things that lie where a file of torch.save should.
-
-    Raises:
-        Invalid: it is one of them.
-    """
+    """Raise Invalid for the usual things that lie where a file of torch.save should."""
     if not start.strip(b"\0"):
         raise Invalid("%s begins with zeros: its blocks were never written" % name)
     if start.startswith(b"version https://git-lfs"):

@@ -66,11 +66,7 @@ class SafeUnpickler(pickle.Unpickler):
         """A tensor storage's key → its class, and how many elements it has."""
 
     def load(self) -> Any:  # noqa: ANN401  (a pickle holds anything)
-        """Read one pickle.
-
-        Raises:
-            MemoryError: it asks for more memory than any whole one of its kind needs.
-        """
+        """Read one pickle; raise MemoryError if it asks for more than any whole one needs."""
         # Nine bytes can ask for a table of sixty gigabytes, which would be filled with zeros.
         limits = resource.getrlimit(resource.RLIMIT_AS)
         most = _address_space() + _MEMORY_LIMIT

@@ -108,11 +108,7 @@ def check_zip(stream: io.RawIOBase, name: str, *, content: bool) -> Dict[str, in
 
 
 def _check_end(stream: BinaryIO, count: int) -> None:
-    """Check the end of the directory, which `zipfile` reads generously.
-
-    Raises:
-        Invalid: it contradicts the directory.
-    """
+    """Raise Invalid if the directory's end, which `zipfile` reads generously, contradicts it."""
     size = stream.seek(0, os.SEEK_END)
     length = min(size, _END.size + 0xFFFF)
     stream.seek(size - length)
@@ -141,11 +137,7 @@ def _check_end(stream: BinaryIO, count: int) -> None:
 
 
 def _check_header(stream: BinaryIO, record: zipfile.ZipInfo) -> None:
-    """Compare a record's own header with what the directory says of it: torch reads both.
-
-    Raises:
-        Invalid: they differ.
-    """
+    """Raise Invalid if a record's own header is not as in the directory: torch reads both."""
     stream.seek(record.header_offset)
     magic, version, flags, method, _, _, crc, packed, size, name_length, _ = _LOCAL.unpack(
         stream.read(_LOCAL.size)

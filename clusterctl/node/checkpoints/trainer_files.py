@@ -33,11 +33,7 @@ _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 
 
 def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> None:
-    """Check a checkpoint of Hugging Face's Trainer.
-
-    Raises:
-        Invalid: it is not complete.
-    """
+    """Raise Invalid unless a checkpoint of Hugging Face's Trainer is complete."""
     names = set(os.listdir(path))
     if "checkpoint-is-incomplete.txt" in names:
         raise Invalid("checkpoint-is-incomplete.txt is there: it was not written to its end")
@@ -59,7 +55,7 @@ def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> Non
 def _check_weights(
     path: str, names: Iterable[str], look: Inspection, found: CheckpointContents
 ) -> bool:
-    """Check the weights; return whether they are DeepSpeed's, with the optimizer's state.
+    """Return whether the weights are DeepSpeed's, with the optimizer's state.
 
     Raises:
         Invalid: there are none, or some are missing.
@@ -93,11 +89,7 @@ def _check_weights(
 
 
 def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:
-    """Look for every tensor that an index names in the header of its file.
-
-    Raises:
-        Invalid: one is not there.
-    """
+    """Raise Invalid unless every tensor that an index names is in the header of its file."""
     for file in sorted(set(map(str, weights.values()))):
         if file.endswith(SAFETENSORS):
             wanted = {name for name, place in weights.items() if place == file}

@@ -101,11 +101,7 @@ class Manifest:
 
 
 def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
-    """Read one path's record; whoever may write to the folder may have written it.
-
-    Raises:
-        TypeError, ValueError: it is none of ours.
-    """
+    """Read one path's record; it may be forged: then raise TypeError or ValueError."""
     digests, ours, key = item
     whole = isinstance(digests, list) and isinstance(ours, bool) and isinstance(key, list)
     if not (whole and digests and all(isinstance(digest, str) for digest in digests)):

@@ -73,11 +73,7 @@ def gc_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_file_errors(root: bytes) -> Iterator[None]:
-    """Turn what the system refuses in the folder into an answer that names the file.
-
-    Raises:
-        OperationError: `file`: it may not be read or written, or there is no room for it.
-    """
+    """Turn what the system refuses in the folder into an OperationError, which names the file."""
     try:
         yield
     except OSError as error:
@@ -104,11 +100,7 @@ def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
 
 
 def target_folder(args: Dict[str, Any]) -> bytes:
-    """Return the mirrored folder of a request.
-
-    Raises:
-        OperationError: it is not a folder to mirror into.
-    """
+    """Return the mirrored folder of a request; raise OperationError if it cannot be one."""
     path = os.path.expanduser(os.fsencode(str(args["workdir"])))
     require_answer(path)
     if not os.path.isabs(path) or os.path.realpath(path) == b"/":
@@ -119,10 +111,9 @@ def target_folder(args: Dict[str, Any]) -> bytes:
 
 
 def require_plain_files(root: bytes) -> None:
-    """Refuse a folder in which somebody put links or pipes where our own files belong.
+    """Raise OperationError `squatted` if there are links or pipes where our own files belong.
 
-    Raises:
-        OperationError: `squatted`: to write there could change a file elsewhere, or wait for ever.
+    To write there could change a file elsewhere, or wait for ever.
     """
     own = os.path.join(root, FOLDER)
     folders = [own, *(os.path.join(own, name) for name in (b"replaced", b"seen", b"tmp"))]
@@ -143,11 +134,7 @@ def require_plain_files(root: bytes) -> None:
 
 
 def require_answer(path: bytes) -> None:
-    """Look into a folder, whatever is found.
-
-    Raises:
-        OperationError: `silent`: it did not answer in time.
-    """
+    """Raise OperationError `silent` if a folder does not answer in time, whatever is in it."""
     looking = _thread.allocate_lock()
     looking.acquire()
 
@@ -185,11 +172,7 @@ def _leave_token(root: bytes, token: str) -> None:
 
 
 def write_new_file(path: bytes, content: str) -> None:
-    """Write a new file, whatever has its name: nothing is written through a link.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a new file, whatever has its name: nothing is written through a link."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
@@ -197,11 +180,7 @@ def write_new_file(path: bytes, content: str) -> None:
 
 
 def make_folder(root: bytes) -> None:
-    """Make our folder within the mirrored one.
-
-    Raises:
-        OperationError: it cannot be made.
-    """
+    """Make our folder within the mirrored one; raise OperationError if that fails."""
     try:
         os.makedirs(os.path.join(root, FOLDER), exist_ok=True)
     except OSError as error:

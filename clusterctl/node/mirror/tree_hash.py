@@ -43,11 +43,7 @@ def entry_kind(status: os.stat_result) -> Optional[str]:
 
 
 def digest_of(path: bytes, kind: str) -> str:
-    """Return the hash of a file's content or of a link's target.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the hash of a file's content or of a link's target."""
     if kind == LINK:
         return hashlib.sha256(os.readlink(path)).hexdigest()
     digest = hashlib.sha256()

@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 
 
 def probe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Read, then probe the peers.
+    """Read, then probe the peers; return what `probe_peers` does.
 
     Args:
         args: those of `read.read`, and `word`: a nonce by which the nodes know each other.
         body: as of `read.read`.
         channel: brings the steps of the peer probe; none is needed.
-
-    Returns:
-        What `probe_peers` returns.
     """
     channel.send(read(args, body, channel))
     from clusterctl.node.probe.peer_probe import probe_peers  # noqa: PLC0415  (the answers need not wait for it)

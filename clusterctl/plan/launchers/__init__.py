@@ -17,11 +17,7 @@ LAUNCHERS: dict[str, Launcher] = {
 
 
 def find_launcher(name: str) -> Launcher:
-    """Return a launcher.
-
-    Raises:
-        UsageError: clusterctl does not support it.
-    """
+    """Return a launcher; raise UsageError if clusterctl does not support it."""
     try:
         return LAUNCHERS[name]
     except KeyError:

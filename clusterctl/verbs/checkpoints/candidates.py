@@ -86,11 +86,7 @@ def is_shared(seen: NodeCheckpoint, cluster: Cluster) -> bool:
 
 
 def require_fit(seen: NodeCheckpoint, cluster: Cluster) -> list[str]:
-    """Refuse what is not there, not complete or not the same on some node; return doubts.
-
-    Raises:
-        Unfit: it is.
-    """
+    """Return doubts; raise Unfit for what is absent, incomplete or different on some node."""
     absent = [node.name for node in cluster.nodes if node.name not in seen]
     if absent:
         raise Unfit(f"it is missing on {', '.join(absent)}")
@@ -103,11 +99,7 @@ def require_fit(seen: NodeCheckpoint, cluster: Cluster) -> list[str]:
 
 
 def require_complete(seen: NodeCheckpoint) -> None:
-    """Refuse what is not complete on some node.
-
-    Raises:
-        Unfit: it is not.
-    """
+    """Raise Unfit for what is not complete on some node."""
     broken: dict[str, list[str]] = {}
     for node, one in seen.items():
         if not one["complete"]:
@@ -132,11 +124,7 @@ def _difference(seen: NodeCheckpoint) -> str:
 
 
 def _require_all_ranks(seen: NodeCheckpoint) -> list[str]:
-    """Each node may hold its own ranks' files: together they must be all, and nothing broken.
-
-    Raises:
-        Unfit: a rank's file is on no node, one is broken, or they are of several saves.
-    """
+    """Raise Unfit unless the ranks' files of all nodes together are complete and of one save."""
     broken = [
         f"{one['why']} (on {node})"
         for node, one in seen.items()
@@ -201,7 +189,7 @@ def require_own_ranks(seen: NodeCheckpoint, ranks: Mapping[str, Sequence[int]]) 
 
 
 def path_for_job(seen: NodeCheckpoint, cluster: Cluster) -> str:
-    """Return the path by which the job finds it on every node: absolute if all have the same.
+    """Return the path by which the job finds it on every node, absolute if all have the same.
 
     Raises:
         Unfit: there is no such path.

@@ -87,11 +87,7 @@ def choose_checkpoint(
 
 
 def require_word(which: str) -> None:
-    """Refuse an empty word, which a variable that is not set leaves.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Raise UsageError for an empty word, which a variable that is not set leaves."""
     if not which.strip():
         raise UsageError(
             "--checkpoint: expected `latest` or a path, found an empty word",
@@ -118,11 +114,7 @@ def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, Chose
 
 
 def _require_one_save(seen: NodeCheckpoint, taking: str) -> None:
-    """Leave what may be of two saves to somebody who names it.
-
-    Raises:
-        Unfit: it may be.
-    """
+    """Raise Unfit for what may be of two saves: only somebody who names it may take it."""
     for one in seen.values():
         if one.get("mixed"):
             raise Unfit(f"{one['mixed']}; {taking} takes it")

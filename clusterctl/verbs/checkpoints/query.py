@@ -136,11 +136,7 @@ class CheckpointQuery:
         return replies
 
     def prove(self, seen: NodeCheckpoint) -> Generator[Event, None, ChosenCheckpoint]:
-        """Return the checkpoint when it is complete, the same, and right to its last byte.
-
-        Raises:
-            Unfit: it is not.
-        """
+        """Return the checkpoint; raise Unfit unless it is whole and the same to its last byte."""
         doubts = require_fit(seen, self.cluster)
         first = next(iter(seen.values()))
         path = path_for_job(seen, self.cluster)

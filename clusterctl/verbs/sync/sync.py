@@ -233,11 +233,7 @@ class _Sync:
         }
 
     def _place(self, firsts: list[Node]) -> Generator[Event, None, None]:
-        """Give the files to one node of each filesystem, all at once, once all may be changed.
-
-        Raises:
-            SyncRefused: too much would be deleted.
-        """
+        """Give the files to one node of each filesystem, all at once; else raise SyncRefused."""
         if not firsts:
             return
         tokens = tuple(self.tokens.values())
