@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.launch.launch import LaunchOptions
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Pruned
-    from clusterctl.verbs.sync.sync import SyncResult
+    from clusterctl.verbs.sync.result import SyncResult
 
 
 class Session:
@@ -148,7 +148,8 @@ class Session:
         Raises:
             SyncRefused: it would delete what may still be wanted.
         """
-        from clusterctl.verbs.sync.sync import SyncOptions, sync
+        from clusterctl.verbs.sync.result import SyncOptions
+        from clusterctl.verbs.sync.sync import sync
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = SyncOptions(delete=delete, command=cluster.job.command)

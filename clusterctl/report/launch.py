@@ -27,7 +27,7 @@ from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult
-from clusterctl.verbs.sync.sync import SyncResult
+from clusterctl.verbs.sync.result import SyncResult
 
 _SHOWN_MISSING = 8
 

@@ -44,8 +44,6 @@ class Attempt:
             code = self.socket.connect_ex((target["address"], target["port"]))
         except OSError as error:
             code = error.errno or errno.EINVAL
-        except (OverflowError, TypeError, ValueError):  # a port or an address that no socket takes
-            code = errno.EINVAL
         if code not in (0, errno.EINPROGRESS):
             self.fail(code)
 

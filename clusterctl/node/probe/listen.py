@@ -77,9 +77,6 @@ class Listeners:
 
                 problem["holder"] = port_owner(port)
             return {**wanted, **problem}
-        except BaseException:  # a port or an address that no socket takes
-            listener.close()
-            raise
         self._sockets.append(listener)
         poll = select.poll()
         poll.register(listener, select.POLLIN)

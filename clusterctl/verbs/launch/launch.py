@@ -31,7 +31,8 @@ from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, c
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.sync.sync import SyncOptions, SyncResult, sync
+from clusterctl.verbs.sync.result import SyncOptions, SyncResult
+from clusterctl.verbs.sync.sync import sync
 from clusterctl.wire import plain
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from clusterctl.checks.wording import counted
 from clusterctl.errors import SyncRefused
 from clusterctl.sync.mirror import planned_deletions
+from clusterctl.verbs.sync.result import SyncOptions
 from clusterctl.wire import Message
 
 FEW = 5
@@ -44,12 +45,11 @@ class Deletions:
 def deletions_of(node: str, plan: Message) -> Deletions:
     """Read a node's plan; what makes no sense in it is taken as nothing known."""
     head = plan.head
-    numbers = {name: _whole(head.get(name)) for name in ("moved", "placed")}
     return Deletions(
         node=node,
         paths=planned_deletions(plan),
-        moved=numbers["moved"],
-        placed=numbers["placed"],
+        moved=_whole(head.get("moved")),
+        placed=_whole(head.get("placed")),
         origin=_origin(head.get("from")),
     )
 
@@ -58,25 +58,16 @@ def refusal(
     found: Sequence[Deletions],
     *,
     here: SyncOrigin,
-    command: Sequence[str],
     workdirs: Mapping[str, str],
-    launching: bool,
+    options: SyncOptions,
 ) -> SyncRefused | None:
-    """Return why a sync is not to delete what it would; None: it may.
-
-    Args:
-        found: what it would delete, by node.
-        here: the folder that is synced.
-        command: the words of the job's command: files that they name are wanted there.
-        workdirs: of each node.
-        launching: a launch or a resume wants the sync, and could do without.
-    """
+    """Return why a sync of the folder `here` is not to delete what it would; None: it may."""
     for one in found:
         paths = set(one.paths)
-        named = [p for p in _named(command, workdirs[one.node]) if p in paths]
+        named = [p for p in _paths_in(options.command, workdirs[one.node]) if p in paths]
         if named or _most(one, here):
             alike = [other for other in found if other.paths == one.paths]
-            return _refused(one, named, [other.node for other in alike], here, launching=launching)
+            return _refused(one, named, [other.node for other in alike], here, options)
     return None
 
 
@@ -89,7 +80,7 @@ def _most(one: Deletions, here: SyncOrigin) -> bool:
 
 
 def _refused(
-    one: Deletions, named: list[str], nodes: list[str], here: SyncOrigin, *, launching: bool
+    one: Deletions, named: list[str], nodes: list[str], here: SyncOrigin, options: SyncOptions
 ) -> SyncRefused:
     placed = "that were synced"
     if one.origin is not None:
@@ -105,13 +96,13 @@ def _refused(
         ways.append(f"cd {shlex.quote(one.origin.folder)}{there}")
     elif one.origin is None:
         ways.append("cd to the folder of the code")
-    if launching:
+    if options.launching:
         ways.append("--no-sync to run what is there")
     ways.append("--delete to delete them on the nodes")
     return SyncRefused(message, hint=", or ".join(ways))
 
 
-def _named(command: Iterable[str], workdir: str) -> Iterator[str]:
+def _paths_in(command: Iterable[str], workdir: str) -> Iterator[str]:
     """Yield the paths in workdir that the words of a command may name."""
     words = list(command)
     for before, word in zip(["", *words], words, strict=False):

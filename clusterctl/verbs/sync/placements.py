@@ -1,72 +1,52 @@
-"""What a sync gives one node of each filesystem, whether all may change, and why one could not."""
+"""What a sync gives one node of each filesystem, and why one did not get it."""
 
 from __future__ import annotations
 
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.errors import SyncRefused
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync.mirror import Placement
 from clusterctl.sync.source import SourceTree, changed_since
 from clusterctl.sync.two_phase import TwoPhaseCommit
-from clusterctl.verbs.sync.deletions import SyncOrigin, deletions_of, refusal
-from clusterctl.verbs.sync.result import SyncOptions
-from clusterctl.wire import Message
+from clusterctl.verbs.sync.deletions import SyncOrigin
+from clusterctl.wire import plain
 
 
-@dataclass(slots=True)
-class Placements:
-    """The nodes of one sync that are given files, and the verdict on what they would change."""
+def origin_of(source: SourceTree) -> SyncOrigin:
+    """Return where the files of a sync come from."""
+    return SyncOrigin(host=socket.gethostname(), folder=str(source.folder))
 
-    cluster: Cluster
-    source: SourceTree
-    options: SyncOptions
-    tokens: Sequence[str] = ()
-    """By which the nodes of one folder were found; no longer needed."""
-    refused: SyncRefused | None = None
-    """Why nothing was changed."""
 
-    def placements(self, nodes: Iterable[Node], together: TwoPhaseCommit) -> dict[str, Placement]:
-        """Return what each of the nodes is to hold."""
-        listing = self.source.encoded
-        here = self._here()
-        names = {"user": own_user(), "host": here.host, "folder": here.folder}
-        holder = {"sync": secrets.token_hex(8), **names}
-        return {
-            node.name: Placement(
-                source=self.source.folder,
-                workdir=str(node.workdir),
-                tree=self.source.tree,
-                listing=listing,
-                paths=self.source.listing.keys(),
-                lock=lock_name(self.cluster, node),
-                holder=holder,
-                tokens=self.tokens,
-                together=together,
-            )
-            for node in nodes
-        }
-
-    def agree(self, plans: Mapping[str, Message]) -> bool:
-        """Judge what all nodes would do; `refused` says why not."""
-        if not self.options.delete:
-            self.refused = refusal(
-                [deletions_of(name, plan) for name, plan in sorted(plans.items())],
-                here=self._here(),
-                command=self.options.command,
-                workdirs={node.name: str(node.workdir) for node in self.cluster.nodes},
-                launching=self.options.launching,
-            )
-        return self.refused is None
-
-    def _here(self) -> SyncOrigin:
-        return SyncOrigin(host=socket.gethostname(), folder=str(self.source.folder))
+def placements(
+    cluster: Cluster,
+    source: SourceTree,
+    nodes: Iterable[Node],
+    *,
+    tokens: Sequence[str],
+    together: TwoPhaseCommit,
+) -> dict[str, Placement]:
+    """Return what each of the nodes is to hold; `tokens` found the nodes of one folder."""
+    here = origin_of(source)
+    holder = {"sync": secrets.token_hex(8), "user": own_user(), **plain(here)}
+    return {
+        node.name: Placement(
+            source=source.folder,
+            workdir=str(node.workdir),
+            tree=source.tree,
+            listing=source.encoded,
+            paths=source.listing.keys(),
+            lock=lock_name(cluster, node),
+            holder=holder,
+            tokens=tokens,
+            together=together,
+        )
+        for node in nodes
+    }
 
 
 def why_different(

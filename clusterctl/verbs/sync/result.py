@@ -45,9 +45,9 @@ class SyncOptions:
     delete: bool = False
     """Delete also what the command names, or most of what was placed."""
     command: tuple[str, ...] = ()
-    """The words of the command that is launched then."""
+    """The words of the command that is launched then: files that they name are wanted there."""
     launching: bool = False
-    """A launch or a resume wants it."""
+    """A launch or a resume wants it, and could do without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

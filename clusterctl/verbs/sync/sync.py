@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync.mirror import Placement
@@ -20,7 +20,8 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, Notice, Progress
 from clusterctl.verbs.response_schema import ABORTED, PLACED, SEEN, TREE, Schema
 from clusterctl.verbs.rpc import node_error, validated_answer
-from clusterctl.verbs.sync.placements import Placements, why_different
+from clusterctl.verbs.sync.deletions import deletions_of, refusal
+from clusterctl.verbs.sync.placements import origin_of, placements, why_different
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
     NodeView,
@@ -28,8 +29,7 @@ from clusterctl.verbs.sync.shared_folders import (
     mutually_seen,
     shared_folders,
 )
-
-__all__ = ["NodeSync", "SyncOptions", "SyncResult", "sync"]
+from clusterctl.wire import Message
 
 SYNC_SECONDS = 600.0
 """Longest a node may take to compare its folder."""
@@ -122,6 +122,8 @@ class _Sync:
     tokens: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     """Nodes that may have left a token which is still there."""
+    refused: SyncRefused | None = None
+    """Why nothing was changed."""
 
     def run(self) -> Generator[Event, None, None]:
         """Compare; find who shares a filesystem; give each filesystem the files; prove."""
@@ -139,7 +141,9 @@ class _Sync:
             for first, *rest in groups.values():
                 others = [node for node in rest if node.name in different]
                 if not self.done[first.name].ok:
-                    self._like_first(first, others)
+                    words = f"shares its workdir with {first.name}, where the sync failed"
+                    for node in others:
+                        self._note(node.name, "failed", words)
                     continue
                 cleared = {first.name, *(node.name for node in rest)}
                 self.asked = [name for name in self.asked if name not in cleared]
@@ -208,7 +212,8 @@ class _Sync:
             if not open_nodes:
                 groups[found.token] = shared
             for node in open_nodes:
-                self._fail(node.name, describe_user(node.name, found.user), _HINTS["running"])
+                words = describe_user(node.name, found.user)
+                self._note(node.name, "failed", words, _HINTS["running"])
         # Those that lack something first: one of them is given the files.
         return {
             token: sorted(shared, key=lambda node: node.name not in different)
@@ -236,11 +241,11 @@ class _Sync:
         """Give the files to one node of each filesystem, all at once; else raise SyncRefused."""
         if not firsts:
             return
+        together = TwoPhaseCommit(sorted(node.name for node in firsts), self._agree)
         tokens = tuple(self.tokens.values())
-        placing = Placements(self.cluster, self.source, self.options, tokens)
-        together = TwoPhaseCommit(sorted(node.name for node in firsts), placing.agree)
+        wanted = placements(self.cluster, self.source, firsts, tokens=tokens, together=together)
         try:
-            for reply in self.pool.mirror(placing.placements(firsts, together)):
+            for reply in self.pool.mirror(wanted):
                 aborted = reply.ok and "aborted" in reply.last.head
                 head = self._head(reply, ABORTED if aborted else PLACED)
                 if head is not None:
@@ -251,12 +256,23 @@ class _Sync:
                 yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
         finally:
             together.abort()
-        if placing.refused is not None:
-            raise placing.refused
+        if self.refused is not None:
+            raise self.refused
+
+    def _agree(self, plans: Mapping[str, Message]) -> bool:
+        """Judge what all nodes would do; `refused` says why not."""
+        if not self.options.delete:
+            self.refused = refusal(
+                [deletions_of(name, plan) for name, plan in sorted(plans.items())],
+                here=origin_of(self.source),
+                workdirs={node.name: str(node.workdir) for node in self.cluster.nodes},
+                options=self.options,
+            )
+        return self.refused is None
 
     def _judge(self, name: str, head: Mapping[str, Any]) -> None:
         if "aborted" in head:
-            self._fail(name, "not changed, because not all nodes could be", "")
+            self._note(name, "failed", "not changed, because not all nodes could be")
             return
         changed = head["need"] or head["deleted"] or head["set_aside"]
         if changed or not self._is_ok(name):
@@ -271,7 +287,7 @@ class _Sync:
         if not head["equal"]:
             workdir = self.done[name].workdir
             words, hint = why_different(self.source, workdir, head["sent"], head["different"])
-            self._fail(name, words, hint)
+            self._note(name, "failed", words, hint)
 
     def _prove(self, nodes: list[Node], state: SyncState) -> None:
         """Have nodes that were given nothing themselves read every file."""
@@ -293,13 +309,9 @@ class _Sync:
             else:
                 different = ", ".join(head.get("different") or ())
                 words = f"sees other contents in its workdir: {different}"
-                self._fail(reply.node, words, "is the shared filesystem healthy? sync again")
-
-    def _like_first(self, first: Node, others: list[Node]) -> None:
-        for node in others:
-            self._fail(
-                node.name, f"shares its workdir with {first.name}, where the sync failed", ""
-            )
+                self._note(
+                    reply.node, "failed", words, "is the shared filesystem healthy? sync again"
+                )
 
     def _clear(self) -> None:
         """Take the tokens away; whatever of it fails is not worth a word."""
@@ -325,11 +337,8 @@ class _Sync:
         words, holder = str(wrong), wrong.details.get("holder")
         if wrong.state == "busy" and holder:
             words = describe_user(reply.node, NodeView(node=reply.node, tokens=(), run=holder))
-        self._fail(reply.node, words, wrong.hint or _HINTS.get(wrong.state, ""))
+        self._note(reply.node, "failed", words, wrong.hint or _HINTS.get(wrong.state, ""))
         return None
-
-    def _fail(self, name: str, words: str, hint: str) -> None:
-        self._note(name, "failed", words, hint)
 
     def _note(self, name: str, state: SyncState, words: str = "", hint: str = "") -> None:
         workdir = str(self.cluster.node(name).workdir)

@@ -19,16 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.probe import listen as listen_module
-from clusterctl.node.probe import peer_probe as meet_module
-from clusterctl.node.probe import tokens as tokens_module
 from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.probe.listen import Listeners
 from clusterctl.node.probe.port_owner import port_owner
 from clusterctl.node.probe.tokens import Tokens
 from clusterctl.wire import Message, read_message
-from tests.damage import damaged, damaged_json
+from tests.damage import damaged
 from tests.ports import free_port
 
 WORD = "0123456789abcdef0123456789abcdef"
@@ -42,21 +39,6 @@ from clusterctl.node.probe.peer_probe import probe_peers
 link = CallChannel(os.fdopen(0, "rb", buffering=0), os.dup(1))
 link.send_last(probe_peers(sys.argv[1], link))
 """
-
-
-class Steps:
-    """A link in this process that brings a list of steps and keeps the answers."""
-
-    def __init__(self, steps: list[Any]) -> None:
-        self._steps = iter(steps)
-        self.answers: list[bytes] = []
-
-    def receive(self) -> Message | None:
-        step = next(self._steps, None)
-        return Message(step) if isinstance(step, dict) else None
-
-    def send(self, message: Message) -> None:
-        self.answers.append(message.encode())
 
 
 class Conversation:
@@ -150,74 +132,6 @@ def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path
     node.end(None)
 
     assert os.listdir(tmp_path) == []  # noqa: PTH208
-
-
-def meeting_steps(folder: str, port: int) -> list[dict[str, Any]]:
-    share = {"path": folder, "folders": [folder], "name": "0"}
-    sockets = [{"key": "pair", "address": HERE, "port": 0}] * 2
-    target = {"target": "self", "key": "pair", "address": HERE, "port": port, "source": HERE}
-    token = {"path": folder, "folder": folder, "name": "0", "writer": "self"}
-    limits = {"limit_s": 0.05, "token_limit_s": 0.05}
-    return [
-        {"step": "prepare", "sockets": sockets, "tokens": [share, share]},
-        {"step": "meet", "targets": [target] * 2, "tokens": [token, token], **limits},
-        {"step": "end"},
-    ]
-
-
-def held() -> set[str]:
-    """Return the open files and the children of this process, which other tests may share."""
-    links = Path("/proc/self/fd").iterdir()
-    files = {os.readlink(link) for link in links if link.is_symlink()}  # noqa: PTH115
-    return files | {str(child.pid) for child in psutil.Process().children()}
-
-
-@pytest.mark.parametrize("limit", [float("nan"), -1, 2**31, pytest.param(10**400, id="huge")])
-@pytest.mark.parametrize("key", ["limit_s", "token_limit_s"])
-def test_a_limit_that_nobody_would_wait_for_is_refused(
-    key: str, limit: float, tmp_path: Path
-) -> None:
-    step = meeting_steps(str(tmp_path), 1)[1] | {key: limit}
-    before = held()
-    with pytest.raises((ValueError, OverflowError)):
-        meet_module.probe_peers(WORD, cast("CallChannel", Steps([step])))
-    assert held() <= before
-
-
-def test_damaged_steps_end_in_an_answer_or_an_error_and_leave_nothing(
-    listeners: Listeners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where a damaged folder may lie
-    monkeypatch.setattr(meet_module, "MAX_STEP_SECONDS", 0.2)
-    monkeypatch.setattr(tokens_module, "WRITE_SECONDS", 1.0)
-    whole = meeting_steps(str(tmp_path), listen(listeners)["port"])
-    before = held()
-
-    @settings(max_examples=settings().max_examples // 2)
-    @given(st.lists(st.sampled_from(whole), max_size=4).flatmap(damaged_json))
-    def played(steps: Any) -> None:
-        link = Steps(steps if isinstance(steps, list) else [])
-        began = time.monotonic()
-        with contextlib.suppress(Exception):  # an agent tells the controller of it: a crash
-            meet_module.probe_peers(WORD, cast("CallChannel", link))
-        assert time.monotonic() - began < 10
-        while time.monotonic() - began < 15 and not held() <= before:
-            time.sleep(0.01)  # a listener's thread is just closing its callers
-        assert held() <= before
-        assert [path for path in tmp_path.rglob("*") if "clusterctl-token" in path.name] == []
-
-    played()
-
-
-@pytest.mark.parametrize(("address", "port"), [(HERE, 1 << 40), (HERE, "x"), ("a\0b", 0)])
-def test_what_no_socket_takes_leaves_no_socket(
-    listeners: Listeners, address: str, port: Any
-) -> None:
-    before = held()
-    with pytest.raises((OverflowError, TypeError, ValueError)) as caught:  # it holds the frame
-        listen(listeners, port, address)
-    assert held() <= before, caught
-    assert connect(port, address=address)["state"] == "error"
 
 
 def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterctl.verbs.sync.deletions import Deletions, SyncOrigin, deletions_of, refusal
+from clusterctl.verbs.sync.result import SyncOptions
 from clusterctl.wire import Message
 
 HERE = SyncOrigin(host="laptop", folder="/home/me/proj")
@@ -19,7 +20,8 @@ def plan(*paths: str, need: object = 0, **head: Any) -> Deletions:
 
 
 def refused(one: Deletions, *command: str, here: SyncOrigin = HERE, launching: bool = False) -> str:
-    why = refusal([one], here=here, command=command, workdirs={"n": "/w"}, launching=launching)
+    options = SyncOptions(command=command, launching=launching)
+    why = refusal([one], here=here, workdirs={"n": "/w"}, options=options)
     return f"{why}\n{why.hint}" if why is not None else ""
 
 
@@ -120,9 +122,8 @@ def test_nodes_that_would_lose_the_same_are_told_together() -> None:
     from_there = {"from": ELSEWHERE, "placed": 1}
     one, other = plan("a", **from_there), plan("b", **from_there)
     found = [one, replace(one, node="m"), replace(other, node="o")]
-    why = refusal(
-        found, here=HERE, command=(), workdirs=dict.fromkeys("nmo", "/w"), launching=False
-    )
+    workdirs = dict.fromkeys("nmo", "/w")
+    why = refusal(found, here=HERE, workdirs=workdirs, options=SyncOptions())
     assert "(n, m): a" in str(why)
 
 

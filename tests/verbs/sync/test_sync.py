@@ -29,7 +29,8 @@ from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Call, Request
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice, drive
-from clusterctl.verbs.sync.sync import SyncOptions, SyncResult, sync
+from clusterctl.verbs.sync.result import SyncOptions, SyncResult
+from clusterctl.verbs.sync.sync import sync
 
 GIT = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main")
 
