@@ -1,4 +1,7 @@
-"""Builds the `Cluster` of a document: applies defaults, expands ranges, puts the master first."""
+"""Builds the `Cluster` of a document or of hosts on the command line.
+
+Applies defaults, expands ranges and puts the master first.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from typing import Any, TypeVar
 
 from clusterctl.inventory import rules
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
-from clusterctl.inventory.document import Document
+from clusterctl.inventory.document import Document, Plain
 from clusterctl.inventory.machine import is_here, own_addresses, own_user
-from clusterctl.inventory.problems import Path, Problems, shown
+from clusterctl.inventory.problems import ArgumentProblems, Path, Problems, shown
 from clusterctl.inventory.ranges import LIMIT
+from clusterctl.inventory.readers import split_login
 from clusterctl.inventory.rules import SSH_PORT, Placed
 from clusterctl.inventory.schema import (
     DefaultsSection,
@@ -31,6 +35,23 @@ from clusterctl.inventory.sections import read_section
 _SECTIONS = HostsFile.model_fields.keys() - TopSection.model_fields.keys()
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 S = TypeVar("S", bound=Section)
+
+
+def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
+    """Return the cluster of hosts in the form that ssh takes, such as `user@gpu[01-04]:2222`.
+
+    Raises:
+        InventoryError: with every word that is not a host, or is there twice.
+    """
+    nodes: list[dict[str, object]] = []
+    lines: dict[Path, int] = {("cluster",): 0}
+    for word in words:
+        user, host, port = split_login(word)
+        entry = {"host": host, "user": user, "port": None if port is None else Plain(port)}
+        lines["nodes", len(nodes)] = len(nodes) + 1
+        nodes.append({key: value for key, value in entry.items() if value is not None})
+    document = Document(value={"cluster": name, "nodes": nodes}, lines=lines)
+    return build(document, ArgumentProblems("the command line"))
 
 
 def build(document: Document, problems: Problems) -> Cluster:

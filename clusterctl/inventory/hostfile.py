@@ -10,8 +10,8 @@ import re
 from pathlib import Path as FilePath
 
 from clusterctl.inventory.document import Document, Plain
-from clusterctl.inventory.login import split_login
 from clusterctl.inventory.problems import Path, Problems, nearest, printable
+from clusterctl.inventory.readers import split_login
 
 _KEYS = {"slots": "gpus", "user": "user", "port": "port"}
 _UNFIT = re.compile(r"[^a-z0-9-]+")
@@ -41,13 +41,12 @@ def read_hostfile(text: str, problems: Problems) -> Document | None:
 
 def _node(words: list[str], number: int, problems: Problems) -> dict[str, object]:
     host, *settings = words
-    login = split_login(host)
-    node: dict[str, object] = {"host": login.host}
-    if login.user is not None:
-        node["user"] = login.user
-    if login.port is not None:
-        # In a hostfile, `host:8` has 8 slots.
-        node["gpus"] = Plain(login.port)
+    user, name, slots = split_login(host)
+    node: dict[str, object] = {"host": name}
+    if user is not None:
+        node["user"] = user
+    if slots is not None:
+        node["gpus"] = Plain(slots)
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign or key not in _KEYS:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.inventory.document import Plain
-from clusterctl.inventory.login import split_login
 from clusterctl.inventory.problems import nearest, printable, shown
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 
@@ -24,6 +23,8 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 _SHELLS = r"""'"`;&<>|(){}"""
 """ssh refuses these in a user's name too: a ProxyCommand may pass the name to a shell."""
 _USER = re.compile(rf"[^\s:/@{_SHELLS}-][^\s:/{_SHELLS}]{{0,254}}")
+_LOGIN = re.compile(r"(?P<host>[^:]*|\[[^\[\]]*:[^\[\]]*\]):(?P<port>[0-9]+)")
+"""One colon, or brackets around the address: the colons of a bare IPv6 address are its own."""
 _JUMP = re.compile(r"[^\s,-][^\s,]*(,[^\s,-][^\s,]*)*")
 CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,6 +43,14 @@ class InvalidValue(ValueError):  # noqa: N818  (names the value)
         super().__init__(wanted)
         self.wanted = wanted
         self.found = shown(value) if found is None else found
+
+
+def split_login(text: str) -> tuple[str | None, str, str | None]:
+    """Split `user@host:port`, the form that ssh takes; the host may be any text."""
+    user, at, host = text.rpartition("@")
+    found = _LOGIN.fullmatch(host)
+    parts = (found["host"], found["port"]) if found else (host, None)
+    return (user if at else None, *parts)
 
 
 def whole(low: int, high: int, what: str = "a whole number") -> Callable[[object], int]:
@@ -140,9 +149,9 @@ def read_host(value: object) -> tuple[str, ...]:
     address = ip_literal(value)
     if address is not None:
         return (address,)
-    login = split_login(value)
-    if login.user is not None or login.port is not None:
-        parts = (("user", login.user), ("host", login.host), ("port", login.port))
+    user, host, port = split_login(value)
+    if user is not None or port is not None:
+        parts = (("user", user), ("host", host), ("port", port))
         words = ", ".join(printable(f"{key}: {part}") for key, part in parts if part)
         raise InvalidValue(f"each part by its own key ({words})", value)
     hosts = _expanded(value)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory import load
+from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
-from clusterctl.inventory.from_cli_hosts import cluster_from_hosts
 from clusterctl.inventory.machine import own_user
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
