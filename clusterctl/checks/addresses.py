@@ -59,7 +59,7 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
         node.node,
         message,
         wanted=wanted or "a subnet in which every node has an address",
-        found=_listed(candidates(node)),
+        found=_describe(candidates(node)),
         remedy=remedy,
     )
 
@@ -88,7 +88,7 @@ def _within(candidate: Candidate, subnet: str) -> bool:
     return ip_address(candidate.address) in ip_network(subnet, strict=False)
 
 
-def _listed(found: tuple[Candidate, ...]) -> str:
+def _describe(found: tuple[Candidate, ...]) -> str:
     shown = [
         f"{c.address} on {c.interface}" + (f" ({c.excluded})" if c.excluded else "")
         for c in found

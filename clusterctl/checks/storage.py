@@ -17,8 +17,8 @@ from clusterctl.network.choice import Network
 
 SHARED = "storage.shared"
 GIB = 1024**3
-ROOM_FAIL = GIB
-ROOM_WARN = 4 * GIB
+FREE_FAIL = GIB
+FREE_WARN = 4 * GIB
 _LOOK = "clusterctl check"
 DELAY_WARN_S = 2.0
 """Beyond this, programs that wait for each other's files time out: NFS caches for up to 60 s."""
@@ -165,7 +165,7 @@ def _make_writable(path: PathFacts, user: str) -> str:
     title="workdir, checkpoints and the runs' logs have free space",
     why="On a full disk a run fails while it writes a checkpoint or a log line.",
 )
-def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge the space that an unprivileged user can still use."""
     missing = MissingShares.of(facts, cluster)
     seen: set[tuple[str, str]] = set()
@@ -183,12 +183,12 @@ def room(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
             why = _why_silent(path) if path.exists is None else "does not report its free space"
             message = f"{path.mount or path.path} {why}"
             yield skip(node.name, message)
-        elif path.free_bytes is not None and path.free_bytes < ROOM_WARN:
+        elif path.free_bytes is not None and path.free_bytes < FREE_WARN:
             yield finding(
-                "fail" if path.free_bytes < ROOM_FAIL else "warn",
+                "fail" if path.free_bytes < FREE_FAIL else "warn",
                 node.name,
                 f"low free space on {path.mount or path.path}",
-                wanted=f"{ROOM_WARN // GIB} GiB or more for {path.path}",
+                wanted=f"{FREE_WARN // GIB} GiB or more for {path.path}",
                 found=f"{path.free_bytes / GIB:.2f} GiB",
                 remedy=_list_largest(path),
             )

@@ -113,5 +113,5 @@ def settings(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
 
 
 def _shown(pairs: set[tuple[str, str]], names: list[str]) -> str:
-    told = [f"{name}={value}" for name, value in sorted(pairs) if name in names]
-    return " ".join(told) or "not set"
+    shown = [f"{name}={value}" for name, value in sorted(pairs) if name in names]
+    return " ".join(shown) or "not set"

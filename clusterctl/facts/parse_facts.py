@@ -113,25 +113,25 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
     return (Gpus() if asked else None), [] if asked else [UnknownFact(what="gpus", why="not asked")]
 
 
-def _agent(told: object) -> AgentPython | None:
-    lacks = _object(told).get("lacks")
+def _agent(process: object) -> AgentPython | None:
+    lacks = _object(process).get("lacks")
     if not isinstance(lacks, list):
         return None
     names = tuple(str(name).lstrip("_") for name in lacks)
-    return AgentPython(executable=str(_object(told).get("executable", "")), lacks=names)
+    return AgentPython(executable=str(_object(process).get("executable", "")), lacks=names)
 
 
 def _lock(answers: Answers) -> RunLock | None:
-    told = answers.json("lock")
-    if not isinstance(told, dict):
+    lock = answers.json("lock")
+    if not isinstance(lock, dict):
         return None
-    holder = told.get("holder")
+    holder = lock.get("holder")
     return RunLock() if holder is None else _held_by(_object(holder))
 
 
 def _sharing(answers: Answers) -> tuple[RunLock, ...]:
-    told = _object(answers.json("lock")).get("sharing")
-    return tuple(_held_by(_object(each)) for each in told) if isinstance(told, list) else ()
+    holders = _object(answers.json("lock")).get("sharing")
+    return tuple(_held_by(_object(one)) for one in holders) if isinstance(holders, list) else ()
 
 
 def _held_by(who: Mapping[str, Any]) -> RunLock:
@@ -156,23 +156,23 @@ def _moment(since: object) -> datetime | None:
 
 def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
     answer = answers.by_key.get("path:" + path)
-    told = _object(answers.json("path:" + path))
-    if answer is None or not told:
+    found = _object(answers.json("path:" + path))
+    if answer is None or not found:
         why = answer.why() if answer is not None else "not asked"
         return PathFacts(path=path, problem=why or "no answer")
     facts = PathFacts(
         path=path,
-        exists=_as(bool, told.get("exists")),
-        folder=_as(bool, told.get("folder")),
-        writable=_as(bool, told.get("writable")),
-        size=_as(int, told.get("size")),
-        entries=_as(int, told.get("entries")),
-        digest=str(told.get("digest", "")),
-        free_bytes=_as(int, told.get("free")),
-        total_bytes=_as(int, told.get("total")),
-        problem=str(told.get("problem", "")),
+        exists=_as(bool, found.get("exists")),
+        folder=_as(bool, found.get("folder")),
+        writable=_as(bool, found.get("writable")),
+        size=_as(int, found.get("size")),
+        entries=_as(int, found.get("entries")),
+        digest=str(found.get("digest", "")),
+        free_bytes=_as(int, found.get("free")),
+        total_bytes=_as(int, found.get("total")),
+        problem=str(found.get("problem", "")),
     )
-    mount = mount_of(mounts, str(told.get("real" if facts.exists else "near") or path))
+    mount = mount_of(mounts, str(found.get("real" if facts.exists else "near") or path))
     if mount is None:
         return facts
     return replace(

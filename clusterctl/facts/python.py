@@ -46,13 +46,13 @@ def _torch(answers: Answers) -> Torch | None:
     answer = answers.command("torch")
     if answer.state == "not-asked":
         return None
-    told: Any = answers.json("command:torch")
-    if not isinstance(told, dict):
+    report: Any = answers.json("command:torch")
+    if not isinstance(report, dict):
         return Torch(cuda_available=False, device_count=0, error=_why(answer))
-    count = told.get("device_count")
+    count = report.get("device_count")
     return Torch(
-        cuda_available=told.get("cuda_available") is True,
+        cuda_available=report.get("cuda_available") is True,
         device_count=count if isinstance(count, int) else 0,
-        nccl=str(told.get("nccl", "")),
-        error=str(told.get("error", "")),
+        nccl=str(report.get("nccl", "")),
+        error=str(report.get("error", "")),
     )

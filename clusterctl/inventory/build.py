@@ -77,7 +77,7 @@ def build(document: Document, problems: Problems) -> Cluster:
     problems.raise_if_any()
     return Cluster(
         name=top.cluster,
-        nodes=_named(sorted(placed, key=lambda one: not one.section.master)),
+        nodes=_uniquely_named(sorted(placed, key=lambda one: not one.section.master)),
         shared=top.shared,
         subnet=network.subnet,
         master_port=network.master_port,
@@ -165,7 +165,7 @@ def _ssh(common: SshSection, entry: NodeSection, folder: FilePath) -> Ssh:
     return Ssh(**merged)
 
 
-def _named(placed: Sequence[Placed]) -> tuple[Node, ...]:
+def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
     """Give each node a unique name: add the port to hosts that are written alike."""
     count = Counter(one.node.name.lower() for one in placed)
     named: dict[str, Node] = {}

@@ -57,12 +57,12 @@ def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
     ]
     found = {n.name: candidates(facts[n.name], wanted=n.address or cluster.subnet) for n in nodes}
     kind, subnet, why = _decide(cluster, nodes, facts, found)
-    ways = _toward_master(cluster, facts, found) if kind == "routed" else {}
+    to_master = _toward_master(cluster, facts, found) if kind == "routed" else {}
     chosen: dict[str, NodeNetwork] = {}
     for node in nodes:
         pick, reason = _pick(node, found[node.name], kind, subnet)
         if kind == "routed" and not node.address:
-            pick = ways[node.name]
+            pick = to_master[node.name]
         if pick is not None:
             chosen[node.name] = NodeNetwork(
                 address=pick.address,
@@ -195,14 +195,14 @@ def _toward_master(
     if not own:
         return {}
     there = [
-        next((way for c in others if (way := _leaving(own, facts[master], c))), None)
+        next((out for c in others if (out := _leaving(own, facts[master], c))), None)
         for others in usable.values()
     ]
     chosen = there[0] if there else None
     if chosen is None or None in there:
         return {}
-    ways = {name: _leaving(others, facts[name], chosen) for name, others in usable.items()}
-    return {master: chosen, **{name: way for name, way in ways.items() if way is not None}}
+    leaving = {name: _leaving(others, facts[name], chosen) for name, others in usable.items()}
+    return {master: chosen, **{name: one for name, one in leaving.items() if one is not None}}
 
 
 def route_to(routes: Iterable[Route], address: str) -> Route | None:

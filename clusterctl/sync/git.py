@@ -59,7 +59,7 @@ class Worktree:
         Raises:
             UsageError: git cannot list them all.
         """
-        yield from _listed(self.folder, b"", ignored)
+        yield from _list_files(self.folder, b"", ignored)
 
     def commit(self) -> str | None:
         """Return what HEAD is; None: there is no commit yet."""
@@ -100,7 +100,7 @@ def _claimed(folder: Path) -> Path | None:
     return None
 
 
-def _listed(folder: Path, prefix: bytes, ignored: Callable[[bytes], bool]) -> Iterator[bytes]:
+def _list_files(folder: Path, prefix: bytes, ignored: Callable[[bytes], bool]) -> Iterator[bytes]:
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     done = _run(folder, *words)
     if done.returncode:
@@ -121,7 +121,7 @@ def _listed(folder: Path, prefix: bytes, ignored: Callable[[bytes], bool]) -> It
         elif os.path.lexists(root + path + b"/.git") and not ignored(prefix + path):
             nested = folder / os.fsdecode(path)
             Worktree.of(nested)  # or git would list it as part of what is around it
-            yield from _listed(nested, prefix + path + b"/", ignored)
+            yield from _list_files(nested, prefix + path + b"/", ignored)
 
 
 def _is_folder(path: bytes) -> bool:

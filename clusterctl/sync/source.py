@@ -143,25 +143,6 @@ def token_in(folder: Path, token: str) -> Iterator[None]:
             own.rmdir()
 
 
-class _Apart:
-    """Folders whose files are not the code's, though they lie in its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._root = os.fsencode(folder) + b"/"
-        self._known: dict[bytes, bool] = {b"": False}
-
-    def covers(self, path: bytes) -> bool:
-        """Say whether a path lies in a virtual environment, in a workdir, or behind a link."""
-        folder = path.rpartition(b"/")[0]
-        if folder not in self._known:
-            self._known[folder] = self.covers(folder) or self._is_apart(folder)
-        return self._known[folder]
-
-    def _is_apart(self, folder: bytes) -> bool:
-        full = self._root + folder
-        return os.path.islink(full) or _is_separate(full)
-
-
 def _is_separate(folder: bytes) -> bool:
     """Say whether a folder is a virtual environment or what a sync mirrors into."""
     return os.path.exists(folder + b"/pyvenv.cfg") or os.path.exists(folder + b"/" + MANIFEST)
@@ -169,10 +150,19 @@ def _is_separate(folder: bytes) -> bool:
 
 def _tracked(folder: Path, worktree: Worktree, ignored: Ignored) -> Iterator[bytes]:
     """Yield what git lists, but what is left out and what is not the code's."""
-    apart = _Apart(folder)
+    root = os.fsencode(folder) + b"/"
+
+    @functools.cache
+    def is_separate(inner: bytes) -> bool:
+        """Say whether a folder lies in a virtual environment, in a workdir, or behind a link."""
+        if not inner:
+            return False
+        above, full = inner.rpartition(b"/")[0], root + inner
+        return is_separate(above) or os.path.islink(full) or _is_separate(full)
+
     for path in worktree.files(ignored.covers):
         own = path.split(b"/", 1)[0] == OWN_FOLDER
-        if not (own or ignored.covers(path) or apart.covers(path)):
+        if not (own or ignored.covers(path) or is_separate(path.rpartition(b"/")[0])):
             yield path
 
 
@@ -190,7 +180,7 @@ def _below(root: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
     prefixes = [b""]
     while prefixes:
         prefix = prefixes.pop()
-        with _named(prefix), os.scandir(os.path.join(root, prefix)) as entries:
+        with _naming_file(prefix), os.scandir(os.path.join(root, prefix)) as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if not wanted(path):
@@ -203,7 +193,7 @@ def _below(root: bytes, wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _named(path: bytes) -> Iterator[None]:
+def _naming_file(path: bytes) -> Iterator[None]:
     """Turn what the system refuses into a ClusterError that names the file."""
     try:
         yield

@@ -61,7 +61,7 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
             raise OperationError("stuck", words, path=place) from None
         except ChildCrashed as crash:
             if not now:
-                raise OperationError("crashed", "cannot look: %s" % crash) from crash
+                raise OperationError("crashed", "cannot inspection: %s" % crash) from crash
             why = "it cannot be read: its reader ended (%s)" % crash
             seen[now] = {**begun.get(now, _blank(now)), "why": why}
             continue
@@ -234,16 +234,16 @@ class _Inspector:
         answer["bytes"] = sum(status.st_size for status in files.values())
         writer = self._origin.writer(answer["time"], formats.run_in(path))
         answer["run"], answer["older"] = writer
-        look = Inspection(
+        inspection = Inspection(
             content=bool(self._args.get("verify")),
             compare=bool(self._args.get("compare")),
             world_size=self._origin.world_size(writer.run),
             expected_world_size=self._args.get("world_size"),
             progress=self._progress,
         )
-        answer["verified"] = look.content
+        answer["verified"] = inspection.content
         try:
-            found = formats.verify(path, kind, look)
+            found = formats.verify(path, kind, inspection)
         except formats.PartialCheckpoint as part:
             found = part.found
             answer["why"] = str(part)

@@ -34,7 +34,7 @@ _OWN = re.compile(r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl")
 SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long."""
 _SMALL = 1024 * 1024
-"""Files up to this size are compared between nodes by content at a quick look, too."""
+"""Files up to this size are compared between nodes by content at a quick inspection, too."""
 
 
 class PartialCheckpoint(Invalid):
@@ -76,29 +76,29 @@ def step_in(path: str) -> Optional[int]:
 
 def run_in(path: str) -> str:
     """Return the run that a checkpoint itself says wrote it; empty: it says none."""
-    said = read_json(os.path.join(path, MANIFEST)).get("run")
-    return said if isinstance(said, str) else ""
+    run = read_json(os.path.join(path, MANIFEST)).get("run")
+    return run if isinstance(run, str) else ""
 
 
 def _step(state: Dict[str, Any]) -> Optional[int]:
-    said = (state.get(key) for key in ("step", "global_step"))
-    return next((step for step in said if type(step) is int), None)
+    steps = (state.get(key) for key in ("step", "global_step"))
+    return next((step for step in steps if type(step) is int), None)
 
 
-def verify(path: str, kind: str, look: Inspection) -> CheckpointContents:
+def verify(path: str, kind: str, inspection: Inspection) -> CheckpointContents:
     """Check one checkpoint.
 
     Raises:
         Invalid: it is not complete; `str()` says what is missing or changed.
     """
     found = CheckpointContents()
-    _KINDS[kind](path, look, found)
+    _KINDS[kind](path, inspection, found)
     if not found.identity:
-        _fingerprint(path, look, found)
+        _fingerprint(path, inspection, found)
     return found
 
 
-def _check_clusterctl(path: str, look: Inspection, found: CheckpointContents) -> None:
+def _check_clusterctl(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     manifest = os.path.join(path, MANIFEST)
     if not os.path.isfile(manifest):
         raise Invalid("%s is missing" % MANIFEST)
@@ -110,7 +110,7 @@ def _check_clusterctl(path: str, look: Inspection, found: CheckpointContents) ->
     if sealed != b"%s\n" % found.identity.encode():  # to the byte, as the training compares it
         raise Invalid("%s is not the one that %s was written for" % (MANIFEST, COMPLETE))
     for name, wanted in _manifest_files(manifest).items():
-        _compare(os.path.join(path, name), name, wanted, look)
+        _compare(os.path.join(path, name), name, wanted, inspection)
 
 
 def _manifest_files(manifest: str) -> Dict[str, Dict[str, Any]]:
@@ -124,33 +124,33 @@ def _manifest_files(manifest: str) -> Dict[str, Dict[str, Any]]:
     return files
 
 
-def _compare(path: str, name: str, wanted: Dict[str, Any], look: Inspection) -> None:
+def _compare(path: str, name: str, wanted: Dict[str, Any], inspection: Inspection) -> None:
     if not os.path.isfile(path):
         raise Invalid("%s is missing" % name)
     size = os.path.getsize(path)
     if size != wanted["size"]:
         raise Invalid("%s has %d bytes, %s says %s" % (name, size, MANIFEST, wanted["size"]))
-    if look.content and digest(path, look.progress) != wanted["sha256"]:
+    if inspection.content and digest(path, inspection.progress) != wanted["sha256"]:
         raise Invalid("%s is changed: its SHA-256 is not the one in %s" % (name, MANIFEST))
 
 
-def _dcp(path: str, look: Inspection, found: CheckpointContents) -> None:
-    doubts, mixed = check_dcp(path, content=look.content, progress=look.progress)
+def _dcp(path: str, inspection: Inspection, found: CheckpointContents) -> None:
+    doubts, mixed = check_dcp(path, content=inspection.content, progress=inspection.progress)
     found.doubts += doubts
     found.mixed = found.mixed or mixed
 
 
-def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
+def _rank_files(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     names = os.listdir(path)
     matches = [match for match in map(_RANK_FILE.fullmatch, names) if match]
     ranks = sorted({int(match[1]) for match in matches})
     metadata = read_json(os.path.join(path, _RANK_METADATA))
     found.add_unverified(
-        look.check_files(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)])
+        inspection.check_files(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)])
     )
     files = [os.path.join(path, match[0]) for match in matches]
     inside = {os.path.basename(file): saved_counters(file) for file in files}
-    world_size = _world_size([metadata, *inside.values()]) or look.world_size
+    world_size = _world_size([metadata, *inside.values()]) or inspection.world_size
     steps = _one_save(files, inside, metadata)
     if not steps:
         found.doubts.append("nothing in the ranks' files says of which save they are")
@@ -158,7 +158,7 @@ def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
     found.part = {
         "ranks": ranks,
         "world_size": world_size,
-        "supposed": look.expected_world_size,
+        "supposed": inspection.expected_world_size,
         "metadata": bool(metadata),
         "steps": steps,
         "saved": [min(map(os.path.getmtime, files)), max(map(os.path.getmtime, files))],
@@ -171,10 +171,10 @@ def _rank_files(path: str, look: Inspection, found: CheckpointContents) -> None:
     raise PartialCheckpoint(why or "%s, which rank 0 writes, is missing" % _RANK_METADATA, found)
 
 
-def _world_size(said: Iterable[Dict[str, Any]]) -> Optional[int]:
+def _world_size(parts: Iterable[Dict[str, Any]]) -> Optional[int]:
     """Return the first number of ranks that a part names."""
     keys = ("world_size", "num_ranks", "num_processes")
-    numbers = (one.get(key) for one in said for key in keys)
+    numbers = (one.get(key) for one in parts for key in keys)
     return next((number for number in numbers if type(number) is int), None)
 
 
@@ -182,9 +182,9 @@ def _one_save(
     files: List[str], inside: Dict[str, Dict[str, Optional[int]]], metadata: Dict[str, Any]
 ) -> List[int]:
     """Return the step that the files say; raise Invalid if the folder was saved into twice."""
-    said = {name: numbers.get("step") for name, numbers in inside.items()}
-    by_all = all(step is not None for step in said.values())
-    every = {**said, _RANK_METADATA: _step(metadata)}
+    by_file = {name: numbers.get("step") for name, numbers in inside.items()}
+    by_all = all(step is not None for step in by_file.values())
+    every = {**by_file, _RANK_METADATA: _step(metadata)}
     steps = sorted({step for step in every.values() if step is not None})
     if len(steps) > 1:
         listed = (one for one in sorted(every.items()) if one[1] is not None)
@@ -195,25 +195,25 @@ def _one_save(
     span = max(times) - min(times)
     if span > SAVE_SECONDS and not by_all:  # copied one by one they still say the same step
         raise Invalid("two saves are mixed: the ranks' files were written %.0f s apart" % span)
-    return [step for step in said.values() if step is not None][:1]
+    return [step for step in by_file.values() if step is not None][:1]
 
 
-def _file(path: str, look: Inspection, found: CheckpointContents) -> None:
-    found.add_unverified(look.check_files(os.path.dirname(path), [os.path.basename(path)]))
+def _file(path: str, inspection: Inspection, found: CheckpointContents) -> None:
+    found.add_unverified(inspection.check_files(os.path.dirname(path), [os.path.basename(path)]))
 
 
-def _fingerprint(path: str, look: Inspection, found: CheckpointContents) -> None:
+def _fingerprint(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     """Sum up names, sizes and content, to recognize the same checkpoint on another node."""
     summed = hashlib.sha256()
-    for name, status in sorted(files_of(path, look.progress)):
+    for name, status in sorted(files_of(path, inspection.progress)):
         if _OWN.fullmatch(name):
             continue
-        told = "size %d" % status.st_size
+        content = "size %d" % status.st_size
         file = path if os.path.isfile(path) else os.path.join(path, name)
-        if look.compare or status.st_size <= _SMALL:
-            told = digest(file, look.progress)
-        found.files[name] = told
-        line = "%s %d %s\n" % (name, status.st_size, told)
+        if inspection.compare or status.st_size <= _SMALL:
+            content = digest(file, inspection.progress)
+        found.files[name] = content
+        line = "%s %d %s\n" % (name, status.st_size, content)
         summed.update(line.encode("utf-8", "surrogateescape"))
     found.identity = summed.hexdigest()
 

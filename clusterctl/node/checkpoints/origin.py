@@ -67,9 +67,9 @@ class Origin:
             if one["run"] not in here and one.get("began"):
                 began, size = float(one["began"]) + ahead, one.get("world_size")
                 here[one["run"]] = _Run(one["run"], began, None, size)
-        asked = here.get(str(args.get("run")))
-        self._began = asked.began if asked else 0.0
-        runs = [run for run in here.values() if asked is None or not _beside(run, asked)]
+        this_run = here.get(str(args.get("run")))
+        self._began = this_run.began if this_run else 0.0
+        runs = [run for run in here.values() if this_run is None or not _may_overlap(run, this_run)]
         self._runs = sorted(runs, key=lambda run: run.began)
         self._sizes = {run.run: run.world_size for run in self._runs}
         self._ahead = storage_clock_skew(folder)
@@ -78,12 +78,12 @@ class Origin:
         """Return how many ranks a run had; None: that is not known."""
         return self._sizes.get(run)
 
-    def writer(self, written: float, said: str = "") -> Writer:
-        """Return who wrote what has this time; `said`: what the checkpoint itself says."""
+    def writer(self, written: float, recorded_run: str = "") -> Writer:
+        """Return who wrote what has this time; `recorded_run`: what the checkpoint itself says."""
         written -= self._ahead
         older = written < self._began
-        if said:
-            return Writer(said, older)
+        if recorded_run:
+            return Writer(recorded_run, older)
         last: Optional[_Run] = None
         for run in self._runs:
             if run.began <= written:
@@ -114,7 +114,7 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
     return found
 
 
-def _beside(one: _Run, other: _Run) -> bool:
+def _may_overlap(one: _Run, other: _Run) -> bool:
     """Tell whether two runs may have lived at once, each in a folder of its own."""
     known = one.lock and other.lock and one.workdir != other.workdir
     return bool(known) and not conflict(one.lock, other.lock)

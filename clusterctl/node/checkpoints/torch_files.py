@@ -157,8 +157,8 @@ def saved_counters(path: str) -> Dict[str, Optional[int]]:
     except Exception:  # noqa: BLE001  (whatever is in there, it says no step)
         return {}
     for name, keys in _NUMBERS.items():
-        said = [root.get(key) for key in keys] if isinstance(root, dict) else []
-        found[name] = next((n for n in said if isinstance(n, int) and n is not True), None)
+        values = [root.get(key) for key in keys] if isinstance(root, dict) else []
+        found[name] = next((n for n in values if isinstance(n, int) and n is not True), None)
     return found
 
 

@@ -143,7 +143,7 @@ def _check_header(stream: BinaryIO, record: zipfile.ZipInfo) -> None:
         stream.read(_LOCAL.size)
     )
     name = stream.read(name_length)
-    told = (magic, version, flags, method)
+    found = (magic, version, flags, method)
     wanted = (ZIP_MAGIC, record.extract_version, record.flag_bits, record.compress_type)
     later = flags & _DESCRIPTOR
     sums = ((crc, record.CRC), (packed, record.compress_size), (size, record.file_size))
@@ -151,5 +151,5 @@ def _check_header(stream: BinaryIO, record: zipfile.ZipInfo) -> None:
     stored = record.compress_type != zipfile.ZIP_STORED or record.compress_size == record.file_size
     inside = not record.volume and not record.external_attr & 0x10 and not record.flag_bits & 0x2061
     encoded = record.orig_filename.encode("utf-8" if flags & 0x800 else "cp437", "replace")
-    if told != wanted or not same or not stored or not inside or name != encoded:
+    if found != wanted or not same or not stored or not inside or name != encoded:
         raise Invalid("the header of its record %s is not as the directory says" % record.filename)

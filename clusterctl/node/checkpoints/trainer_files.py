@@ -32,16 +32,16 @@ _WHOLE_WEIGHTS = (
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 
 
-def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> None:
+def check_trainer(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     """Raise Invalid unless a checkpoint of Hugging Face's Trainer is complete."""
     names = set(os.listdir(path))
     if "checkpoint-is-incomplete.txt" in names:
         raise Invalid("checkpoint-is-incomplete.txt is there: it was not written to its end")
     if not names:
         raise Invalid("it is empty")
-    deepspeed = _check_weights(path, names, look, found)
+    deepspeed = _check_weights(path, names, inspection, found)
     found.add_unverified(
-        look.check_files(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)])
+        inspection.check_files(path, [name for name in names if name.endswith(TENSOR_SUFFIXES)])
     )
     if not read_json(os.path.join(path, TRAINER_STATE)):
         raise Invalid("%s, which is written last, is missing or broken" % TRAINER_STATE)
@@ -53,7 +53,7 @@ def check_trainer(path: str, look: Inspection, found: CheckpointContents) -> Non
 
 
 def _check_weights(
-    path: str, names: Iterable[str], look: Inspection, found: CheckpointContents
+    path: str, names: Iterable[str], inspection: Inspection, found: CheckpointContents
 ) -> bool:
     """Return whether the weights are DeepSpeed's, with the optimizer's state.
 
@@ -66,7 +66,9 @@ def _check_weights(
         if os.path.isdir(os.path.join(path, name)):
             try:
                 doubts, mixed = check_dcp(
-                    os.path.join(path, name), content=look.content, progress=look.progress
+                    os.path.join(path, name),
+                    content=inspection.content,
+                    progress=inspection.progress,
                 )
                 found.doubts += [doubt.replace(": ", ": %s/" % name, 1) for doubt in doubts]
                 found.mixed = found.mixed or mixed
@@ -77,11 +79,11 @@ def _check_weights(
         if not isinstance(weights, dict):
             raise Invalid("%s is broken" % index)
         # Their content is read once, with all other files.
-        look._replace(content=False).check_files(path, set(map(str, weights.values())))
+        inspection._replace(content=False).check_files(path, set(map(str, weights.values())))
         _check_index(path, index, weights)
     deepspeed = False
     for name in sorted(n for n in present if re.fullmatch(r"global_step\d+", n)):
-        deepspeed |= _check_deepspeed(os.path.join(path, name), name, look, found)
+        deepspeed |= _check_deepspeed(os.path.join(path, name), name, inspection, found)
     fsdp = any(name.startswith("pytorch_model_fsdp") for name in present)
     if not (fsdp or deepspeed or present.intersection((*_INDEXES, *_WHOLE_WEIGHTS))):
         raise Invalid("it holds no weights")
@@ -98,10 +100,12 @@ def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:
                 raise Invalid("%s holds no %s, which %s says" % (file, lost[0], index))
 
 
-def _check_deepspeed(folder: str, name: str, look: Inspection, found: CheckpointContents) -> bool:
+def _check_deepspeed(
+    folder: str, name: str, inspection: Inspection, found: CheckpointContents
+) -> bool:
     files = [file for file in os.listdir(folder) if file.endswith(TENSOR_SUFFIXES)]
     try:
-        unproven = look.check_files(folder, files)
+        unproven = inspection.check_files(folder, files)
     except Invalid as broken:
         raise Invalid("%s: %s" % (name, broken)) from broken
     found.add_unverified({"%s/%s" % (name, file) for file in unproven})

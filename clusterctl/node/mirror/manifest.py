@@ -60,8 +60,8 @@ class Manifest:
             with open(self.path, "rb") as file:
                 document = json.load(file)
                 self._written = os.fstat(file.fileno()).st_mtime_ns
-            room = _PATH_LIMIT - len(self._prefix)
-            records = dict(_record(path, one, room) for path, one in document["files"].items())
+            limit = _PATH_LIMIT - len(self._prefix)
+            records = dict(_record(path, one, limit) for path, one in document["files"].items())
             origin = {str(k): str(v) for k, v in dict(document.get("from") or {}).items()}
             tree = document["tree"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -100,7 +100,7 @@ class Manifest:
         return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - MTIME_GRANULARITY_NS
 
 
-def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
+def _record(path: str, item: List[Any], limit: int) -> Tuple[bytes, Record]:
     """Read one path's record; it may be forged: then raise TypeError or ValueError."""
     digests, ours, key = item
     whole = isinstance(digests, list) and isinstance(ours, bool) and isinstance(key, list)
@@ -110,7 +110,7 @@ def _record(path: str, item: List[Any], room: int) -> Tuple[bytes, Record]:
     parts = name.split(b"/")
     longest = max(map(len, parts))
     inside = {b"", b".", b"..", FOLDER}.isdisjoint(parts) and b"\0" not in name
-    if not inside or longest > _NAME_LIMIT or len(name) > room:
+    if not inside or longest > _NAME_LIMIT or len(name) > limit:
         raise ValueError(path)
     return name, Record(digests, ours, key)
 

@@ -79,10 +79,10 @@ def report_file_errors(root: bytes) -> Iterator[None]:
     except OSError as error:
         path = os.fsencode(error.filename or root)
         message = "%s: %s" % (path_text(path), error.strerror)
-        raise OperationError("file", message, hint=_way_to_write(root, path, error)) from error
+        raise OperationError("file", message, hint=_permission_hint(root, path, error)) from error
 
 
-def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
+def _permission_hint(root: bytes, path: bytes, error: OSError) -> str:
     """Return what to type if this user lacks the right: mostly another user synced there."""
     if error.errno not in (errno.EACCES, errno.EPERM):
         return ""
@@ -95,8 +95,8 @@ def _way_to_write(root: bytes, path: bytes, error: OSError) -> str:
     if owner == os.getuid():
         return "chmod u+rwX %s" % shlex.quote(path_text(path))
     top = root if path.startswith(root) else path
-    way = "as user %s, in a group of both: chmod -R g+rwX %s, and sync with umask 002"
-    return way % (user_name(owner), shlex.quote(path_text(top)))
+    hint = "as user %s, in a group of both: chmod -R g+rwX %s, and sync with umask 002"
+    return hint % (user_name(owner), shlex.quote(path_text(top)))
 
 
 def target_folder(args: Dict[str, Any]) -> bytes:
@@ -185,7 +185,7 @@ def make_folder(root: bytes) -> None:
         os.makedirs(os.path.join(root, FOLDER), exist_ok=True)
     except OSError as error:
         message = "%s cannot be written: %s" % (path_text(root), error.strerror)
-        hint = _way_to_write(root, os.path.join(root, FOLDER), error)
+        hint = _permission_hint(root, os.path.join(root, FOLDER), error)
         raise OperationError("workdir", message, hint=hint) from error
 
 
