@@ -1,4 +1,4 @@
-"""The only code that runs on nodes: the agent, the probes, the mirror, and what looks after runs.
+"""The only code that runs on nodes: the agent, the probes, the mirror, and the supervisor of runs.
 
 Standard library only, Python 3.9; sent as source on stdin, so nothing is installed.
 """

@@ -51,7 +51,7 @@ class EventLoop:
             self._selector.register(descriptor, events, callback)
 
     def remove_descriptor(self, descriptor: int) -> None:
-        """Watch a descriptor no longer; to be said before it is closed."""
+        """Stop watching a descriptor; to be called before it is closed."""
         try:
             self._selector.unregister(descriptor)
         except KeyError:

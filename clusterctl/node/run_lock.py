@@ -50,7 +50,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Peer(NamedTuple):
-    """The process at the other end of a socket, by the kernel's word."""
+    """The process at the other end of a socket, as the kernel reports it."""
 
     pid: int
     uid: int
@@ -240,9 +240,8 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
     if is_run_id(run):
         user = holder.get("user", "?")
         about = " " + holder["about"] if isinstance(holder.get("about"), str) else ""
-        known = "run %s%s of user %s, since %s" % (
-            run, about, user, _moment(holder.get("since")),
-        )  # fmt: skip
+        since = _moment(holder.get("since"))
+        known = "run %s%s of user %s, since %s" % (run, about, user, since)
         parts = [part[:UUID_CHARACTERS] for part in valid_resources(holder)]
         known += ", on " + ", ".join(parts) if parts else ""
         hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run

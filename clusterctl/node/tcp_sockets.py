@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import List, NamedTuple, Set
 
+from clusterctl.node.file_io import list_folder
+
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 
 
@@ -55,11 +57,7 @@ def sockets_of(pid: int) -> Set[str]:
     """Return the inodes of a process's sockets; none where it is gone or another's."""
     folder = "/proc/%d/fd" % pid
     found: Set[str] = set()
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return found
-    for name in names:
+    for name in list_folder(folder):
         try:
             target = os.readlink(os.path.join(folder, name))
         except OSError:

@@ -171,9 +171,7 @@ def _fork(key: str, body: Callable[[int], None], limit_s: float) -> Child:
             os.dup2(null, 0)
             os.dup2(output_end, 1)
             os.dup2(errors_end, 2)
-            for name in os.listdir("/proc/self/fd"):
-                if int(name) > 2:  # noqa: PLR2004  (the three standard ones)
-                    _close(int(name))
+            os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
             body(1)
         except BaseException as error:  # noqa: BLE001  (a child must never return to our stack)
             os.write(2, repr(error).encode()[-_STDERR_LIMIT:])
@@ -182,10 +180,3 @@ def _fork(key: str, body: Callable[[int], None], limit_s: float) -> Child:
     os.close(output_end)
     os.close(errors_end)
     return Child(key, pid, output, errors, limit_s)
-
-
-def _close(descriptor: int) -> None:
-    try:
-        os.close(descriptor)
-    except OSError:
-        return  # the descriptor of the listing itself

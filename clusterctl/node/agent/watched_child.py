@@ -30,12 +30,9 @@ class ChildCrashed(Exception):  # noqa: N818  (a state of the world, not a fault
 def watch_child(
     work: Callable[[Report], None], channel: CallChannel, *, silence: float
 ) -> Generator[Dict[str, Any], None, None]:
-    """Run work in a child process; yield what it tells.
+    """Run work in a child process; yield what it reports.
 
-    Args:
-        work: what is done there; whatever it tells counts as a sign of life.
-        channel: of the call that this is a part of.
-        silence: seconds without a sign of life until the child is left behind.
+    After `silence` seconds without a report the child is left behind.
 
     Raises:
         ChildStalled: it was silent for too long.
@@ -44,7 +41,7 @@ def watch_child(
     """
 
     def body(write: Callable[[bytes], None]) -> None:
-        work(lambda told: write(json.dumps(told).encode() + b"\n"))
+        work(lambda report: write(json.dumps(report).encode() + b"\n"))
 
     child = child_tasks.run_function("keep moving", body, silence)
     try:

@@ -1,4 +1,4 @@
-"""The master's side of the link: hears every worker, and tells the others."""
+"""The master's side of the link: relays what one worker reports to the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_UNAUTHENTICATED = 32
 
 
 class Master:
-    """The master's side: hears every worker, and tells the others."""
+    """The master's side: relays what one worker reports to the others."""
 
     def __init__(
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
@@ -88,7 +88,7 @@ class Master:
                 channel.send({"ending": message})
 
     def send_bye(self, state: str) -> None:
-        """Nobody needs to know that the master's part is over."""
+        """No worker waits for the end of the run on the master."""
 
     def close(self) -> None:
         """Leave."""

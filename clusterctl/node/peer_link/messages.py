@@ -1,4 +1,4 @@
-"""What the supervisors of a run say to each other, and what each wants to hear."""
+"""The messages between the supervisors of a run, and the events that these cause."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PeerMessage = Dict[str, Any]
 
 
 class PeerEvents(NamedTuple):
-    """What a supervisor wants to hear from the link."""
+    """The callbacks for events of the link."""
 
     ending: Callable[[PeerMessage], None]
-    """Another node's part is ending, and why."""
+    """The run is ending on another node, and why."""
     lost: Callable[[str, str], None]
     """A node (its name) has been silent too long, with the last words of its connection."""
     joined: Callable[[str], None]

@@ -8,7 +8,7 @@ silence lasts. The controller takes no part.
 from __future__ import annotations
 
 import sys
-from typing import Dict, Set
+from typing import Dict, FrozenSet
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
@@ -31,9 +31,7 @@ class NoPeers:
     port = 0
     acknowledged = True
     all_done = True
-
-    def __init__(self) -> None:
-        self.missing: Set[str] = set()
+    missing: FrozenSet[str] = frozenset()
 
     def give_up_on_missing(self) -> None:
         """There is nobody to miss."""

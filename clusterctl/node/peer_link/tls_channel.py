@@ -15,7 +15,7 @@ from clusterctl.node.event_loop import EventLoop
 
 LINE_LIMIT = 65536
 UNAUTHENTICATED_LINE = 1024
-"""Of one who has not said who it is."""
+"""Of a peer that has not shown who it is."""
 UNAUTHENTICATED_BYTES = 65536
 """What one may send in all until then: some records cost us an answer, and none ends a line."""
 

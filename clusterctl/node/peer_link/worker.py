@@ -22,9 +22,9 @@ from clusterctl.node.run.node_job import NodeJob
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
 CLOCK_PINGS = 5
-"""Round trips before the clock's offset is said."""
+"""Round trips before the clock's offset is reported."""
 CLOCK_SECONDS = 600.0
-"""How often it is said again: clocks drift."""
+"""How often it is reported again: clocks drift."""
 
 
 class Clock:
@@ -35,9 +35,8 @@ class Clock:
 
     def add(self, sent: float, there: float, received: float) -> None:
         """Take one round trip: our clock, the master's, our clock; unless a clock was set in it."""
-        if received < sent or len(self.round_trips) == CLOCK_PINGS:
-            return
-        self.round_trips.append([(received - sent) / 2, (sent + received) / 2 - there])
+        if received >= sent:
+            self.round_trips.append([(received - sent) / 2, (sent + received) / 2 - there])
 
     def best(self) -> List[float]:
         """Return the error and the offset of the shortest round trip."""
@@ -63,7 +62,6 @@ class Worker:
         self._heard_at = time.monotonic()
         self._last_error = "no answer"
         self._clock = Clock()
-        self._clock_reported = False
         self._welcome = False
         self._bye = False
         self._unacknowledged: List[PeerMessage] = []
@@ -72,13 +70,13 @@ class Worker:
         """The master, until it has been there."""
         self.port = 0
         self.acknowledged = False
-        """The master knows that this part is over (or has exited itself)."""
+        """The master knows that the run is over here (or has exited itself)."""
         self._connect()
         loop.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
 
     @property
     def all_done(self) -> bool:
-        """The master knows that this part is over: nothing else keeps a worker."""
+        """The master knows that the run is over here: a worker waits for nothing else."""
         return self.acknowledged
 
     def give_up_on_missing(self) -> None:
@@ -89,7 +87,7 @@ class Worker:
         self._send({"ending": message})
 
     def send_bye(self, state: str) -> None:
-        """Tell the master that this part is over, and wait until it knows."""
+        """Tell the master that the run is over here, and wait until it knows."""
         self._bye = True
         self.acknowledged = self.acknowledged or self._given_up
         self._send({"bye": state})
@@ -141,32 +139,29 @@ class Worker:
         self._heard_at = time.monotonic()
         if "welcome" in message:
             self._welcome = True
-            for unsaid in self._unacknowledged:
-                channel.send(unsaid)
+            for unsent in self._unacknowledged:
+                channel.send(unsent)
             if self.missing:
                 self.missing.clear()
                 self._events.joined(self._master)
             self._ping()
         elif "pong" in message:
-            self._clock.add(message["pong"], message["at"], time.time())
-            self._report_clock()
+            self._measure_clock(message["pong"], message["at"])
         elif "ending" in message:
             self._events.ending(parse_ending(message))
         elif "bye" in message:
             self.acknowledged = True
 
-    def _report_clock(self) -> None:
+    def _measure_clock(self, sent: float, there: float) -> None:
+        if len(self._clock.round_trips) == CLOCK_PINGS:
+            return  # reported, and not yet due again
+        self._clock.add(sent, there, time.time())
         if len(self._clock.round_trips) < CLOCK_PINGS:
             self._ping()  # the first ones at once: the offset is wanted from the start
-        elif not self._clock_reported:
-            self._clock_reported = True
-            error, offset = self._clock.best()
-            self._events.clock(offset, error)
-            self._loop.call_later(CLOCK_SECONDS, self._measure_again)
-
-    def _measure_again(self) -> None:
-        self._clock = Clock()
-        self._clock_reported = False
+            return
+        error, offset = self._clock.best()
+        self._events.clock(offset, error)
+        self._loop.call_later(CLOCK_SECONDS, self._clock.round_trips.clear)
 
     def _ping(self) -> None:
         if self._channel is not None:

@@ -1,1 +1,1 @@
-"""A node's part of a run: its files and its lock, and the operations on it."""
+"""A run on one node: its files, and the operations on it."""

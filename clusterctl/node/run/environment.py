@@ -123,6 +123,6 @@ def _content(descriptor: int) -> bytes:
 
 
 def _failure(line: str, how: str, output: int) -> OperationError:
-    said = _content(output).decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]
+    printed = _content(output).decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]
     message = "env_init %s: %s" % (how, line)
-    return OperationError("env-init", "\n".join([message, *said]), line=line, output=said)
+    return OperationError("env-init", "\n".join([message, *printed]), line=line, output=printed)

@@ -86,9 +86,9 @@ def find_recorded(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Le
     from clusterctl.node.run.status import RecordedProcesses  # noqa: PLC0415  (rarely needed)
 
     for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
-        for mark in sorted(stuck.intersection(RecordedProcesses(paths).read())):
+        for key in sorted(stuck.intersection(RecordedProcesses(paths).read())):
             older = read_json(paths.job)
             ours = conflict(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
-            if ours and in_same_network_namespace(mark[0]):
-                return Leftover(str(older["run"]), mark[0])
+            if ours and in_same_network_namespace(key[0]):
+                return Leftover(str(older["run"]), key[0])
     return None

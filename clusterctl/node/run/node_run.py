@@ -1,4 +1,4 @@
-"""One node's part of a run, as one who must end it finds it: supervisor alive or dead."""
+"""A run on one node, as `stop` finds it: its supervisor alive or dead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def held_lock(args: Dict[str, Any]) -> str:
 
 
 class NodeRun(NamedTuple):
-    """What is known of a part without asking anyone."""
+    """What is known of a run on this node without asking its supervisor."""
 
     paths: NodePaths
     run: str
@@ -50,7 +50,7 @@ class NodeRun(NamedTuple):
 
     @classmethod
     def find(cls, args: Dict[str, Any]) -> NodeRun:
-        """Take what the folder says, or if it is missing what the controller knows."""
+        """Read the run's folder; if it is missing take what the controller knows."""
         paths = NodePaths.of(args)
         if paths.ownership_problem():
             paths = NO_PATHS
@@ -59,7 +59,7 @@ class NodeRun(NamedTuple):
         return cls(paths, args["run"], args["node"], name, job, RecordedProcesses(paths))
 
     def holds_lock(self) -> bool:
-        """Tell whether this part's supervisor holds the machine, be it slow to answer."""
+        """Tell whether this run's supervisor holds the machine, be it slow to answer."""
         holder = run_lock.query(self.lock, {"ask": "who"}) or {}
         if holder.get("uid") not in (os.getuid(), 0):
             return False
@@ -72,8 +72,8 @@ class NodeRun(NamedTuple):
         """Tell the supervisor to end it; False: there is none."""
         saved = read_json(self.paths.supervisor)
         if is_alive(saved):  # one that was stopped would hear nothing
-            for mark in supervisor_keys(saved):
-                processes.send(mark, signal.SIGCONT)
+            for key in supervisor_keys(saved):
+                processes.send(key, signal.SIGCONT)
         if not self.holds_lock():
             return False
         wanted: Dict[str, Any] = {

@@ -36,8 +36,8 @@ def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePa
         return
     kept = _kept_agent(paths)
     if kept is not None and kept != loader.program():
-        told = to_json({**args, HANDED_OVER: True}).decode()
-        channel.exec_program(agent_argv(paths, "clusterctl.node.handover:take_over", op, told))
+        args_json = to_json({**args, HANDED_OVER: True}).decode()
+        channel.exec_program(agent_argv(paths, "clusterctl.node.handover:take_over", op, args_json))
 
 
 def _kept_agent(paths: NodePaths) -> Optional[bytes]:

@@ -118,25 +118,31 @@ def key_of(pid: int) -> ProcessKey:
     return pid, process.start if process is not None else 0
 
 
-def alive(mark: ProcessKey) -> bool:
+def alive(key: ProcessKey) -> bool:
     """Tell whether this very process still runs."""
-    process = read(mark[0])
-    return process is not None and process.start == mark[1] and not process.exited
+    process = read(key[0])
+    return process is not None and process.start == key[1] and not process.exited
 
 
 def descendants(roots: Iterable[int], table: Dict[int, Process]) -> Set[int]:
     """Return the pids below `roots`, without the roots themselves."""
-    children: Dict[int, List[int]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process.pid)
+    children = children_of(table)
     found: Set[int] = set()
     waiting = list(roots)
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
+            if child.pid not in found:
+                found.add(child.pid)
+                waiting.append(child.pid)
     return found
+
+
+def children_of(table: Dict[int, Process]) -> Dict[int, List[Process]]:
+    """Return the children of each process that has any, by its pid."""
+    children: Dict[int, List[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    return children
 
 
 def run_environment(run: str, node: str) -> List[bytes]:
@@ -147,13 +153,8 @@ def run_environment(run: str, node: str) -> List[bytes]:
 def with_environment(environment: Iterable[bytes], table: Dict[int, Process]) -> Set[int]:
     """Return the pids whose environment has all of these `NAME=value` entries."""
     wanted = set(environment)
-    found = set()
-    for process in table.values():
-        if process.exited or process.uninterruptible:
-            continue
-        if wanted <= set(read_proc(process.pid, "environ").split(b"\0")):
-            found.add(process.pid)
-    return found
+    readable = [p.pid for p in table.values() if not p.exited and not p.uninterruptible]
+    return {pid for pid in readable if wanted <= set(read_proc(pid, "environ").split(b"\0"))}
 
 
 def of_run(
@@ -161,11 +162,11 @@ def of_run(
 ) -> List[Process]:
     """Return the living processes of a run on this node, but never the one that asks.
 
-    Nor those that it descends from, pid 1 the last of them: whatever the marks say, they are not
-    the run's to be ended.
+    Nor those that it descends from, pid 1 the last of them: whatever their environment says, they
+    are not the run's to be ended.
 
     Args:
-        environment: entries of the environment that mark the run.
+        environment: entries of the environment that a process of the run has.
         recorded: processes that were seen to be the run's, its supervisor among them.
         cgroup: the run's own cgroup, empty for none.
     """
@@ -220,16 +221,16 @@ def in_cgroup(cgroup: str) -> Set[int]:
         return set()
 
 
-def send(mark: ProcessKey, number: int) -> str:
+def send(key: ProcessKey, number: int) -> str:
     """Send a signal to this very process; return why it could not be, empty for done.
 
     A process that has exited counts as done.
     """
     try:
         if hasattr(os, "pidfd_open"):
-            return _send_through_pidfd(mark, number)
-        if alive(mark):
-            os.kill(mark[0], number)
+            return _send_through_pidfd(key, number)
+        if alive(key):
+            os.kill(key[0], number)
     except ProcessLookupError:
         return ""
     except OSError as error:
@@ -237,16 +238,16 @@ def send(mark: ProcessKey, number: int) -> str:
     return ""
 
 
-def _send_through_pidfd(mark: ProcessKey, number: int) -> str:
+def _send_through_pidfd(key: ProcessKey, number: int) -> str:
     try:
-        pidfd = os.pidfd_open(mark[0])  # type: ignore[attr-defined,unused-ignore]
+        pidfd = os.pidfd_open(key[0])  # type: ignore[attr-defined,unused-ignore]
     except OSError as error:
-        if not isinstance(error, ProcessLookupError) and alive(mark):
-            os.kill(mark[0], number)  # a kernel older than the Python
+        if not isinstance(error, ProcessLookupError) and alive(key):
+            os.kill(key[0], number)  # a kernel older than the Python
         return ""
     try:
         # The descriptor holds the process: what is true of it now stays true.
-        if alive(mark):
+        if alive(key):
             signal.pidfd_send_signal(pidfd, number)  # type: ignore[attr-defined,unused-ignore]
     finally:
         os.close(pidfd)

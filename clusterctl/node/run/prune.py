@@ -37,7 +37,7 @@ def prune(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
 
 def remove(args: Dict[str, Any]) -> str:
-    """Delete one part's folder; say why it was not, empty if it is deleted."""
+    """Delete a run's folder; return why it was not deleted, empty if it was."""
     if os.path.basename(args["run"]) != args["run"] or args["run"] in ("", ".", ".."):
         return "its name is none of a run"
     paths = NodePaths.of(args)
@@ -50,13 +50,13 @@ def remove(args: Dict[str, Any]) -> str:
         shutil.rmtree(paths.folder)
     except OSError as error:
         return "%s: %s" % (error.filename, error.strerror)
-    with contextlib.suppress(OSError):  # another node's part is in it, where nodes share it
+    with contextlib.suppress(OSError):  # another node's folder is in it, if nodes share it
         os.rmdir(os.path.dirname(paths.folder))
     return ""
 
 
-def why_needed(part: NodeRun) -> str:
-    """Say why a part's folder must stay; empty where the part is over."""
-    if part.job and not os.path.exists(part.paths.end):
+def why_needed(node_run: NodeRun) -> str:
+    """Return why a run's folder must stay; empty if the run is over."""
+    if node_run.job and not os.path.exists(node_run.paths.end):
         return "it has not ended here"
-    return "something of it is left here" if part.holds_lock() or part.find_all() else ""
+    return "something of it is left here" if node_run.holds_lock() or node_run.find_all() else ""

@@ -33,13 +33,10 @@ def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, 
         if not found:
             return True, None
         if time.monotonic() > until:
-            return False, _holder({one.inode for one in found})
+            pid = min(tcp_sockets.holders({one.inode for one in found}), default=None)
+            known = None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
+            return False, known
         time.sleep(POLL_SECONDS)
-
-
-def _holder(inodes: Set[str]) -> Optional[Dict[str, Any]]:
-    pid = min(tcp_sockets.holders(inodes), default=None)
-    return None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
 
 
 class GpuMemory(NamedTuple):

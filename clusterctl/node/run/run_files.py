@@ -62,8 +62,8 @@ class RunFiles:
     def __init__(self, paths: NodePaths) -> None:
         self.paths = paths
         self._events: List[Dict[str, Any]] = []
-        self._account: Optional[Dict[str, Any]] = None
-        self._marks: List[ProcessKey] = []
+        self._snapshot: Optional[Dict[str, Any]] = None
+        self._unwritten: List[ProcessKey] = []
         self._known: Dict[ProcessKey, bool] = {}
         self._sizes: Dict[str, int] = {}
         self._times: Dict[str, int] = {}
@@ -86,17 +86,17 @@ class RunFiles:
 
     def write_snapshot(self, value: Dict[str, Any]) -> None:
         """Replace supervisor.json."""
-        self._account = value
+        self._snapshot = value
         self.flush()
 
-    def record_processes(self, marks: List[ProcessKey]) -> None:
+    def record_processes(self, keys: List[ProcessKey]) -> None:
         """Remember processes as the run's, for whoever must end it after us."""
-        new = [mark for mark in marks if mark not in self._known]
+        new = [key for key in keys if key not in self._known]
         self._known.update(dict.fromkeys(new, True))
-        self._marks += new
+        self._unwritten += new
         self.flush()
         if len(self._known) > MAX_PROCESSES:
-            self._forget_ended(set(marks))
+            self._forget_ended(set(keys))
 
     def _forget_ended(self, living: Set[ProcessKey]) -> None:
         """Forget most of those that have ended: a job may start a process a second for weeks."""
@@ -104,10 +104,10 @@ class RunFiles:
             m for n, m in enumerate(self._known) if n < FIRST_PROCESSES or m in living or alive(m)
         ]
         try:
-            replace_file(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in kept))
+            replace_file(self.paths.processes, b"".join(b"%d %d\n" % key for key in kept))
         except OSError:
             return  # with the next scan
-        self._known, self._marks = dict.fromkeys(kept, True), []
+        self._known, self._unwritten = dict.fromkeys(kept, True), []
 
     def flush(self) -> None:
         """Write what waits; what cannot be written goes on waiting."""
@@ -116,12 +116,12 @@ class RunFiles:
                 lines = b"".join(json.dumps(e).encode() + b"\n" for e in self._events)
                 _append(self.paths.events, lines)
                 self._events = []
-            if self._marks:
-                _append(self.paths.processes, b"".join(b"%d %d\n" % mark for mark in self._marks))
-                self._marks = []
-            if self._account is not None:
-                write_json(self.paths.supervisor, self._account)
-                self._account = None
+            if self._unwritten:
+                _append(self.paths.processes, b"".join(b"%d %d\n" % key for key in self._unwritten))
+                self._unwritten = []
+            if self._snapshot is not None:
+                write_json(self.paths.supervisor, self._snapshot)
+                self._snapshot = None
         except OSError:
             return
 

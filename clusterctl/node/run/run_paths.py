@@ -41,7 +41,7 @@ def default_state_folder() -> str:
 
 
 class NodePaths:
-    """The files of one node's part of a run."""
+    """The files of a run on one node."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class NodePaths:
         self.events = os.path.join(folder, EVENTS)
         self.end = os.path.join(folder, "end.json")
         self.never_started = os.path.join(folder, "barred")
-        """Says that this part never began and never will."""
+        """Its presence means that the run never started here and never will."""
         self.reserve = os.path.join(folder, "reserve")
         """Room on the disk that the end is written into when there is no other left."""
         self.launcher_log = os.path.join(folder, LAUNCHER_LOG)
@@ -80,7 +80,7 @@ class NodePaths:
         return [LAUNCHER_LOG] + [RANK_LOG % rank for rank in ranks]
 
     def _levels(self) -> Tuple[str, str, str, str]:
-        """Return the folders that are ours alone: of all runs, of a cluster, a run, this part."""
+        """Return the folders that are ours alone: of all runs, a cluster, a run, a node."""
         run = os.path.dirname(self.folder)
         cluster = os.path.dirname(run)
         return os.path.dirname(cluster), cluster, run, self.folder
@@ -120,7 +120,7 @@ class NodePaths:
 
 
 NO_PATHS = NodePaths(os.devnull)
-"""The paths of a part that is not here: none of its files can be read or made."""
+"""The paths of a run that is not here: none of its files can be read or made."""
 
 
 def times_of(log: str) -> str:
@@ -145,7 +145,7 @@ def rank_of(log: str) -> Optional[int]:
 
 
 def run_folders(root: str, cluster: str) -> Iterator[NodePaths]:
-    """Yield the parts of this user's runs of a cluster that are kept here, oldest run first."""
+    """Yield the folders of this user's runs of a cluster that are kept here, oldest first."""
     for run in list_folder(os.path.join(root, cluster)):
         for node in list_folder(os.path.join(root, cluster, run)):
             paths = NodePaths(os.path.join(root, cluster, run, node))

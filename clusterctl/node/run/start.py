@@ -41,7 +41,7 @@ CONTAINER_CLIENTS = frozenset(("docker", "nerdctl", "podman"))
 
 
 def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Start a node's part of a run, detached, and answer once its processes are there.
+    """Start a run on this node, detached, and answer once its processes are there.
 
     Args:
         args: `job`: what to start; it is kept in the run's folder, so it holds no secret;

@@ -1,4 +1,4 @@
-"""The operations `status` and `runs`: a node's part of a run, from its supervisor or its files."""
+"""The operations `status` and `runs`: a run on this node, by its supervisor or its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINE_CHARACTERS = 500
 
 
 def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Answer with this node's part of a run: `cluster`, `run`, `node` and perhaps `state`."""
+    """Answer with the state of a run on this node: `cluster`, `run`, `node` and perhaps `state`."""
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
@@ -35,20 +35,17 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
 
 def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Answer with the parts of all runs of a cluster that are kept here: `cluster`, `node`."""
+    """Answer with the state of all runs of a cluster that are kept here: `cluster`, `node`."""
     del body, channel
     root = args.get("state") or default_state_folder()
     wanted = args.get("node")
-    found = [
-        p
-        for p in run_folders(root, args["cluster"])
-        if wanted in (None, os.path.basename(p.folder))
-    ]
-    return Message({"runs": [node_status(paths) for paths in found if read_json(paths.job)]})
+    folders = [paths for paths in run_folders(root, args["cluster"]) if read_json(paths.job)]
+    found = [p for p in folders if wanted in (None, os.path.basename(p.folder))]
+    return Message({"runs": [node_status(paths) for paths in found]})
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:
-    """Return the folder of a run's part on this node.
+    """Return the folder of a run on this node.
 
     Raises:
         OperationError: `no-run`: there is none, or it is not this user's.
@@ -62,7 +59,7 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
 
 
 def node_status(paths: NodePaths) -> Dict[str, Any]:
-    """Return what is known of a part of a run: its supervisor's word, else the files'."""
+    """Return the state of a run on this node, from its supervisor, or else from its files."""
     # The end is read first: a supervisor that has left since would otherwise seem to be lost.
     end = read_json(paths.end)
     job = read_json(paths.job)
@@ -71,19 +68,19 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
     live = ask_supervisor(job, saved["pid"]) if alive else None
     if not end and not alive:
         end = read_json(paths.end)  # written while we looked
-    account = live or saved
-    ranks = [dict(rank) for rank in account.get("ranks", [])]
+    snapshot = live or saved
+    ranks = [dict(rank) for rank in snapshot.get("ranks", [])]
     if end:
         state, ranks = end["state"], end.get("ranks", ranks)
     elif alive:
-        state = account.get("state", "starting")
+        state = snapshot.get("state", "starting")
     else:
         state = "lost"
-        living = {mark[0] for mark in RecordedProcesses(paths).read() if is_there(mark)}
+        living = {key[0] for key in RecordedProcesses(paths).read() if is_there(key)}
         for rank in ranks:
             if rank["pid"] not in living:
                 rank["state"] = "ended"
-    shown = end or account.get("end")
+    shown = end or snapshot.get("end")
     return {
         "schema": 1,
         **{name: job.get(name) for name in ("run", "cluster", "node", "workdir", "master")},
@@ -91,7 +88,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "name": job.get("name"),
         "command": job.get("argv"),
         "launcher": job.get("launcher"),
-        "launcher_joined": account.get("launcher_joined"),
+        "launcher_joined": snapshot.get("launcher_joined"),
         "world_size": job.get("world_size"),
         "resumed": job.get("resumed"),
         "state": state,
@@ -103,7 +100,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
             "rebooted": bool(saved) and saved.get("boot_id") != boot_id(),
         },
         "end": {name: shown.get(name) for name in END_FIELDS} if shown else None,
-        "began": account.get("began"),
+        "began": snapshot.get("began"),
     }
 
 
@@ -133,7 +130,7 @@ def last_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
 
 
 def is_alive(saved: Dict[str, Any]) -> bool:
-    """Tell whether the supervisor of that account still runs, or its guard, which ends it if not.
+    """Tell whether the supervisor of that supervisor.json still runs, or its guard.
 
     Pids of another boot say nothing.
     """
@@ -142,26 +139,26 @@ def is_alive(saved: Dict[str, Any]) -> bool:
     return any(map(is_there, supervisor_keys(saved)))
 
 
-def is_there(mark: ProcessKey) -> bool:
+def is_there(key: ProcessKey) -> bool:
     """Tell whether this very process still runs."""
     from clusterctl.node.run.processes import alive  # noqa: PLC0415
 
-    return alive(mark)
+    return alive(key)
 
 
 def supervisor_keys(saved: Dict[str, Any]) -> List[ProcessKey]:
-    """Return the supervisor of that account and its guard."""
+    """Return the supervisor of that supervisor.json and its guard."""
     guard = saved.get("guard") or (saved["pid"], saved["start"])
     return [(saved["pid"], saved["start"]), (guard[0], guard[1])]
 
 
 def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
-    """Return the living supervisor's own account; None where it does not answer."""
+    """Return the living supervisor's snapshot; None if it does not answer."""
     from clusterctl.node import run_lock  # noqa: PLC0415
 
     answer = run_lock.query(job["lock"], {"ask": "state"}) or {}
-    account: Optional[Dict[str, Any]] = answer.get("account")
-    return account if answer.get("pid") == pid else None
+    snapshot: Optional[Dict[str, Any]] = answer.get("account")
+    return snapshot if answer.get("pid") == pid else None
 
 
 def beat_age(paths: NodePaths) -> Optional[float]:

@@ -1,4 +1,4 @@
-"""The operation `stop`: ends a node's part of a run, whoever is left to do it, and proves it."""
+"""The operation `stop`: ends a run on this node, even without its supervisor, and verifies it."""
 
 from __future__ import annotations
 
@@ -20,65 +20,66 @@ VERIFY_SECONDS = 8.0
 
 
 def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """End a node's part of a run: ask, TERM, KILL the whole tree; then prove that it is gone.
+    """End a run on this node: ask, TERM, KILL the whole tree; then verify that nothing is left.
 
     Works when the supervisor is dead, when the run's folder was deleted, and again later.
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `signal`,
             `file`: as the job's `stop`; `bars`: it may still be about to begin, and must not;
-            `planned`: what the controller knows of a part without a folder, as in its job:
-            `node_rank`, `master`, `device`; such a part will not begin any more.
+            `planned`: what the controller knows of a run that has no folder, as in its job:
+            `node_rank`, `master`, `device`; such a run will not start here any more.
         body: unused.
         channel: gets `{"stage": …}` as it goes.
 
     Returns:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
         `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
-        took GPU memory during the run and bear no mark of it.
+        took GPU memory during the run and are not known to be of it.
     """
     del body
     if was_forbidden(args) or (args.get("bars") and forbid_start(args)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
     if args.get("planned") and not NodeRun.find(args).holds_lock():
         create_placeholder(args)
-    part = NodeRun.find(args)
-    hand_over("stop", args, channel, part.paths)
-    report_stage(channel, {"stage": "asking"})
-    if part.request_stop(args):
-        part.wait(time.monotonic() + float(args.get("grace", 0)) + VERIFY_SECONDS)
-    there = part.find_all()
-    report_stage(
-        channel, {"stage": "killing", "left": len(there)} if there else {"stage": "proving"}
-    )
-    living = part.kill()
+    node_run = NodeRun.find(args)
+    hand_over("stop", args, channel, node_run.paths)
+    report_stage(channel, "asking")
+    if node_run.request_stop(args):
+        node_run.wait(time.monotonic() + float(args.get("grace", 0)) + VERIFY_SECONDS)
+    there = node_run.find_all()
+    if there:
+        report_stage(channel, "killing", left=len(there))
+    else:
+        report_stage(channel, "proving")
+    living = node_run.kill()
     unkillable = {process.pid for process in living}
     left = [describe_survivor(process) for process in living]
     planned: Dict[str, Any] = args.get("planned") or {}
     # Which processes had a GPU only the folder knows.
-    used = part.job or (planned if planned.get("device") == "cpu" else {})
-    memory = release_check.check_gpu_memory(used, {pid for pid, _ in part.recorded.read()})
+    used = node_run.job or (planned if planned.get("device") == "cpu" else {})
+    memory = release_check.check_gpu_memory(used, {pid for pid, _ in node_run.recorded.read()})
     holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
-    others = foreign_gpu_use.foreign_holders(part.paths, holders)
-    port_free, port_holder = release_check.check_port(part.job or planned)
+    others = foreign_gpu_use.foreign_holders(node_run.paths, holders)
+    port_free, port_holder = release_check.check_port(node_run.job or planned)
     if not left:
-        part.write_missing_end(str(args.get("reason") or "stopped"))
+        node_run.write_missing_end(str(args.get("reason") or "stopped"))
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
     return Message({"gone": not left, "left": left, "strangers": others, **proven})
 
 
 def create_placeholder(args: Dict[str, Any]) -> None:
-    """Make the folder of a part that has none, so that a start that still hangs cannot.
+    """Make the folder of a run that has none, so that a start that still hangs cannot.
 
-    It has no `never_started` in it: the part may have been here, and its folder deleted.
+    It has no `never_started` in it: the run may have been here, and its folder deleted.
     """
     with contextlib.suppress(OperationError):
         NodePaths.of(args).create()
 
 
 def forbid_start(args: Dict[str, Any]) -> bool:
-    """Take the folder's place, so that a start under way cannot; False: the part has begun."""
+    """Take the folder's place, so that a start under way cannot; False: the run has started."""
     paths = NodePaths.of(args)
     try:
         paths.create()
@@ -91,17 +92,15 @@ def forbid_start(args: Dict[str, Any]) -> bool:
 
 
 def was_forbidden(args: Dict[str, Any]) -> bool:
-    """Tell whether an earlier stop kept this part from beginning: there is nothing to prove."""
+    """Tell whether an earlier stop kept this run from starting: there is nothing to verify."""
     paths = NodePaths.of(args)
     return not paths.ownership_problem() and os.path.exists(paths.never_started)
 
 
-def report_stage(channel: CallChannel, head: Dict[str, Any]) -> None:
-    """Say how far it is; a stop is completed whether or not anyone listens."""
-    try:
-        channel.send(Message(head))
-    except ControllerDisconnected:
-        return
+def report_stage(channel: CallChannel, stage: str, **details: object) -> None:
+    """Report how far it is; a stop is completed whether or not anyone listens."""
+    with contextlib.suppress(ControllerDisconnected):
+        channel.send(Message({"stage": stage, **details}))
 
 
 def describe_survivor(process: Process) -> Dict[str, Any]:

@@ -86,7 +86,7 @@ class LogTail:
     ) -> None:
         self.paths, self.channel, self.offsets, self.only = paths, channel, offsets, only
         self._open: Dict[str, int] = {}
-        """Descriptors of logs and of their marks: neither is ever replaced by another file."""
+        """Descriptors of logs and of their dropped offsets: neither file is ever replaced."""
         self._skipped: Dict[str, int] = {}
         """Bytes of a log that were dropped before they could be sent."""
         self._ahead_of: Dict[str, Tuple[int, bytes, int]] = {}

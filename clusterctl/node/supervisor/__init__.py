@@ -1,1 +1,1 @@
-"""The process that looks after a run on a node: starts, watches and ends its ranks."""
+"""The process that supervises a run on a node: starts, watches and ends its ranks."""

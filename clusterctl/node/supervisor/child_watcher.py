@@ -31,16 +31,16 @@ class ChildWatcher:
         """Call back when our own child has ended; the status is certain."""
         self._callbacks[pid] = callback
 
-    def watch_other(self, mark: ProcessKey, callback: Callable[[Status], None]) -> None:
+    def watch_other(self, key: ProcessKey, callback: Callable[[Status], None]) -> None:
         """Call back when somebody else's child has ended; the status is known if we are quick."""
-        pid = mark[0]
+        pid = key[0]
         self._callbacks[pid] = callback
         try:
             pidfd = os.pidfd_open(pid)  # type: ignore[attr-defined,unused-ignore]
         except (AttributeError, OSError):
             if not self._polled:
                 self._loop.call_later(POLL_SECONDS, self._poll)
-            self._polled[pid] = mark
+            self._polled[pid] = key
             return
         self._pidfds[pid] = pidfd
         self._loop.add_descriptor(pidfd, lambda: self._ended_elsewhere(pid))
@@ -55,8 +55,8 @@ class ChildWatcher:
         self._over(pid, process.exit_status if process is not None and zombie else None)
 
     def _poll(self) -> None:
-        for pid, mark in list(self._polled.items()):
-            if not processes.alive(mark):
+        for pid, key in list(self._polled.items()):
+            if not processes.alive(key):
                 self._ended_elsewhere(pid)
         if self._polled:
             self._loop.call_later(POLL_SECONDS, self._poll)

@@ -1,6 +1,6 @@
 """The control socket: the lock that a supervisor holds, on which it answers requests.
 
-Who holds it, anyone may ask; the rest is for the same user and root.
+Anyone may ask who holds it; only the same user and root may ask more.
 """
 
 from __future__ import annotations
@@ -96,10 +96,7 @@ class ControlSocket:
     ) -> None:
         """Answer everyone who asks, from now on.
 
-        Args:
-            loop: to live in.
-            who: what anyone may know.
-            on_request: gives the answer to this user's and root's other requests.
+        Anyone may ask `who`; `on_request` answers this user's and root's other requests.
         """
 
         def serve(request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:

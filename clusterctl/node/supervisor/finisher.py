@@ -1,4 +1,4 @@
-"""Closes the books of a supervisor that died: tells the other nodes, writes the end."""
+"""Finishes for a supervisor that died: reports it to the other nodes, writes the end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from clusterctl.node.supervisor.supervisor import HEARTBEAT_SECONDS, Supervisor
 
 
 class Finisher(Supervisor):
-    """The dead supervisor's way down, in its place; what it left has been killed."""
+    """Takes the dead supervisor's place; what it left running has been killed."""
 
     def finish(self, saved: Dict[str, Any], reason: str, died: float) -> None:
-        """End this node's part and with it the run, unless it was ending already.
+        """End this node run and with it the run, unless it was ending already.
 
-        Args:
-            saved: the dead supervisor's last account.
-            reason: how it died.
-            died: when.
+        `saved` is the dead supervisor's last state, `reason` and `died` how and when it died.
         """
         self._ranks.stopping = True
         self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))

@@ -1,4 +1,4 @@
-"""The guard: the supervisor's parent, which ends the job and closes the books if that one dies.
+"""The guard: the supervisor's parent, which ends the job and writes the end if that one dies.
 
     python3 -X utf8 -I -S AGENT clusterctl.node.supervisor.guard:main FOLDER UNIT DESCRIPTOR
 
@@ -31,7 +31,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(folder: str, unit: str, descriptor: str) -> int:
-    """Start the supervisor and guard it; returns when this node's part of the run is over."""
+    """Start the supervisor and guard it; returns when the run is over on this node."""
     start = json.loads(sys.stdin.buffer.read())
     paths, answer = NodePaths(folder), int(descriptor)
     os.set_inheritable(answer, False)

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 PYTHON = re.compile(r"python[\d.]*")
 MODULES = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from typing import Dict, NamedTuple
+from typing import Dict
 
 from clusterctl.node.file_io import overwrite_start
 from clusterctl.node.run.run_files import RunFiles
@@ -18,36 +18,16 @@ from clusterctl.node.run.run_paths import dropped_of
 LOG_LIMIT = 16 << 30
 """Bytes on the disk that one log may have, however much room there is."""
 LOW_WATER, CRITICAL = 1 << 30, 256 << 20
-"""Free bytes: below the first an event warns, below the second the oldest bytes are dropped."""
+"""Free bytes: below the first an event warns, below the second the oldest bytes are dropped.
+
+A small disk has lower limits.
+"""
 MIN_KEPT = 16 << 20
 """The newest bytes of each log, which are never dropped."""
 
 _BLOCK = 4096
 _HOLE = 0x03
 """FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE."""
-
-
-class Disk(NamedTuple):
-    """The room of the run folder's filesystem; a small one has lower marks."""
-
-    free: int
-    low: int
-    short: int
-    kept: int
-
-    @classmethod
-    def of(cls, folder: str) -> Disk:
-        """Ask the filesystem.
-
-        Raises:
-            OSError: it does not tell.
-        """
-        seen = os.statvfs(folder)
-        total = seen.f_blocks * seen.f_frsize
-        free = seen.f_bavail * seen.f_frsize
-        return cls(
-            free, min(LOW_WATER, total // 8), min(CRITICAL, total // 16), min(MIN_KEPT, total // 64)
-        )
 
 
 class LogSpace:
@@ -69,32 +49,34 @@ class LogSpace:
             for log, size in logs.items():
                 if size > self._limit:
                     self._drop(log, self._limit // 2, "it is larger than its limit")
-            disk = Disk.of(self._folder)
-            self._warn(disk)
-            if logs and disk.free < disk.short:
+            disk = os.statvfs(self._folder)
+            total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+            self._warn(free, min(LOW_WATER, total // 8))
+            if logs and free < min(CRITICAL, total // 16):
                 log = max(logs, key=lambda each: logs[each])
-                self._drop(log, max(disk.kept, logs[log] // 2), "its disk is nearly full")
+                keep = max(min(MIN_KEPT, total // 64), logs[log] // 2)
+                self._drop(log, keep, "its disk is nearly full")
         except OSError:
             return  # the folder was deleted, or a log is not there yet
 
-    def _warn(self, disk: Disk) -> None:
-        if disk.free >= 2 * disk.low:
+    def _warn(self, free: int, low: int) -> None:
+        if free >= 2 * low:
             self._warned = False
-        elif disk.free < disk.low and not self._warned:
+        elif free < low and not self._warned:
             self._warned = True
             message = "little room is left for the logs in %s" % self._folder
-            self._record.event("room-low", message=message, free_bytes=disk.free)
+            self._record.event("room-low", message=message, free_bytes=free)
 
     def _allocated(self, log: str) -> int:
         if log not in self._dropped:
             # Now, as on a full disk there is no room for a new file.
-            self._write_mark(log, 0)
+            self._write_dropped(log, 0)
         try:
             return os.stat(os.path.join(self._folder, log)).st_blocks * 512
         except FileNotFoundError:
             return 0
 
-    def _write_mark(self, log: str, until: int) -> None:
+    def _write_dropped(self, log: str, until: int) -> None:
         overwrite_start(os.path.join(self._folder, dropped_of(log)), b"%020d\n" % until)
         self._dropped[log] = until
 
@@ -105,7 +87,7 @@ class LogSpace:
         if until - before < max(_BLOCK, keep // 4):  # else every look would drop a little
             return
         # The offset comes first: a reader must not take the hole's zeros for output.
-        self._write_mark(log, until)
+        self._write_dropped(log, until)
         message = "dropped the oldest %d bytes of %s: %s" % (until - before, log, why)
         message += punch_hole(path, until)
         self._record.event("log-dropped", message=message, file=log, until=until)

@@ -27,7 +27,7 @@ from clusterctl.node.supervisor.supervisor import Supervisor
 
 
 def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
-    """Supervise until this node's part of the run is over.
+    """Supervise until the run is over on this node.
 
     Args:
         paths: of the run's folder.

@@ -1,4 +1,4 @@
-"""The exec shim: becomes a rank (or the launcher) after it has said its pid and taken its log.
+"""The exec shim: becomes a rank (or the launcher) once it has reported its pid and opened its log.
 
     python3 -X utf8 -I -S AGENT clusterctl.node.supervisor.rank:main
         LOCK FOLDER LOG WORKDIR PROGRAM ARG…

@@ -35,9 +35,9 @@ class Rank:
         """It has reported and not ended."""
         return self.state == "running"
 
-    def has_started(self, mark: ProcessKey) -> None:
+    def has_started(self, key: ProcessKey) -> None:
         """Note that its process reported."""
-        self.state, (self.pid, self.start) = "running", mark
+        self.state, (self.pid, self.start) = "running", key
         self.began, self.ended = time.time(), None
         self.exit_code = self.signal = None
 

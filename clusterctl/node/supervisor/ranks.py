@@ -42,17 +42,7 @@ class Ranks:
         on_success: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Expect the job's ranks.
-
-        Args:
-            loop: to live in.
-            job: what to run.
-            spawner: starts them.
-            record: hears of everything.
-            on_failure: a rank or the launcher has failed.
-            on_success: all have ended well.
-            on_end: any has ended, once it is recorded.
-        """
+        """Expect the job's ranks; `on_end`: one of them has ended, and that is recorded."""
         self._loop, self._job, self._spawner, self._record = loop, job, spawner, record
         self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
         self._children = ChildWatcher(loop)
@@ -115,26 +105,26 @@ class Ranks:
             return {"ending": True}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(number, Rank(number, local_rank))
-        mark = processes.key_of(pid)
-        if rank.running and rank.key == mark:
+        key = processes.key_of(pid)
+        if rank.running and rank.key == key:
             return {"watched": True}  # it asks again: our first answer came too late for it
         rank.local_rank = local_rank
         if number in self._unknown:  # started again, before it was known how the one before ended
             self._handle_end(rank, ordered=self._unknown.pop(number))
         if self._job["launcher_argv"]:
-            self._children.watch_other(mark, lambda status: self._rank_ended(rank, status))
-        rank.has_started(mark)
+            self._children.watch_other(key, lambda status: self._rank_ended(rank, status))
+        rank.has_started(key)
         self._record.event("rank-started", rank=number, pid=pid, restarts=request["restarts"])
         if self._job["launcher_argv"]:
             self._has_joined(rank)  # a launcher starts ranks after its rendezvous
-        self._record.record_processes([mark])
+        self._record.record_processes([key])
         return {"watched": True}
 
-    def restore(self, accounts: Iterable[Dict[str, Any]]) -> None:
+    def restore(self, snapshots: Iterable[Dict[str, Any]]) -> None:
         """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
-        for account in accounts:
-            rank = Rank(account["rank"], account["local_rank"])
-            vars(rank).update(account)
+        for snapshot in snapshots:
+            rank = Rank(snapshot["rank"], snapshot["local_rank"])
+            vars(rank).update(snapshot)
             self._ranks[rank.rank] = rank
             if rank.running:
                 rank.has_ended(None)

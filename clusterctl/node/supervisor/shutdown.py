@@ -1,4 +1,4 @@
-"""Brings a node's part of a run to its end: asks, then tells, then kills, until nothing is left."""
+"""Ends a run on a node: the request, then TERM, then KILL, until nothing is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATES = {"stop": "stopped", "lost": "lost"}
 
 
 class Cause(NamedTuple):
-    """Why a part ends before its ranks do by themselves, and how they are asked to."""
+    """Why a run is ended on a node, and how its ranks are asked to end."""
 
     by: str
     """rank, launcher, stop, lost, peer or start-timeout."""
@@ -64,7 +64,7 @@ class Phases(NamedTuple):
 
 
 class Shutdown:
-    """The way down, from the first request to the proof. May be hastened, never slowed."""
+    """One shutdown, until nothing is left. It may be hastened, never slowed."""
 
     def __init__(
         self,

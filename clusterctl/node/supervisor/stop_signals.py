@@ -66,12 +66,9 @@ class Signals(NamedTuple):
 
 
 def signal_ranks(loop: EventLoop, ranks: Iterable[ProcessKey], name: Optional[str]) -> None:
-    """Ask ranks to end, now and for as long as something of them is left.
+    """Send ranks a signal that asks them to end, for as long as something of them is left.
 
-    Args:
-        loop: to live in.
-        ranks: their own processes.
-        name: the signal; None: only wake those that were stopped.
+    Without a signal only those that were stopped are resumed.
     """
     if name is None:
         try:
@@ -91,19 +88,14 @@ def signal_ranks(loop: EventLoop, ranks: Iterable[ProcessKey], name: Optional[st
         if left:
             loop.call_later(RESCAN_SECONDS, lambda: ask(left))
 
-    ask([StopSignals(mark, number) for mark in ranks])
+    ask([StopSignals(key, number) for key in ranks])
 
 
 class StopSignals:
     """The processes of one rank, and which of them were asked. Each is asked once."""
 
     def __init__(self, leader: ProcessKey, number: int) -> None:
-        """Ask nobody yet.
-
-        Args:
-            leader: the rank's own process.
-            number: the signal that asks.
-        """
+        """Take the rank's own process, and the signal that asks it to end."""
         self._leader, self._number = leader, number
         self._group: Optional[int] = None
         self._rest: Set[ProcessKey] = set()
@@ -113,12 +105,12 @@ class StopSignals:
 
     def ask(self, table: Dict[int, Process]) -> bool:
         """Ask those that listen and were not asked yet; tell whether any of the rank is left."""
-        tree = _Tree(table, self._number)
+        children = processes.children_of(table)
         tops = self._tops(table)
         listeners: List[Process] = []
         rest: List[Process] = []
         for top in tops:
-            more, others = tree.walk(table[top])
+            more, others = self._walk(table[top], children)
             listeners += more
             rest += others
         self._rest.update(process.key for process in rest)
@@ -150,18 +142,7 @@ class StopSignals:
                 self._asked.add(process.key)
                 processes.send(process.key, self._number)
 
-
-class _Tree:
-    """The processes below a rank, as they are now."""
-
-    def __init__(self, table: Dict[int, Process], number: int) -> None:
-        self._number = number
-        self._children: Dict[int, List[Process]] = {}
-        for process in table.values():
-            if not process.exited:
-                self._children.setdefault(process.parent, []).append(process)
-
-    def walk(self, process: Process) -> Found:
+    def _walk(self, process: Process, children: Dict[int, List[Process]]) -> Found:
         """Return what listens and what does not, of a process and those below it."""
         signals = Signals.of(process.pid)
         handles, shell = signals.handles(self._number), is_shell(process.pid)
@@ -170,13 +151,13 @@ class _Tree:
         listeners: List[Process] = []
         foreground: List[Process] = []
         rest: List[Process] = []
-        for child in self._children.get(process.pid, ()):
-            stuck = (
-                child.uninterruptible or process.uninterruptible
-            )  # to read its arguments could hang us
-            if not shell and not stuck and same_program(child.pid, process.pid):
-                continue  # a worker that it forked
-            more, others = self.walk(child)
+        for child in children.get(process.pid, ()):
+            # To read the arguments of a process that is stuck could hang us.
+            stuck = child.uninterruptible or process.uninterruptible
+            forked = not shell and not stuck and same_program(child.pid, process.pid)
+            if forked or child.exited:
+                continue  # a forked child is a worker of this process
+            more, others = self._walk(child, children)
             listeners += more
             if handles and is_foreground(child.pid, signals):
                 foreground += others

@@ -1,4 +1,4 @@
-"""Looks after one node's part of a run: starts it, watches it, ends it, says how it ended."""
+"""Supervises a run on one node: starts it, watches it, ends it, records how it ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECORD_SECONDS = 60.0
 
 
 class Supervisor:
-    """One node's part of a run. Everything happens in its event loop's one thread."""
+    """A run on one node. Everything happens in its event loop's one thread."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Supervisor:
         self.done = False
         self._job, self._record = job, record
         self._began = time.time()
-        self._mark = processes.key_of(os.getpid())
+        self._key = processes.key_of(os.getpid())
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
         self._guard: ProcessKey = (guard[0], guard[1])
         self._guard_died = False
@@ -110,13 +110,13 @@ class Supervisor:
             self.loop.call_later(self._job["start_timeout"], self._check_start)
 
     def run(self) -> None:
-        """Look after the part until it is over."""
+        """Handle events until the run is over here."""
         while not self.done:
             self.loop.run_once()
 
     def snapshot(self) -> Dict[str, Any]:
         """Return what is known, as it is kept in supervisor.json and answered to `status`."""
-        pid, start = self._mark
+        pid, start = self._key
         return {
             "schema": 1,
             "pid": pid,
@@ -219,7 +219,7 @@ class Supervisor:
         self._end_here(cause)
 
     def _end_here(self, cause: Cause) -> None:
-        """Bring this part to its end; act first, write later: a disk may be slow."""
+        """End the run on this node; act first, write later: a disk may be slow."""
         if cause.by != "stop":
             cause = cause._replace(grace=self._failure_grace)
         if self._ending is not None:
@@ -253,7 +253,7 @@ class Supervisor:
         self._record.write_snapshot(self.snapshot())
 
     def _all_exited(self, left: List[Process]) -> None:
-        """Nothing of this part runs any more: settle with the others, then leave."""
+        """Nothing of the run is left on this node: settle with the others, then leave."""
         assert self._end is not None
         self._ranks.resolve_exit_codes()
         self._end["over"] = time.time()
@@ -272,7 +272,7 @@ class Supervisor:
             self.loop.call_later(SETTLE_POLL, lambda: self._settle(until))
 
     def _others_know(self, *, late: bool) -> bool:
-        """Tell whether the other nodes need no word of ours, or had their time to hear it."""
+        """Tell whether the other nodes know of our end, or had their time to hear of it."""
         if self._end is not None and self._end["state"] == "finished":
             return self._peers.all_done
         return self._peers.acknowledged or late

@@ -6,13 +6,14 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import NodePaths, dropped_of
 from clusterctl.node.supervisor import log_space
-from clusterctl.node.supervisor.log_space import Disk, LogSpace
+from clusterctl.node.supervisor.log_space import LogSpace
 from tests.node.conftest import Run
 
 MakeRun = Callable[..., Run]
@@ -103,8 +104,8 @@ def test_a_folder_that_was_deleted_disturbs_nothing(tmp_path: Path) -> None:
 def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = Disk(free=0, low=2, short=1, kept=1 << 20)
-    monkeypatch.setattr(log_space.Disk, "of", lambda _folder: short)
+    full = SimpleNamespace(f_blocks=64 << 20, f_frsize=1, f_bavail=0)
+    monkeypatch.setattr(os, "statvfs", lambda _folder: full)
     paths = NodePaths(str(tmp_path / "run"))
     (tmp_path / "run" / "ranks").mkdir(parents=True)
     log = tmp_path / "run" / "ranks" / "0.log"
