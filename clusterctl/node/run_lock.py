@@ -5,8 +5,8 @@ released when its holder ends, however that happens. Request and answer are a JS
 
 A run takes the whole machine, `clusterctl-run`, or some of its GPUs,
 `clusterctl-run/GPU-…,GPU-…,port-29500`, with the port if its ranks meet on this machine. For the
-latter it holds a socket for each part, and one of the machine's places: `clusterctl-run/0` and so
-on. By the places a run that wants the whole machine finds it, whatever GPUs it has. A run first
+latter it holds a socket for each part, and one of the machine's slots: `clusterctl-run/0` and so
+on. By the slots a run that wants the whole machine finds it, whatever GPUs it has. A run first
 takes its own sockets, then looks for the others. So two that start at once may both be refused,
 but never both run.
 """
@@ -49,14 +49,14 @@ UUID_CHARACTERS = 12
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Peer(NamedTuple):
+class PeerProcess(NamedTuple):
     """The process at the other end of a socket, as the kernel reports it."""
 
     pid: int
     uid: int
 
     @classmethod
-    def of(cls, connection: socket.socket) -> Peer:
+    def of(cls, connection: socket.socket) -> PeerProcess:
         """Ask the kernel who it is."""
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(raw)
@@ -103,7 +103,7 @@ def conflict(one: str, other: str) -> bool:
     return not parts or not others or bool(parts & others)
 
 
-def holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
+def lock_holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
     """Ask who holds each of these; those that are slow to answer get no more time together."""
     until = time.monotonic() + ANSWER_SECONDS
     for name in names:
@@ -129,7 +129,7 @@ def query(
             return None
         except OSError:
             return {}
-        peer = Peer.of(connection)
+        peer = PeerProcess.of(connection)
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(_read_line(connection, deadline))
@@ -144,7 +144,7 @@ def query(
 
 def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:
     """Return a run of this machine that works in a folder, or may; None: there is none."""
-    for holder in holders([machine, *slots(machine)]):
+    for holder in lock_holders([machine, *slots(machine)]):
         workdir = workdir_of(holder)
         if not workdir or os.path.realpath(os.fsencode(workdir)) == os.path.realpath(folder):
             return holder
@@ -187,7 +187,7 @@ def _read_line(connection: socket.socket, deadline: float) -> bytes:
     return line
 
 
-def _untrusted(answer: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+def _untrusted(answer: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
     """Return what may be believed and shown of another user's answer."""
     if not is_run_id(answer.get("run")):
         return {}

@@ -47,7 +47,7 @@ def listening(port: int) -> List[TcpSocket]:
     return [one for one in read_tcp() if one.state == LISTEN and one.local_port == port]
 
 
-def holders(inodes: Set[str]) -> Set[int]:
+def socket_holders(inodes: Set[str]) -> Set[int]:
     """Return the processes that hold one of these sockets, as far as we may see."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return {pid for pid in pids if sockets_of(pid) & inodes}

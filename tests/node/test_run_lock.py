@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run_lock import Peer
+from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.users import user_name
 from clusterctl.wire import Message
@@ -32,12 +32,12 @@ def name() -> str:
 
 
 @pytest.fixture
-def held(name: str) -> Iterator[list[Peer]]:
+def held(name: str) -> Iterator[list[PeerProcess]]:
     """A lock that is answered from a thread; gives who asked what is not for everyone."""
-    door, loop, asked = ControlSocket(name), EventLoop(), list[Peer]()
+    door, loop, asked = ControlSocket(name), EventLoop(), list[PeerProcess]()
     stop = threading.Event()
 
-    def on_request(request: dict[str, object], peer: Peer) -> dict[str, object]:
+    def on_request(request: dict[str, object], peer: PeerProcess) -> dict[str, object]:
         asked.append(peer)
         assert isinstance(request["ask"], str)
         return {"did": request["ask"]}
@@ -74,11 +74,11 @@ def test_it_is_held_once_and_says_by_whom(name: str) -> None:
 
 
 def test_other_questions_come_with_the_kernels_word_for_who_asks(
-    name: str, held: list[Peer]
+    name: str, held: list[PeerProcess]
 ) -> None:
     answer = run_lock.query(name, {"ask": "stop"}) or {}
     assert answer["did"] == "stop"
-    assert held == [Peer(os.getpid(), os.getuid())]
+    assert held == [PeerProcess(os.getpid(), os.getuid())]
 
 
 @pytest.mark.usefixtures("held")
@@ -284,7 +284,7 @@ def test_the_run_that_works_in_a_folder_is_found_by_whatever_path(
         ([elsewhere, {"run": "r"}], {"run": "r"}),
         ([], None),
     ):
-        monkeypatch.setattr(run_lock, "holders", lambda _names, held=held: iter(held))
+        monkeypatch.setattr(run_lock, "lock_holders", lambda _names, held=held: iter(held))
         assert run_lock.live_run(os.fsencode(tmp_path / "work"), "m") == found
 
 
@@ -342,7 +342,7 @@ def test_whatever_the_holder_answers_it_is_named_and_its_folder_is_asked_for(
 
 @given(damaged_json(HOLDER))
 def test_of_another_users_answer_only_what_can_be_is_passed_on(answer: object) -> None:
-    known = run_lock._untrusted(answer if isinstance(answer, dict) else {}, Peer(7, 4242))
+    known = run_lock._untrusted(answer if isinstance(answer, dict) else {}, PeerProcess(7, 4242))
     assert set(known) <= {"run", "user", "workdir", "since", "holds"}
     error = run_lock.in_use_error({**known, "pid": 7, "uid": 4242})
     Message(error.head()).encode()

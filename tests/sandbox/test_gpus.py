@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.node.run.gpu_holders import FORMAT, QUERY
+from clusterctl.node.run.release_check import FORMAT, QUERY
 from clusterctl.sandbox import gpus
 from tests.conftest import MakeSandbox
 

@@ -39,7 +39,7 @@ class Master:
         link = job["link"]
         self._loop, self._events = loop, events
         self._token, self._lost_after = secrets["token"], link["lost_after"]
-        self._context = server_context(link["certificate"], secrets["key"])
+        self._tls = server_context(link["certificate"], secrets["key"])
         self._channels: Dict[str, TlsChannel] = {}
         self._last: Dict[str, float] = {}
         self._last_error: Dict[str, str] = {}
@@ -97,13 +97,7 @@ class Master:
             channel.close()
 
     def _accept(self, connection: socket.socket, address: str) -> None:
-        channel = TlsChannel(
-            self._loop,
-            connection,
-            self._context,
-            on_message=self._on_message,
-            on_closed=self._on_closed,
-        )
+        channel = TlsChannel(self._loop, connection, self._tls, self._on_message, self._on_closed)
         self._unauthenticated.add(channel.close, address)
 
     def _on_message(self, channel: TlsChannel, message: PeerMessage) -> None:

@@ -50,7 +50,6 @@ class TlsChannel:
         loop: EventLoop,
         connection: socket.socket,
         context: ssl.SSLContext,
-        *,
         on_message: Callable[[TlsChannel, Dict[str, Any]], None],
         on_closed: Callable[[TlsChannel, str], None],
     ) -> None:

@@ -57,7 +57,7 @@ class Worker:
         self._lost_after = link["lost_after"]
         self._master = job["master"]["node"]
         self._hello = {"hello": {"token": secrets["token"], "node": job["node"]}}
-        self._context = client_context(link["certificate"])
+        self._tls = client_context(link["certificate"])
         self._channel: Optional[TlsChannel] = None
         self._heard_at = time.monotonic()
         self._last_error = "no answer"
@@ -119,11 +119,7 @@ class Worker:
             self._on_closed(None, os.strerror(code))
             return
         self._channel = TlsChannel(
-            self._loop,
-            connection,
-            self._context,
-            on_message=self._on_message,
-            on_closed=self._on_closed,
+            self._loop, connection, self._tls, self._on_message, self._on_closed
         )
         self._channel.name = self._master  # its certificate will prove it
         self._channel.send(self._hello)

@@ -13,7 +13,7 @@ def port_owner(port: int) -> str:
     """Return the process that listens on a port, for a person; empty if nothing is seen."""
     for socket in tcp_sockets.listening(port):
         user = user_name(socket.uid)
-        pid = min(tcp_sockets.holders({socket.inode}), default=0)
+        pid = min(tcp_sockets.socket_holders({socket.inode}), default=0)
         command = command_of(pid)[:MAX_CHARACTERS] or "a process"
         return "%s (pid %d, user %s)" % (command, pid, user) if pid else "user " + user
     return ""

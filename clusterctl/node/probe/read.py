@@ -123,7 +123,7 @@ def _lock_holders(machine: str) -> Dict[str, Any]:
     from clusterctl.node import run_lock  # noqa: PLC0415  (start-up counts)
 
     whole = run_lock.query(machine, {"ask": "who"})
-    return {"holder": whole, "sharing": [*run_lock.holders(run_lock.slots(machine))]}
+    return {"holder": whole, "sharing": [*run_lock.lock_holders(run_lock.slots(machine))]}
 
 
 def _path_prober(path: Dict[str, Any]) -> Callable[[Write], None]:

@@ -28,7 +28,7 @@ def prune(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     removed: List[str] = []
     kept: Dict[str, str] = {}
     for run in args["runs"]:
-        why = remove({**args, "run": run})
+        why = delete_run_folder({**args, "run": run})
         if why:
             kept[run] = why
         else:
@@ -36,7 +36,7 @@ def prune(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     return Message({"removed": removed, "kept": kept})
 
 
-def remove(args: Dict[str, Any]) -> str:
+def delete_run_folder(args: Dict[str, Any]) -> str:
     """Delete a run's folder; return why it was not deleted, empty if it was."""
     if os.path.basename(args["run"]) != args["run"] or args["run"] in ("", ".", ".."):
         return "its name is none of a run"

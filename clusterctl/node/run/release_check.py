@@ -5,16 +5,26 @@ True: it is. False: it is not. None: nobody could look, so it is not proven.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.run import gpu_holders, processes
+from clusterctl.node.agent.child_tasks import gather, run_program
+from clusterctl.node.file_io import list_folder
+from clusterctl.node.run import processes
 
 POLL_SECONDS = 0.1
 PORT_SECONDS = 2.0
 GPU_SECONDS = 5.0
 """How long the kernel and the driver get to take back what a killed process had."""
+
+QUERY_SECONDS = 10.0
+QUERY = ("nvidia-smi", "--query-compute-apps=pid,used_gpu_memory,gpu_bus_id")
+FORMAT = "--format=csv,noheader"
+
+KFD = "/sys/class/kfd/kfd/proc"
+"""Where AMD's driver lists the processes that use it, a folder each."""
 
 
 def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
@@ -33,7 +43,7 @@ def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, 
         if not found:
             return True, None
         if time.monotonic() > until:
-            pid = min(tcp_sockets.holders({one.inode for one in found}), default=None)
+            pid = min(tcp_sockets.socket_holders({one.inode for one in found}), default=None)
             known = None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
             return False, known
         time.sleep(POLL_SECONDS)
@@ -57,13 +67,49 @@ def check_gpu_memory(job: Dict[str, Any], pids: Set[int]) -> GpuMemory:
     if job.get("device") != "cuda":
         return GpuMemory(True, [], {})
     until = time.monotonic() + GPU_SECONDS
-    held = gpu_holders.holders()
-    while held and gpu_holders.unreleased(held, pids) and time.monotonic() < until:
+    held = memory_holders()
+    while held and unreleased_memory(held, pids) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
-        held = gpu_holders.holders()
+        held = memory_holders()
     if held is None:
         return GpuMemory(None, [], {})
-    kept = gpu_holders.unreleased(held, pids)
+    kept = unreleased_memory(held, pids)
     why = "gone, but the driver still keeps %s for it"
     unreleased = [{"pid": pid, "cmd": "", "why": why % kept[pid]} for pid in sorted(kept)]
     return GpuMemory(not kept, unreleased, held)
+
+
+def unreleased_memory(held: Dict[int, str], pids: Set[int]) -> Dict[int, str]:
+    """Return what is held for those of `pids` that are no processes any more, by pid.
+
+    If the pid is in use again, its process is somebody else's.
+    """
+    return {n: what for n, what in held.items() if n in pids and not os.path.exists("/proc/%d" % n)}
+
+
+def memory_holders() -> Optional[Dict[int, str]]:
+    """Return what each process holds of the GPUs' memory, by pid; None if no driver answers."""
+    nvidia = _nvidia()
+    if nvidia is None and not os.path.isdir(KFD):
+        return None
+    amd = {int(name): "queues" for name in list_folder(KFD) if name.isdigit()}
+    return {**amd, **(nvidia or {})}
+
+
+def _nvidia() -> Optional[Dict[int, str]]:
+    # In a state D that no signal ends the tool is left behind.
+    tool = run_program("nvidia-smi", [*QUERY, FORMAT], QUERY_SECONDS)
+    gather([tool])
+    if tool.state != "ok" or tool.exit_code != 0:
+        return None
+    return parse_compute_apps(tool.output.decode("utf-8", "replace"))
+
+
+def parse_compute_apps(text: str) -> Dict[int, str]:
+    """Read nvidia-smi's list: `4711, 71234 MiB, 00000000:18:00.0`, a line each."""
+    found = {}
+    for line in text.splitlines():
+        pid, memory, bus = [*(field.strip() for field in line.split(",")), "", ""][:3]
+        if pid.isdigit():
+            found[int(pid)] = "%s of GPU %s" % (memory, bus)
+    return found

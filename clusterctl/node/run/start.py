@@ -58,7 +58,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         "boot_id": boot_id(),
     }
     secrets = json.loads(body or b"{}")
-    holder = next(run_lock.holders(run_lock.conflicting_sockets(job["lock"])), None)
+    holder = next(run_lock.lock_holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
         raise run_lock.in_use_error(holder)
     require_no_leftovers(job)

@@ -31,7 +31,7 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
-    return Message({"node": {**node_status(paths), "last": last_line(paths)}})
+    return Message({"node": {**node_status(paths), "last": last_printed_line(paths)}})
 
 
 def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -104,7 +104,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
     }
 
 
-def last_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
+def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     """Return `rank`, `line` and `age_s` of the log written last; None if nothing was printed.
 
     A launcher's log counts only while no rank has printed anything.

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-    Piece = Tuple[float, str, int, int]
+    WrittenRange = Tuple[float, str, int, int]
     """When the bytes of a log from one offset to another had been written."""
 
 CHUNK = 256 * 1024
@@ -152,7 +152,7 @@ class LogTail:
                 found = True
         return found
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[WrittenRange]:
         logs = self.logs()
         for log in logs:
             (size, modified), start = self._size_and_time(log), self.offsets.get(log, 0)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List
 from clusterctl.node import run_lock
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import MAX_ACCEPTS, Listener, UnauthenticatedPeers
-from clusterctl.node.run_lock import LINE_LIMIT, Peer
+from clusterctl.node.run_lock import LINE_LIMIT, PeerProcess
 
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
@@ -48,9 +48,9 @@ class ControlSocket:
         own.setblocking(False)
 
     def _hold_slot(self, machine: str) -> None:
-        for place in run_lock.slots(machine):
+        for slot in run_lock.slots(machine):
             try:
-                return self._hold(place)
+                return self._hold(slot)
             except OSError as error:
                 self._sockets.pop().close()
                 if error.errno != errno.EADDRINUSE:
@@ -79,7 +79,7 @@ class ControlSocket:
             else:
                 others = [rival for rival in others if rival not in run_lock.sockets(name)]
             # After our own are held: of two that look at the same time each sees the other.
-            holder = next(run_lock.holders(others), None)
+            holder = next(run_lock.lock_holders(others), None)
             if holder is None and control_socket is not None:
                 return control_socket
             if control_socket is not None:
@@ -92,14 +92,14 @@ class ControlSocket:
         self,
         loop: EventLoop,
         who: Dict[str, Any],
-        on_request: Callable[[Dict[str, Any], Peer], Dict[str, Any]],
+        on_request: Callable[[Dict[str, Any], PeerProcess], Dict[str, Any]],
     ) -> None:
         """Answer everyone who asks, from now on.
 
         Anyone may ask `who`; `on_request` answers this user's and root's other requests.
         """
 
-        def serve(request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+        def serve(request: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
             if request.get("ask") == "who":
                 return who
             if peer.is_other_user:
@@ -110,14 +110,14 @@ class ControlSocket:
         self._unauthenticated = UnauthenticatedPeers(
             loop, most=MAX_UNAUTHENTICATED, seconds=run_lock.ANSWER_SECONDS
         )
-        self._listeners = [Listener(loop, own, self._take) for own in self._sockets]
+        self._listeners = [Listener(loop, own, self._on_connection) for own in self._sockets]
 
     def close(self) -> None:
         """Give the lock back."""
         for listener in self._listeners:
             listener.close()
 
-    def _take(self, connection: socket.socket, _address: str) -> None:
+    def _on_connection(self, connection: socket.socket, _address: str) -> None:
         connection.setblocking(False)
 
         def close() -> None:
@@ -129,13 +129,13 @@ class ControlSocket:
             self._answer(connection)
             close()
 
-        self._unauthenticated.add(close, Peer.of(connection).uid)
+        self._unauthenticated.add(close, PeerProcess.of(connection).uid)
         self._loop.add_descriptor(connection.fileno(), read)
 
     def _answer(self, connection: socket.socket) -> None:
         # A request is one write of one short line to a local socket: it arrives whole.
         try:
-            peer = Peer.of(connection)
+            peer = PeerProcess.of(connection)
             request = json.loads(connection.recv(LINE_LIMIT))
             if isinstance(request, dict):
                 connection.send(json.dumps(self._serve(request, peer)).encode() + b"\n")

@@ -40,10 +40,11 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
     try:
         supervisor = start_supervisor(paths, start)
     except OperationError as error:
-        report(answer, error.head())
+        answer_starter(answer, error.head())
         return 1
-    write_line(guard, {"link_port": supervisor.link_port})
-    up = report(answer, {"event": "up", "pid": os.getpid(), "link_port": supervisor.link_port})
+    port = {"link_port": supervisor.link_port}
+    write_line(guard, port)
+    up = answer_starter(answer, {"event": "up", "pid": os.getpid(), **port})
     os.close(answer)
     if not up:
         supervisor.stop({"reason": "the process that started it did not wait for it", "grace": 0})
@@ -149,7 +150,7 @@ def describe_run(job: NodeJob) -> str:
     return "%s(%s)%s" % (name, command, controller)
 
 
-def report(descriptor: int, head: Dict[str, Any]) -> bool:
+def answer_starter(descriptor: int, head: Dict[str, Any]) -> bool:
     """Give the one answer to the process that started us; False: it does not wait for it."""
     try:
         write_line(descriptor, head)

@@ -17,7 +17,7 @@ from clusterctl.node.supervisor.launcher_names import split_launcher
 SCANS = 3
 """In how many scans a process is looked at: a shell may become a launcher by exec."""
 
-BESIDE = ("mpirun", "srun")
+ALLOWED = ("mpirun", "srun")
 """Launchers that a rank may start: they need not begin a training of their own."""
 
 
@@ -26,9 +26,9 @@ class NestedLaunchers:
 
     def __init__(self, record: RunFiles, job: NodeJob) -> None:
         self._record = record
-        self._over = not job["launcher_argv"] and job["procs"] == 1
+        self._done = not job["launcher_argv"] and job["procs"] == 1
         """There is nothing to look for: a launcher may well be started once a node."""
-        self._looks: Dict[ProcessKey, int] = {}
+        self._scans: Dict[ProcessKey, int] = {}
 
     def check(self, living: List[Process], ranks: List[Dict[str, Any]]) -> None:
         """Record an event if a new process is a launcher below a rank, or a rank itself.
@@ -37,10 +37,10 @@ class NestedLaunchers:
             living: all processes below the supervisor.
             ranks: their accounts.
         """
-        if self._over:
+        if self._done:
             return
-        self._looks = {p.key: self._looks.get(p.key, 0) + 1 for p in living}
-        new = [p for p in living if self._looks[p.key] <= SCANS and not p.uninterruptible]
+        self._scans = {p.key: self._scans.get(p.key, 0) + 1 for p in living}
+        new = [p for p in living if self._scans[p.key] <= SCANS and not p.uninterruptible]
         commands = {p.pid: read_proc(p.pid, "cmdline")[:4096] for p in new}
         names = {n: launcher_in(os.fsdecode(c).split("\0")) for n, c in commands.items()}
         if not any(names.values()):
@@ -54,11 +54,11 @@ class NestedLaunchers:
             if name and above in numbers:  # or it is the run's own launcher
                 rank = numbers[above]
                 self._record.event("nested-launcher", rank=rank, pid=pid, launcher=name)
-                self._over = True
+                self._done = True
                 return
 
 
 def launcher_in(words: List[str]) -> str:
     """Return the name of the launcher that runs with this argument list; empty: none does."""
     found = split_launcher(words)
-    return found[0] if found and found[0] not in BESIDE else ""
+    return found[0] if found and found[0] not in ALLOWED else ""

@@ -48,7 +48,7 @@ class Ranks:
         self._children = ChildWatcher(loop)
         first = job["first_rank"]
         self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
-        self._look_for_joined = JOIN_SECONDS[0]
+        self._join_poll = JOIN_SECONDS[0]
         self._oom_before = oom_kills()
         self._launcher: Optional[ProcessKey] = None
         self.launcher_joined: Optional[bool] = None
@@ -72,7 +72,7 @@ class Ranks:
         else:
             for rank in self._ranks.values():
                 self._start_rank(rank)
-        self._loop.call_later(self._look_for_joined, self._see_who_joined)
+        self._loop.call_later(self._join_poll, self._check_joined)
 
     @property
     def all_started(self) -> bool:
@@ -83,7 +83,7 @@ class Ranks:
         """Return the ranks as the controller sees them."""
         return [self._ranks[number].snapshot() for number in sorted(self._ranks)]
 
-    def ask(self, cause: Cause) -> bool:
+    def request_end(self, cause: Cause) -> bool:
         """Ask those that run to end by themselves; False: there is nobody to be asked.
 
         After a failure a launcher ends its ranks itself, and its log then says why: the one whose
@@ -199,11 +199,11 @@ class Ranks:
                 rank.exit_code = rank.exit_code or 0
         self._read_exit_codes(0)
         if not self.stopping:
-            self._blame(code, number)
+            self._explain_launcher_end(code, number)
         self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
         self._on_end()
 
-    def _blame(self, code: int, number: Optional[int]) -> None:
+    def _explain_launcher_end(self, code: int, number: Optional[int]) -> None:
         """Find out what the launcher's end means: the ranks' end, or its own."""
         if code == 0:
             self._on_success()
@@ -250,7 +250,7 @@ class Ranks:
     def _not_joined(self) -> Dict[int, Rank]:
         return {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
 
-    def _see_who_joined(self) -> None:
+    def _check_joined(self) -> None:
         if self._launcher is not None:
             self.launcher_joined = bool(rendezvous_sockets.joined([self._launcher[0]], self._port))
             if self.launcher_joined:
@@ -262,8 +262,8 @@ class Ranks:
                 self._has_joined(waiting[pid])
             if all(rank.joined for rank in self._ranks.values()):
                 return
-        self._look_for_joined = min(self._look_for_joined * 1.2, JOIN_SECONDS[1])
-        self._loop.call_later(self._look_for_joined, self._see_who_joined)
+        self._join_poll = min(self._join_poll * 1.2, JOIN_SECONDS[1])
+        self._loop.call_later(self._join_poll, self._check_joined)
 
     def _has_joined(self, rank: Rank) -> None:
         rank.joined = True

@@ -16,7 +16,7 @@ from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
 from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run_lock import Peer
+from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.log_space import LogSpace
 from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
 from clusterctl.node.supervisor.ranks import Ranks
@@ -71,7 +71,7 @@ class Supervisor:
             record,
             on_failure=self._end_everywhere,
             on_success=self._succeeded,
-            on_end=self._look,
+            on_end=self._update,
         )
         self._ending: Optional[Shutdown] = None
         self._end: Optional[Dict[str, Any]] = None
@@ -134,7 +134,7 @@ class Supervisor:
             "end": self._end,
         }
 
-    def handle_request(self, request: Dict[str, Any], peer: Peer) -> Dict[str, Any]:
+    def handle_request(self, request: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
         """Answer a request that came through the control socket."""
         ask = request.get("ask")
         if ask == "rank":
@@ -226,16 +226,16 @@ class Supervisor:
             self._ending.hasten(cause.phases)
             return
         self._ranks.stopping = True
-        asked = self._ranks.ask(cause)
-        problem = self._make_file(cause.file)
-        phases = cause.phases if asked else Phases(term=0.0, kill=self._failure_grace)
+        requested = self._ranks.request_end(cause)
+        problem = self._make_stop_file(cause.file)
+        phases = cause.phases if requested else Phases(term=0.0, kill=self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
         self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
         if cause.by == "stop":
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         self._record.write_snapshot(self.snapshot())
 
-    def _make_file(self, name: Optional[str]) -> str:
+    def _make_stop_file(self, name: Optional[str]) -> str:
         """Make the file by which the ranks are asked to end; return why it cannot be made."""
         try:
             self._stop_file = stop_file.create(self._job["workdir"], name)
@@ -247,7 +247,7 @@ class Supervisor:
         end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
         self._end = {**end, "time": time.time()}
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         if self._ending is not None:
             self._ending.check()
         self._record.write_snapshot(self.snapshot())
@@ -295,11 +295,11 @@ class Supervisor:
         return "running" if self._ranks.all_started else "starting"
 
     def _heartbeat(self) -> None:
-        self._look_for_guard()
+        self._check_guard()
         self._record.heartbeat()
         self._record.flush()
 
-    def _look_for_guard(self) -> None:
+    def _check_guard(self) -> None:
         try:
             if self._guard_died or processes.alive(self._guard):
                 return

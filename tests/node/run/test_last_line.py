@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterctl.node.run.status import last_line
+from clusterctl.node.run.status import last_printed_line
 from tests.node.conftest import Run
 
 MakeRun = Callable[..., Run]
@@ -37,7 +37,7 @@ def test_the_age_is_that_of_the_log_and_a_long_line_is_cut(make_run: MakeRun) ->
     paths = run.paths()
     log = Path(paths.folder) / "ranks/0.log"
     os.utime(log, (time.time() - 100, time.time() - 100))
-    found = last_line(paths)
+    found = last_printed_line(paths)
     assert found is not None
     assert found["line"] == "x" * 500
     assert 99 < found["age_s"] < 160

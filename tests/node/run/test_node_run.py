@@ -113,7 +113,7 @@ def test_the_lock_of_a_run_whose_folder_is_gone_is_found_and_no_other_runs(
     ]
     ours = {"run": "lab-1", "node": "a", "holds": [GPU, "port-29500"]}
     for holders, found in (([*others, ours], f"{run_lock.NAME}/{GPU},port-29500"), (others, "")):
-        monkeypatch.setattr(run_lock, "holders", lambda _names, holders=holders: iter(holders))
+        monkeypatch.setattr(run_lock, "lock_holders", lambda _names, holders=holders: iter(holders))
         assert held_lock({"run": "lab-1", "node": "a"}) == found
 
 

@@ -22,7 +22,7 @@ def a_part(root: Path, run: str, **files: Any) -> Path:
 
 
 def removed(root: Path, run: str) -> str:
-    return prune.remove({"cluster": "lab", "node": "n", "state": str(root), "run": run})
+    return prune.delete_run_folder({"cluster": "lab", "node": "n", "state": str(root), "run": run})
 
 
 JOB = {"run": "old", "node": "n", "lock": "clusterctl-test-of-prune"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.run import gpu_holders, release_check
+from clusterctl.node.run import release_check
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_driver_gets_a_moment_to_take_its_memory_back(
 ) -> None:
     pid = gone()
     held = iter([{pid: "9 MiB of GPU 0"}, {pid: "9 MiB of GPU 0"}, dict[int, str]()])
-    monkeypatch.setattr(gpu_holders, "holders", lambda: next(held))
+    monkeypatch.setattr(release_check, "memory_holders", lambda: next(held))
     monkeypatch.setattr(release_check, "POLL_SECONDS", 0.0)
     assert release_check.check_gpu_memory({"device": "cuda"}, {pid}) == (True, [], {})
 
@@ -70,7 +70,7 @@ def test_memory_that_stays_is_named_and_other_peoples_is_none_of_it(
 ) -> None:
     pid = gone()
     held = {pid: "9 MiB of GPU 0", os.getpid(): "7 MiB of GPU 1"}
-    monkeypatch.setattr(gpu_holders, "holders", lambda: held)
+    monkeypatch.setattr(release_check, "memory_holders", lambda: held)
     monkeypatch.setattr(release_check, "GPU_SECONDS", 0.0)
     found = release_check.check_gpu_memory({"device": "cuda"}, {pid, os.getpid()})
     assert found.free is False
@@ -81,6 +81,6 @@ def test_memory_that_stays_is_named_and_other_peoples_is_none_of_it(
 
 
 def test_a_driver_that_does_not_answer_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_holders, "holders", lambda: None)
+    monkeypatch.setattr(release_check, "memory_holders", lambda: None)
     assert release_check.check_gpu_memory({"device": "cuda"}, {1}) == (None, [], {})
     assert release_check.check_gpu_memory({"device": "cpu"}, {1}) == (True, [], {})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run_lock import Peer
+from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.wire import from_json
 from tests.damage import ANY_JSON, as_json, damaged
@@ -35,7 +35,7 @@ def door(machine: str) -> Iterator[ControlSocket]:
     taken = ControlSocket(machine)
     loop: Any = SimpleNamespace(add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None)
 
-    def serve(request: dict[str, Any], _peer: Peer) -> dict[str, Any]:
+    def serve(request: dict[str, Any], _peer: PeerProcess) -> dict[str, Any]:
         if request.get("ask") == "crash":
             raise RuntimeError("a question too many")
         return {"did": request.get("ask")}
@@ -62,7 +62,7 @@ def test_another_user_may_ask_who_holds_it_and_nothing_else(
     door: ControlSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for uid, may in ((os.getuid(), True), (0, True), (os.getuid() + 4711, False)):
-        monkeypatch.setattr(Peer, "of", lambda _connection, uid=uid: Peer(1, uid))
+        monkeypatch.setattr(PeerProcess, "of", lambda _connection, uid=uid: PeerProcess(1, uid))
         assert asked(door, b'{"ask": "who"}\n') == {"run": "lab-1"}
         for question in ("stop", "state", "rank"):
             answer = asked(door, b'{"ask": "%s"}\n' % question.encode()) or {}
@@ -156,7 +156,7 @@ def test_a_lock_that_is_taken_and_whose_holder_nobody_finds_is_refused_too(
     machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ControlSocket(machine)
-    monkeypatch.setattr(run_lock, "holders", lambda _names: iter(()))
+    monkeypatch.setattr(run_lock, "lock_holders", lambda _names: iter(()))
     with pytest.raises(OperationError, match="cannot be asked"):
         ControlSocket.acquire(machine)
     first.release()

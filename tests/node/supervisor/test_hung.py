@@ -15,7 +15,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.run import gpu_holders, processes
+from clusterctl.node.run import processes, release_check
 from clusterctl.sandbox.faults import hang
 from tests.node.conftest import Run, wait_until
 
@@ -119,9 +119,9 @@ def test_a_tool_of_the_driver_that_no_signal_ends_is_left_behind(
     tool.chmod(0o755)
     make_hang(tmp_path / "device", stuck=True)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(gpu_holders, "QUERY_SECONDS", 1.0)
+    monkeypatch.setattr(release_check, "QUERY_SECONDS", 1.0)
     began = time.monotonic()
-    assert gpu_holders._nvidia() is None
+    assert release_check._nvidia() is None
     assert time.monotonic() - began < 20
 
 
@@ -130,12 +130,12 @@ def test_a_tool_that_answers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tool.write_text("#!/bin/sh\necho '4711, 71234 MiB, 00000000:18:00.0'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert gpu_holders.holders() == {4711: "71234 MiB of GPU 00000000:18:00.0"}
+    assert release_check.memory_holders() == {4711: "71234 MiB of GPU 00000000:18:00.0"}
     tool.write_text("#!/bin/sh\nexit 9\n")
-    assert gpu_holders._nvidia() is None
+    assert release_check._nvidia() is None
     tool.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_holders._nvidia() is None
+    assert release_check._nvidia() is None
 
 
 def test_a_child_gives_its_result_or_its_failure() -> None:
