@@ -5,8 +5,8 @@ released when its holder ends, however that happens. Request and answer are a JS
 
 A run takes the whole machine, `clusterctl-run`, or some of its GPUs,
 `clusterctl-run/GPU-…,GPU-…,port-29500`, with the port if its ranks meet on this machine. For the
-latter it holds a socket for each part, and one of the machine's slots: `clusterctl-run/0` and so
-on. By the slots a run that wants the whole machine finds it, whatever GPUs it has. A run first
+latter it holds a socket for each of these, and one of the machine's slots: `clusterctl-run/0` and
+so on. By the slots a run that wants the whole machine finds it, whatever GPUs it has. A run first
 takes its own sockets, then looks for the others. So two that start at once may both be refused,
 but never both run.
 """
@@ -99,8 +99,8 @@ def conflict(one: str, other: str) -> bool:
     """Tell whether two locks cannot be held at once."""
     if machine_of(one) != machine_of(other):
         return False
-    parts, others = set(resources_of(one)), set(resources_of(other))
-    return not parts or not others or bool(parts & others)
+    ours, theirs = set(resources_of(one)), set(resources_of(other))
+    return not ours or not theirs or bool(ours & theirs)
 
 
 def lock_holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
@@ -178,10 +178,10 @@ def _read_line(connection: socket.socket, deadline: float) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
         connection.settimeout(max(0.001, deadline - time.monotonic()))
-        part = connection.recv(LINE_LIMIT)
-        if not part:
+        received = connection.recv(LINE_LIMIT)
+        if not received:
             break
-        line += part
+        line += received
         if len(line) > ANSWER_LIMIT or time.monotonic() > deadline:
             raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
     return line
@@ -214,8 +214,8 @@ def workdir_of(answer: Dict[str, Any]) -> str:
 
 def valid_resources(answer: Dict[str, Any]) -> List[str]:
     """Return the GPUs and the port that a holder names; none unless all of it can be that."""
-    parts = answer.get("holds")
-    return parts if isinstance(parts, list) and all(map(is_device_id, parts)) else []
+    named = answer.get("holds")
+    return named if isinstance(named, list) and all(map(is_device_id, named)) else []
 
 
 def is_device_id(text: object) -> bool:
@@ -242,8 +242,8 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
         about = " " + holder["about"] if isinstance(holder.get("about"), str) else ""
         since = _moment(holder.get("since"))
         known = "run %s%s of user %s, since %s" % (run, about, user, since)
-        parts = [part[:UUID_CHARACTERS] for part in valid_resources(holder)]
-        known += ", on " + ", ".join(parts) if parts else ""
+        resources = [name[:UUID_CHARACTERS] for name in valid_resources(holder)]
+        known += ", on " + ", ".join(resources) if resources else ""
         hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run
         if uid != os.getuid():
             hint = (

@@ -148,10 +148,10 @@ class Run:
         return [m.head["event"] for m in self.tail(n) if "event" in m.head]
 
     def log(self, rank: int, n: int = 0) -> bytes:
-        return Path(self.paths(n).rank_log(rank)).read_bytes()
+        return Path(self.paths(n).folder, f"ranks/{rank}.log").read_bytes()
 
     def wait_for_log(self, rank: int, text: bytes, n: int = 0, seconds: float = 20.0) -> None:
-        path = Path(self.paths(n).rank_log(rank))
+        path = Path(self.paths(n).folder, f"ranks/{rank}.log")
         wait_until(lambda: path.exists() and text in path.read_bytes(), seconds)
 
     def pid_of_supervisor(self, n: int = 0) -> int:

@@ -31,9 +31,9 @@ def held_lock(args: Dict[str, Any]) -> str:
     """Return the lock of a run that has some GPUs of this machine; empty if there is none."""
     machine = run_lock.machine_of(args.get("lock") or run_lock.NAME)
     for holder in run_lock.lock_holders(run_lock.slots(machine)):
-        parts = run_lock.valid_resources(holder)
-        if parts and (holder.get("run"), holder.get("node")) == (args["run"], args["node"]):
-            return "%s/%s" % (machine, ",".join(parts))
+        resources = run_lock.valid_resources(holder)
+        if resources and (holder.get("run"), holder.get("node")) == (args["run"], args["node"]):
+            return "%s/%s" % (machine, ",".join(resources))
     return ""
 
 

@@ -67,10 +67,6 @@ class NodePaths:
         root = args.get("state") or default_state_folder()
         return cls(os.path.join(root, args["cluster"], args["run"], args["node"]))
 
-    def rank_log(self, rank: int) -> str:
-        """Return the log of a global rank."""
-        return os.path.join(self.folder, RANK_LOG % rank)
-
     def logs(self) -> List[str]:
         """Return the names of the logs that are there, relative to the folder, in rank order."""
         found = list_folder(os.path.join(self.folder, "ranks"))

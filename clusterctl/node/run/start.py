@@ -271,8 +271,8 @@ def first_line(reader: int) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([reader], [], [], START_SECONDS)
-        part = os.read(reader, 65536) if ready else b""
-        if not part:
+        received = os.read(reader, 65536) if ready else b""
+        if not received:
             return b""
-        line += part
+        line += received
     return line

@@ -94,7 +94,7 @@ def test_a_deleted_folder_is_no_reason_to_wait(tmp_path: Path) -> None:
 
 def test_the_time_index_grows_with_the_log_only(paths: NodePaths) -> None:
     record = RunFiles(paths)
-    log = Path(paths.rank_log(3))
+    log = Path(paths.folder, "ranks/3.log")
     for size in (10, 10, 25):
         log.write_bytes(bytes(size))
         record.log_times()
@@ -145,7 +145,7 @@ def test_a_log_that_grows_for_a_week_has_few_times_and_its_latest_are_exact(
 ) -> None:
     clock = [1_700_000_000.0]
     monkeypatch.setattr("clusterctl.node.run.run_files.time.time", lambda: clock[0])
-    record, log = RunFiles(paths), Path(paths.rank_log(0))
+    record, log = RunFiles(paths), Path(paths.folder, "ranks/0.log")
     log.touch()
     size = 0
     for _ in range(12_000):  # every 50 s, for a week

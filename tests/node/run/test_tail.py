@@ -81,7 +81,7 @@ def test_a_follower_that_comes_back_goes_on_where_it_was(make_run: MakeRun) -> N
 def test_a_clock_that_is_set_back_puts_no_bytes_before_earlier_ones(make_run: MakeRun) -> None:
     run = make_run("print('one')").start()
     run.ended()
-    log = Path(run.paths().rank_log(0))
+    log = Path(run.paths().folder, "ranks/0.log")
     noted = Path(run.paths().folder, times_of("ranks/0.log"))
     now = time.time()
     log.write_bytes(b"one\ntwo\nthree\n")

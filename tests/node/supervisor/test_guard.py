@@ -85,7 +85,7 @@ def test_a_killed_supervisor_takes_a_scripts_whole_tree_along_on_all_nodes(
 ) -> None:
     run = of_script(make_run, script, JOB, nodes=2, launcher=launcher)
     for n in (0, 1):
-        wait_until(lambda n=n: Path(run.paths(n).rank_log(n)).exists())  # type: ignore[misc]
+        wait_until(lambda n=n: Path(run.paths(n).folder, f"ranks/{n}.log").exists())  # type: ignore[misc]
         run.wait_for_log(n, b"here", n=n, seconds=60)
         wait_until(lambda n=n: run.log(n, n=n).count(b"here") == 2)  # type: ignore[misc]
     wait_until(lambda: "peer-joined" in [event["kind"] for event in run.events(0)])

@@ -66,13 +66,13 @@ def test_a_job_outlives_a_log_that_is_larger_than_its_disk(make_run: MakeRun, di
     later = [m for m in run.tail() if m.head.get("data") == "ranks/0.log"]
     assert later[0].head["dropped"] == later[0].head["offset"] > 0
     assert later[0].body.startswith(b"%063d\n" % (later[0].head["offset"] // LINE))
-    assert Path(run.paths().rank_log(0)).stat().st_size == lines * LINE
+    assert Path(run.paths().folder, "ranks/0.log").stat().st_size == lines * LINE
 
 
 def test_a_log_beyond_its_limit_keeps_its_newest_half(disk: Path) -> None:
     (disk / "ranks").mkdir()
     paths = NodePaths(str(disk))
-    log = Path(paths.rank_log(0))
+    log = Path(paths.folder, "ranks/0.log")
     room = LogSpace(RunFiles(paths), limit=1 << 20)
     log.write_bytes(b"a" * (1 << 20))
     room.check()

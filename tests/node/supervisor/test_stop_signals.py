@@ -204,7 +204,7 @@ def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
 ) -> None:
     job = LOADS.replace("METHOD", method)
     run = script(make_run, SCRIPTS["foreground"], job, launcher=launcher)
-    wait_until(lambda: Path(run.paths().rank_log(0)).exists(), 60)
+    wait_until(lambda: Path(run.paths().folder, "ranks/0.log").exists(), 60)
     run.wait_for_log(0, b"here", seconds=120)
     stop_seconds(run)
     assert b"one more batch\nsaved after 1\n" in run.log(0)
