@@ -140,7 +140,7 @@ class Run:
         return self.call(n, "tail", {**self.where(n), "from": dict(since or {}), **args})
 
     def ended(self, n: int = 0) -> Head:
-        """Follow a node until its part is over, and return its status then."""
+        """Follow a node until the run is over there, and return its status then."""
         node: Head = self.tail(n, follow=True)[-1].head["node"]
         return node
 

@@ -34,7 +34,7 @@ def name() -> str:
 @pytest.fixture
 def held(name: str) -> Iterator[list[PeerProcess]]:
     """A lock that is answered from a thread; gives who asked what is not for everyone."""
-    door, loop, asked = ControlSocket(name), EventLoop(), list[PeerProcess]()
+    control_socket, loop, asked = ControlSocket(name), EventLoop(), list[PeerProcess]()
     stop = threading.Event()
 
     def on_request(request: dict[str, object], peer: PeerProcess) -> dict[str, object]:
@@ -43,12 +43,12 @@ def held(name: str) -> Iterator[list[PeerProcess]]:
         return {"did": request["ask"]}
 
     def live() -> None:
-        door.serve(loop, {"run": "lab-1", "user": "ada"}, on_request)
-        # The door alone is left: every connection has been closed.
+        control_socket.serve(loop, {"run": "lab-1", "user": "ada"}, on_request)
+        # The control socket alone is left: every connection has been closed.
         while not stop.is_set() or len(loop._selector.get_map()) > 1:
             loop.call_later(0.02, lambda: None)
             loop.run_once()
-        door.close()
+        control_socket.close()
 
     thread = threading.Thread(target=live)
     thread.start()
@@ -120,11 +120,11 @@ def test_a_holder_that_does_not_answer_is_known_by_its_pid(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lock, "ANSWER_SECONDS", 0.2)
-    door = ControlSocket(name)
+    control_socket = ControlSocket(name)
     assert run_lock.query(name, {"ask": "who"}) == {"pid": os.getpid(), "uid": os.getuid()}
     with pytest.raises(OperationError, match=f"pid {os.getpid()} of user"):
         ControlSocket.acquire(name)
-    door._sockets[0].close()
+    control_socket._sockets[0].close()
     assert run_lock.query(name, {"ask": "who"}) is None
 
 
@@ -220,8 +220,8 @@ def test_another_users_run_is_not_ours_to_stop(name: str, squat: Callable[..., i
 
 
 def test_a_full_queue_is_waited_for(name: str) -> None:
-    door = ControlSocket(name)
-    door._sockets[0].listen(0)
+    control_socket = ControlSocket(name)
+    control_socket._sockets[0].listen(0)
     with socket.socket(socket.AF_UNIX) as first:
         first.connect("\0" + name)
         answers: list[object] = []
@@ -230,14 +230,14 @@ def test_a_full_queue_is_waited_for(name: str) -> None:
         )
         asking.start()
         time.sleep(0.3)
-        accepted = [door._sockets[0].accept()[0]]
-    door._sockets[0].setblocking(True)
-    accepted.append(door._sockets[0].accept()[0])
+        accepted = [control_socket._sockets[0].accept()[0]]
+    control_socket._sockets[0].setblocking(True)
+    accepted.append(control_socket._sockets[0].accept()[0])
     accepted[1].recv(65536)
     accepted[1].sendall(b'{"run": "lab-1"}\n')
     asking.join()
     assert answers == [{"run": "lab-1", "pid": os.getpid(), "uid": os.getuid()}]
-    for connection in (*accepted, door._sockets[0]):
+    for connection in (*accepted, control_socket._sockets[0]):
         connection.close()
 
 

@@ -1,4 +1,4 @@
-"""A node's part of a run under the oldest Python that nodes may have, and those between."""
+"""A run under the oldest Python that nodes may have, and those between."""
 
 from __future__ import annotations
 

@@ -177,12 +177,12 @@ def test_the_holder_of_the_lock_is_asked() -> None:
     name = f"clusterctl-test-{uuid.uuid4()}"
     assert answers({"lock": name}).json("lock") == {"holder": None}
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind("\0" + name)
-        door.listen()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind("\0" + name)
+        listening.listen()
 
         def serve() -> None:
-            connection, _ = door.accept()
+            connection, _ = listening.accept()
             with connection:
                 connection.recv(4096)
                 connection.sendall(b'{"run": "r1", "user": "ada"}\n')

@@ -1,4 +1,4 @@
-"""A node's part of a run: whom it takes for its supervisor, and what it does for a dead one."""
+"""A run on one node: whom it takes for its supervisor, and what it does for a dead one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
     holds: bool,  # noqa: FBT001
 ) -> None:
     """Any user can take the name and say what our supervisor would."""
-    part = NodeRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(NO_PATHS))
+    node_run = NodeRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(NO_PATHS))
     answer = {"uid": uid, "pid": os.getpid(), "run": run, "node": "a"}
     asked: list[str] = []
 
@@ -42,14 +42,14 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
         return answer
 
     monkeypatch.setattr(run_lock, "query", query)
-    assert part.holds_lock() is holds
-    assert part.request_stop({}) is holds
+    assert node_run.holds_lock() is holds
+    assert node_run.request_stop({}) is holds
     assert ("stop" in asked) is holds
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> NodeRun:
-    """A part whose supervisor is this very process."""
+def node_run(tmp_path: Path) -> NodeRun:
+    """A run whose supervisor is this very process."""
     paths = NodePaths(str(tmp_path))
     pid, start = processes.key_of(os.getpid())
     account = {"pid": pid, "start": start, "boot_id": boot_id()}
@@ -58,43 +58,43 @@ def part(tmp_path: Path) -> NodeRun:
 
 
 def test_a_holder_that_does_not_answer_is_the_supervisor_if_it_has_its_number(
-    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = os.getpid()
     for told, holds in (({"pid": pid}, True), ({"pid": pid + 1}, False), ({}, False)):
         who = {**told, "uid": os.getuid()}
         monkeypatch.setattr(run_lock, "query", lambda *_, who=who: who)
-        assert part.holds_lock() is holds
+        assert node_run.holds_lock() is holds
 
 
 def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
-    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = {"pid": os.getpid(), "uid": os.getuid()}
     answers = iter([slow, slow, slow, None])
     monkeypatch.setattr(run_lock, "query", lambda *_: next(answers))
     monkeypatch.setattr(NodeRun, "find_all", lambda _part: [])
-    part.wait(time.monotonic() + 60)
+    node_run.wait(time.monotonic() + 60)
     assert list(answers) == []
 
 
 def test_nobody_waits_longer_than_is_asked_for(
-    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lock, "query", lambda *_: {"pid": os.getpid(), "uid": os.getuid()})
     began = time.monotonic()
-    part.wait(began + 0.2)
+    node_run.wait(began + 0.2)
     assert time.monotonic() - began < 10
 
 
-def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(part: NodeRun) -> None:
-    Path(part.paths.supervisor).write_text('{"ranks": [{"rank": 0, "state": "running"}]}')
-    part.write_missing_end("a test")
-    assert not Path(part.paths.end).exists(), "nobody knows whose end it would be"
-    known = part._replace(job={"run": "lab-1"})
+def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(node_run: NodeRun) -> None:
+    Path(node_run.paths.supervisor).write_text('{"ranks": [{"rank": 0, "state": "running"}]}')
+    node_run.write_missing_end("a test")
+    assert not Path(node_run.paths.end).exists(), "nobody knows whose end it would be"
+    known = node_run._replace(job={"run": "lab-1"})
     for reason in ("a test", "another"):
         known.write_missing_end(reason)
-    end = json.loads(Path(part.paths.end).read_text())
+    end = json.loads(Path(node_run.paths.end).read_text())
     assert (end["state"], end["by"]) == ("stopped", "stop")
     assert end["reason"] == "a test; its supervisor had died"
     assert end["ranks"] == [{"rank": 0, "state": "ended"}]
@@ -118,7 +118,7 @@ def test_the_lock_of_a_run_whose_folder_is_gone_is_found_and_no_other_runs(
 
 
 def test_gone_is_what_two_looks_in_a_row_do_not_see(
-    part: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process within its exec shows no stamp for a moment."""
     own = processes.read(os.getpid())
@@ -128,6 +128,6 @@ def test_gone_is_what_two_looks_in_a_row_do_not_see(
     monkeypatch.setattr(
         "clusterctl.node.run.node_run.send_all", lambda left, _number: killed.extend(left)
     )
-    assert part.kill() == []
+    assert node_run.kill() == []
     assert list(looks) == []
     assert killed == [own, own]

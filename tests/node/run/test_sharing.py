@@ -52,9 +52,9 @@ def take(machine: str) -> Iterator[Callable[..., ControlSocket]]:
     with ExitStack() as held:
 
         def take(*gpus: int) -> ControlSocket:
-            door = ControlSocket.acquire(of(machine, *gpus))
-            held.callback(door.release)
-            return door
+            control_socket = ControlSocket.acquire(of(machine, *gpus))
+            held.callback(control_socket.release)
+            return control_socket
 
         yield take
 
@@ -116,8 +116,8 @@ def test_of_two_that_start_at_once_at_most_one_gets_the_lock(
         for thread in threads:
             thread.join()
         assert len(got) <= 1
-        for door in got:
-            door.release()
+        for control_socket in got:
+            control_socket.release()
 
 
 @pytest.fixture
@@ -233,9 +233,9 @@ def test_runs_that_would_meet_at_one_port_exclude_each_other(machine: str) -> No
     assert run_lock.conflict(one, other)
     assert run_lock.valid_resources({"holds": [gpu(0), "port-29500"]}) == [gpu(0), "port-29500"]
     assert run_lock.valid_resources({"holds": [gpu(0), "port-\x1b"]}) == []
-    door = ControlSocket.acquire(one)
+    control_socket = ControlSocket.acquire(one)
     try:
         with pytest.raises(OperationError, match="busy"):
             ControlSocket.acquire(other)
     finally:
-        door.release()
+        control_socket.release()

@@ -268,7 +268,7 @@ def test_the_runs_that_a_node_keeps_are_listed(make_run: MakeRun) -> None:
     run_folders = run.call(0, "runs", {"cluster": "test", "state": str(run.folder / "state")})[
         -1
     ].head
-    assert [(part["run"], part["state"]) for part in run_folders["runs"]] == [
+    assert [(found["run"], found["state"]) for found in run_folders["runs"]] == [
         (run.plan.run, "running")
     ]
     error = run.call(0, "status", {**run.where(), "run": "test-other"})[-1].head["error"]

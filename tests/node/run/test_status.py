@@ -1,4 +1,4 @@
-"""What a run's folder tells of its node's part."""
+"""What a run's folder says of the run on this node."""
 
 from __future__ import annotations
 

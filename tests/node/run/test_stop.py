@@ -325,7 +325,7 @@ def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun
 
 
 def test_a_start_that_was_slow_comes_too_late_after_a_stop(make_run: MakeRun) -> None:
-    """The controller may be gone: nobody but `stop` keeps such a part from beginning."""
+    """The controller may be gone: nobody but `stop` keeps such a run from starting."""
     run = make_run(SLEEP)
     planned = {"node_rank": 1, "device": "cpu", "master": {"port": 1}}
     stopped = run.stop(planned=planned)

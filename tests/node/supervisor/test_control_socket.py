@@ -30,8 +30,8 @@ def machine() -> str:
 
 
 @pytest.fixture
-def door(machine: str) -> Iterator[ControlSocket]:
-    """A door without an event loop: the test passes requests in itself."""
+def control_socket(machine: str) -> Iterator[ControlSocket]:
+    """A control socket without an event loop: the test passes requests in itself."""
     taken = ControlSocket(machine)
     loop: Any = SimpleNamespace(add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None)
 
@@ -45,13 +45,13 @@ def door(machine: str) -> Iterator[ControlSocket]:
     taken.close()
 
 
-def asked(door: ControlSocket, request: bytes) -> dict[str, Any] | None:
+def asked(control_socket: ControlSocket, request: bytes) -> dict[str, Any] | None:
     """Let one request arrive; None: it is not answered."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(request)
         ours.shutdown(socket.SHUT_WR)
-        door._answer(theirs)
+        control_socket._answer(theirs)
         theirs.close()
         answer = ours.recv(65536)
     found: dict[str, Any] | None = from_json(answer.strip()) if answer else None
@@ -59,26 +59,26 @@ def asked(door: ControlSocket, request: bytes) -> dict[str, Any] | None:
 
 
 def test_another_user_may_ask_who_holds_it_and_nothing_else(
-    door: ControlSocket, monkeypatch: pytest.MonkeyPatch
+    control_socket: ControlSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for uid, may in ((os.getuid(), True), (0, True), (os.getuid() + 4711, False)):
         monkeypatch.setattr(PeerProcess, "of", lambda _connection, uid=uid: PeerProcess(1, uid))
-        assert asked(door, b'{"ask": "who"}\n') == {"run": "lab-1"}
+        assert asked(control_socket, b'{"ask": "who"}\n') == {"run": "lab-1"}
         for question in ("stop", "state", "rank"):
-            answer = asked(door, b'{"ask": "%s"}\n' % question.encode()) or {}
+            answer = asked(control_socket, b'{"ask": "%s"}\n' % question.encode()) or {}
             assert answer.get("did") == (question if may else None)
             assert ("error" in answer) is not may
 
 
 def test_a_question_that_cannot_be_answered_ends_alone(
-    door: ControlSocket, capfd: pytest.CaptureFixture[str]
+    control_socket: ControlSocket, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked(door, b'{"ask": "crash"}\n') is None
+    assert asked(control_socket, b'{"ask": "crash"}\n') is None
     assert "a question too many" in capfd.readouterr().err
     for nonsense in (b"[]\n", b"\xff\n", b"{", b"5\n"):
-        assert asked(door, nonsense) is None
+        assert asked(control_socket, nonsense) is None
     assert capfd.readouterr().err == ""
-    assert asked(door, b'{"ask": "state"}\n') == {"did": "state"}
+    assert asked(control_socket, b'{"ask": "state"}\n') == {"did": "state"}
 
 
 @given(
@@ -90,16 +90,16 @@ def test_a_question_that_cannot_be_answered_ends_alone(
     )
 )
 def test_whatever_is_asked_is_answered_or_refused_and_the_next_is_heard(
-    door: ControlSocket, asked_for: bytes
+    control_socket: ControlSocket, asked_for: bytes
 ) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("a stranger's bytes were taken for a fault of ours")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("traceback.print_exc", fail)
-        answer = asked(door, asked_for[: run_lock.LINE_LIMIT])
+        answer = asked(control_socket, asked_for[: run_lock.LINE_LIMIT])
     assert answer is None or {"run", "did"} & answer.keys()
-    assert asked(door, b'{"ask": "who"}\n') == {"run": "lab-1"}
+    assert asked(control_socket, b'{"ask": "who"}\n') == {"run": "lab-1"}
 
 
 def free(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The way down of a part, by a clock of its own: asked, told, killed, and given up on at last."""
+"""A shutdown, with a clock of its own: the request, TERM, KILL, and giving up at last."""
 
 from __future__ import annotations
 
