@@ -18,7 +18,7 @@ from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import deletions
-from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
+from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout

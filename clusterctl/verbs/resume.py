@@ -12,7 +12,8 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint, choose_checkpoint, require_word
+from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
+from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.launch import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_secrets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -13,15 +13,15 @@ SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long, clock skew included."""
 NodeCheckpoint = Mapping[str, Mapping[str, Any]]
 """Node name → what it says of one checkpoint."""
+Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Node name → what it says of each checkpoint that it has."""
 
 
 class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
     """A candidate is not complete, or not the same everywhere; `str()` says where and why."""
 
 
-def newest_first(
-    found: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> list[tuple[str, NodeCheckpoint]]:
+def newest_first(found: Candidates) -> list[tuple[str, NodeCheckpoint]]:
     """Return the checkpoints by name with what each node says of it, the newest first.
 
     Newest is the highest step. What has none comes after that, by epoch, date and time of writing.
@@ -47,10 +47,7 @@ def newest_first(
 
 
 def split_by_history(
-    found: Mapping[str, Sequence[Mapping[str, Any]]],
-    knows: Mapping[str, bool],
-    cluster: Cluster,
-    history: History,
+    found: Candidates, knows: Mapping[str, bool], cluster: Cluster, history: History
 ) -> tuple[list[tuple[str, NodeCheckpoint]], list[tuple[str, str]]]:
     """Divide candidates into those of the history and others, each with why it is not.
 
@@ -65,15 +62,15 @@ def split_by_history(
         objections = [history.objection(one) for one in judges.values()]
         if objection := next(filter(None, objections), ""):
             others[name] = objection
-    ours = {
-        node: [one for one in candidates if one.get("name") not in others]
-        for node, candidates in found.items()
-    }
-    theirs = {
-        node: [one for one in candidates if one.get("name") in others]
-        for node, candidates in found.items()
-    }
-    return newest_first(ours), [(name, others[name]) for name, _ in newest_first(theirs)]
+
+    def ordered(*, ours: bool) -> list[tuple[str, NodeCheckpoint]]:
+        kept = {
+            node: [one for one in candidates if (one.get("name") not in others) == ours]
+            for node, candidates in found.items()
+        }
+        return newest_first(kept)
+
+    return ordered(ours=True), [(name, others[name]) for name, _ in ordered(ours=False)]
 
 
 def is_shared(seen: NodeCheckpoint, cluster: Cluster) -> bool:
@@ -114,12 +111,14 @@ def _difference(seen: NodeCheckpoint) -> str:
     steps = {one.get("step") for one in seen.values()}
     names = sorted({name for one in seen.values() for name in one.get("files") or ()})
     for name in names if len(steps) == 1 else ():
-        told = {node: (one.get("files") or {}).get(name) for node, one in seen.items()}
-        if len(set(told.values())) > 1:
-            lacking = [node for node, digest in told.items() if digest is None]
+        digests = {node: (one.get("files") or {}).get(name) for node, one in seen.items()}
+        if len(set(digests.values())) > 1:
+            lacking = [node for node, digest in digests.items() if digest is None]
             if lacking:
                 return f"{name} is missing on {', '.join(lacking)}"
-            return f"{name} differs: " + ", ".join(f"{n}: {str(d)[:16]}" for n, d in told.items())
+            return f"{name} differs: " + ", ".join(
+                f"{n}: {str(d)[:16]}" for n, d in digests.items()
+            )
     return ", ".join(f"{node}: step {one.get('step')}" for node, one in seen.items())
 
 
@@ -133,10 +132,10 @@ def _require_all_ranks(seen: NodeCheckpoint) -> list[str]:
     if broken:
         raise Unfit("it is not complete: " + "; ".join(broken))
     parts = [one["part"] for one in seen.values() if one.get("part")]
-    said = {one["step"] for one in seen.values() if one.get("step") is not None}
-    said |= {step for part in parts for step in part["steps"]}
-    if len(said) > 1:
-        steps = ", ".join(map(str, sorted(said)))
+    found = {one["step"] for one in seen.values() if one.get("step") is not None}
+    found |= {step for part in parts for step in part["steps"]}
+    if len(found) > 1:
+        steps = ", ".join(map(str, sorted(found)))
         raise Unfit(f"it is not the same on all nodes: of steps {steps}")
     written = [moment for part in parts for moment in part["saved"]]
     by_all = all(part["steps"] for part in parts)
@@ -210,7 +209,6 @@ def path_for_job(seen: NodeCheckpoint, cluster: Cluster) -> str:
     raise Unfit(f"it has no path that is the same on all nodes ({where})")
 
 
-def one_of_each(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    """Yield what each node says of the one checkpoint that was asked for."""
-    for node, candidates in found.items():
-        yield node, candidates[0]
+def one_of_each(found: Candidates) -> NodeCheckpoint:
+    """Return what each node says of the one checkpoint that was asked for."""
+    return {node: candidates[0] for node, candidates in found.items()}

@@ -15,6 +15,7 @@ from typing import Any
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.checkpoints.candidates import (
+    Candidates,
     NodeCheckpoint,
     Unfit,
     one_of_each,
@@ -27,17 +28,8 @@ from clusterctl.verbs.events import Event
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.history import History
 
-__all__ = [
-    "LATEST",
-    "ChosenCheckpoint",
-    "choose_checkpoint",
-    "list_checkpoints",
-    "newest_complete",
-    "require_word",
-]
-
-_NAMED = 3
-"""Checkpoints of other histories that are named."""
+_SHOWN = 3
+"""Checkpoints of other histories that a message shows."""
 _HINT_SILENCE = 3.0
 """Seconds for a second look that only serves a hint."""
 
@@ -80,7 +72,7 @@ def choose_checkpoint(
         return (yield from _latest(query, cluster.job.checkpoints))
     try:
         found = yield from query.ask(which=which)
-        return (yield from query.prove(dict(one_of_each(found))))
+        return (yield from query.prove(one_of_each(found)))
     except Unfit as unfit:
         hint = yield from _hint(query, which)
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
@@ -103,44 +95,42 @@ def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, Chose
     skipped: list[str] = []
     for name, seen in ours:
         try:
-            _require_one_save(seen, _taking(query, folder, name))
+            _require_one_save(seen, _resume_command(query, folder, name))
             chosen = yield from query.prove(seen)
         except Unfit as unfit:
             skipped.append(f"{name}: {unfit}")
             continue
-        named = _named(query, folder, _newer(found, others, name))
-        return replace(chosen, skipped=tuple(skipped), others=named)
-    raise _none(query, folder, skipped, others)
+        listed = _with_commands(query, folder, _newer(found, others, name))
+        return replace(chosen, skipped=tuple(skipped), others=listed)
+    raise _no_checkpoint(query, folder, skipped, others)
 
 
-def _require_one_save(seen: NodeCheckpoint, taking: str) -> None:
+def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
     """Raise Unfit for what may be of two saves: only somebody who names it may take it."""
     for one in seen.values():
         if one.get("mixed"):
-            raise Unfit(f"{one['mixed']}; {taking} takes it")
+            raise Unfit(f"{one['mixed']}; {command} takes it")
 
 
-def _none(
+def _no_checkpoint(
     query: CheckpointQuery, folder: str, skipped: list[str], others: list[tuple[str, str]]
 ) -> LaunchRefused:
     """Say that there is none of this history, and how one of another is taken."""
     run = query.history.run
     if skipped or not others:
-        why = "\n".join((*skipped, *_named(query, folder, others))) or "it holds none"
+        why = "\n".join((*skipped, *_with_commands(query, folder, others))) or "it holds none"
         return LaunchRefused(f"no complete checkpoint of {run} in {folder}: {why}", by="checkpoint")
-    whys = [f"{name}: {why}" for name, why in others[:_NAMED]]
-    if len(others) > _NAMED:
-        whys.append(f"and {len(others) - _NAMED} more")
+    whys = [f"{name}: {why}" for name, why in others[:_SHOWN]]
+    if len(others) > _SHOWN:
+        whys.append(f"and {len(others) - _SHOWN} more")
     return LaunchRefused(
         f"no checkpoint of {run} in {folder}; " + "; ".join(whys),
-        hint=_taking(query, folder, others[0][0]),
+        hint=_resume_command(query, folder, others[0][0]),
         by="checkpoint",
     )
 
 
-def _newer(
-    found: Mapping[str, Sequence[Mapping[str, Any]]], others: list[tuple[str, str]], taken: str
-) -> list[tuple[str, str]]:
+def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[tuple[str, str]]:
     """Return those of other histories that somebody might have expected to be taken."""
     steps = {
         one["name"]: one.get("step")
@@ -156,15 +146,16 @@ def _newer(
     ]
 
 
-def _named(
+def _with_commands(
     query: CheckpointQuery, folder: str, others: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
     return tuple(
-        f"{name}: {why}; {_taking(query, folder, name)} takes it" for name, why in others[:_NAMED]
+        f"{name}: {why}; {_resume_command(query, folder, name)} takes it"
+        for name, why in others[:_SHOWN]
     )
 
 
-def _taking(query: CheckpointQuery, folder: str, name: str) -> str:
+def _resume_command(query: CheckpointQuery, folder: str, name: str) -> str:
     path = str(PurePosixPath(folder) / name)
     return f"clusterctl resume {query.history.run} --checkpoint {shlex.quote(path)}"
 
@@ -182,7 +173,7 @@ def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
     return "no other checkpoint of this run is complete"
 
 
-def _errors(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+def _errors(found: Candidates) -> list[str]:
     """Return what nodes say that could not even list the folder."""
     return [
         f"{node}: {one['why']}"
@@ -228,10 +219,10 @@ def list_checkpoints(
     query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
     found = yield from query.ask()
     ours, _ = split_by_history(found, query.knows, cluster, history)
-    return tuple(_listed(name, seen, cluster) for name, seen in ours)
+    return tuple(_listed_checkpoint(name, seen, cluster) for name, seen in ours)
 
 
-def _listed(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoint:
+def _listed_checkpoint(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoint:
     first = next(iter(seen.values()))
     path, why = str(first["path"]), ""
     try:
@@ -250,10 +241,7 @@ def _listed(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoi
 
 
 def newest_complete(
-    found: Mapping[str, Sequence[Mapping[str, Any]]],
-    knows: Mapping[str, bool],
-    cluster: Cluster,
-    history: History,
+    found: Candidates, knows: Mapping[str, bool], cluster: Cluster, history: History
 ) -> Mapping[str, Any] | None:
     """Return what `latest` would take, by a quick look at some of the nodes; None: nothing."""
     for _, seen in split_by_history(found, knows, cluster, history)[0]:

@@ -11,6 +11,7 @@ from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints.candidates import (
+    Candidates,
     NodeCheckpoint,
     is_shared,
     one_of_each,
@@ -72,7 +73,7 @@ class CheckpointQuery:
         which: str = LATEST,
         among: Sequence[Node] | None = None,
         total: int = 0,
-    ) -> Generator[Event, None, dict[str, Sequence[Mapping[str, Any]]]]:
+    ) -> Generator[Event, None, Candidates]:
         """Return each node's candidates, the master first.
 
         With `among` read to the last byte, by these nodes.
@@ -95,15 +96,15 @@ class CheckpointQuery:
         }
         found: dict[str, Sequence[Mapping[str, Any]]] = {}
         for reply in (yield from self._replies(requests, which, total)):
-            told = validated_answer(reply, CHECKPOINTS if which == LATEST else ONE_CHECKPOINT)
-            if not isinstance(told, NodeError):
-                found[reply.node] = told["candidates"]
-                self.knows[reply.node] = bool(told.get("knows"))
-            elif told.answered and told.state == "missing":
-                found[reply.node] = ({"complete": False, "why": str(told), "part": None},)
+            answer = validated_answer(reply, CHECKPOINTS if which == LATEST else ONE_CHECKPOINT)
+            if not isinstance(answer, NodeError):
+                found[reply.node] = answer["candidates"]
+                self.knows[reply.node] = bool(answer.get("knows"))
+            elif answer.answered and answer.state == "missing":
+                found[reply.node] = ({"complete": False, "why": str(answer), "part": None},)
             else:
-                message = f"{told.node}: {told}: cannot verify the checkpoint there"
-                raise LaunchRefused(message, hint=told.hint or None, by="checkpoint")
+                message = f"{answer.node}: {answer}: cannot verify the checkpoint there"
+                raise LaunchRefused(message, hint=answer.hint or None, by="checkpoint")
         # Replies come in any order; the first node, where the run began, is to be the judge.
         return {node: found[node] for node in requests}
 
@@ -118,17 +119,17 @@ class CheckpointQuery:
             for item in items:
                 if item is None:
                     continue
-                node, told = item
-                if isinstance(told, Reply):
-                    replies.append(strange.get(node, told))
+                node, message = item
+                if isinstance(message, Reply):
+                    replies.append(strange.get(node, message))
                     read.pop(node, None)
-                elif "end" not in told.head:
-                    if words := schema_error(told.head, READ):
+                elif "end" not in message.head:
+                    if words := schema_error(message.head, READ):
                         words = f"{NOT_OURS}: {words}"
                         strange[node] = Reply.failed(node, NodeError("bad-output", "", words))
                         items.drop(node)
                     else:
-                        read[node] = told.head["read"]
+                        read[node] = message.head["read"]
                         done = min(read.values()) // _MIB
                         phase = f"reading {PurePosixPath(which).name}, MiB"
                         limit = max(total // _MIB, done)
@@ -150,15 +151,15 @@ class CheckpointQuery:
         names = ", ".join(node.name for node in readers)
         if size >= _GIB:
             yield Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}")
-        read = dict(one_of_each((yield from self.ask(which=path, among=readers, total=total))))
+        read = one_of_each((yield from self.ask(which=path, among=readers, total=total)))
         if shared:
             require_complete(read)
         else:
             require_fit(read, self.cluster)
         first = next(iter(read.values()))
-        told = [*seen.values(), *read.values()]
-        doubts += [str(doubt) for one in told for doubt in one.get("doubts") or ()]
-        doubts += [str(one["mixed"]) for one in told if one.get("mixed")]
+        answers = [*seen.values(), *read.values()]
+        doubts += [str(doubt) for one in answers for doubt in one.get("doubts") or ()]
+        doubts += [str(one["mixed"]) for one in answers if one.get("mixed")]
         return ChosenCheckpoint(
             path=path,
             step=first.get("step"),

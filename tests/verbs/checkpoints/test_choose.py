@@ -14,7 +14,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
-from clusterctl.verbs.checkpoints.choose import ChosenCheckpoint
+from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice, Progress, drive
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.wire import Message
