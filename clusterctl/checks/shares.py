@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusterctl.checks.finding import Finding, fail, skip
+from clusterctl.checks.registry import Facts
 from clusterctl.checks.run_paths import share_of
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts, PathFacts, TokenSeen
 from clusterctl.inventory.cluster import Cluster
-
-Facts = Mapping[str, NodeFacts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,10 @@ class _Flags:
 
     ours: dict[str, str]
     """Flag with a value → clusterctl's flag; empty: clusterctl chooses that itself."""
-    alone: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     """Flags without a value that mean nothing here."""
     module: frozenset[str] = frozenset({"--module"})
     """Flags that make the next word a module's name."""
-    program: frozenset[str] = frozenset()
-    """Flags that make the next word a program, not a Python file."""
     pairs: frozenset[str] = frozenset()
     """Flags with two values."""
     total: frozenset[str] = frozenset()
@@ -46,9 +44,8 @@ _KINDS = {
             **dict.fromkeys(("--node-rank", "--master-addr", "--local-addr"), ""),
             **dict.fromkeys(("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), ""),
         },
-        alone=frozenset({"--standalone", "--use-env"}),
+        ignored=frozenset({"--standalone", "--use-env", "--no-python"}),
         module=frozenset({"-m", "--module"}),
-        program=frozenset({"--no-python"}),
     ),
     "accelerate launch": _Flags(
         ours={
@@ -60,9 +57,8 @@ _KINDS = {
             "--gradient-accumulation-steps": "--env ACCELERATE_GRADIENT_ACCUMULATION_STEPS=",
             **dict.fromkeys(("--machine-rank", "--main-process-ip", "--rdzv-backend"), ""),
         },
-        alone=frozenset({"--multi-gpu", "--same-network"}),
+        ignored=frozenset({"--multi-gpu", "--same-network", "--no-python"}),
         module=frozenset({"-m", "--module"}),
-        program=frozenset({"--no-python"}),
         total=frozenset({"--num-processes"}),
     ),
     "deepspeed": _Flags(
@@ -72,8 +68,7 @@ _KINDS = {
             "--master-port": "--master-port",
             **dict.fromkeys(("--master-addr", "-H", "--hostfile", "--launcher", "--node-rank"), ""),
         },
-        alone=frozenset({"--no-ssh", "--force-multi", "--no-local-rank"}),
-        program=frozenset({"--no-python"}),
+        ignored=frozenset({"--no-ssh", "--force-multi", "--no-local-rank", "--no-python"}),
     ),
     "mpirun": _Flags(
         ours={
@@ -82,7 +77,7 @@ _KINDS = {
             **dict.fromkeys(("-H", "--host", "-f", "--hostfile", "-hostfile", "--bind-to"), ""),
             **dict.fromkeys(("-bind-to", "--map-by", "-map-by"), ""),
         },
-        alone=frozenset({"--allow-run-as-root", "--oversubscribe"}),
+        ignored=frozenset({"--allow-run-as-root", "--oversubscribe"}),
         pairs=frozenset({"--mca", "-mca"}),
         total=frozenset({"-n", "-np", "--np", "-c"}),
     ),
@@ -161,7 +156,7 @@ def _translated(
             if not equals and words:
                 value = words.pop(0)
             given += _ours(kind, flag, value, cluster)
-        elif flag not in kind.alone | kind.program:
+        elif flag not in kind.ignored:
             unknown.append(written)
             if not equals and _is_value(words):
                 unknown.append(words.pop(0))
@@ -222,7 +217,7 @@ _IN_SCRIPT = re.compile(
 )
 
 
-def launcher_in(script: str) -> tuple[int, str] | None:
+def launcher_in_script(script: str) -> tuple[int, str] | None:
     """Return the line number and the name of the first launcher that a shell script starts."""
     number = 1
     for line in script.replace("\\\n", "\0").split("\n"):

@@ -112,7 +112,7 @@ def test_a_launcher_is_a_choice_with_a_process_a_node() -> None:
 def test_a_script_that_starts_a_launcher_is_known_by_its_line(
     script: str, found: tuple[int, str] | None
 ) -> None:
-    assert nested.launcher_in(script) == found
+    assert nested.launcher_in_script(script) == found
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ OPERATIONS: dict[str, str] = {
     "seen": "clusterctl.node.mirror.mirror:find_tokens",
     "tree": "clusterctl.node.mirror.sync_diff:compare_tree",
     "read": "clusterctl.node.probe.read:read",
-    "survey": "clusterctl.node.probe.probe:probe",
+    "survey": "clusterctl.node.probe.read:survey",
     "runs": "clusterctl.node.run.status:list_runs",
     "start": "clusterctl.node.run.start:start",
     "status": "clusterctl.node.run.status:status",

@@ -77,7 +77,7 @@ def _folder(args: Dict[str, Any]) -> str:
 
 def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
     """Judge what is asked for, in a child: each look may hang or crash."""
-    progress = _ProgressReporter(report)
+    progress = _progress_reporter(report)
     folder = _folder(args)
     which = args.get("which") or "latest"
     try:
@@ -91,11 +91,10 @@ def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
         return
     origin = Origin(args, folder)
     report({"head": {"folder": folder, "knows": origin.has_run}})
-    judge = _Inspector(args, origin, report, progress)
     for path in paths:
         if path not in done:
             report({"looking": path})
-            report({"candidate": judge.answer(path)})
+            report({"candidate": inspect(path, args, origin, report, progress)})
 
 
 def _resolve(which: str, workdir: str, folder: str) -> str:
@@ -170,85 +169,84 @@ def _blank(path: str) -> Dict[str, Any]:
     }
 
 
-class _ProgressReporter:
-    """Tells the parent how much was read, not too often; that it lives, by the same."""
+def _progress_reporter(report: Report) -> Progress:
+    """Return what tells the parent how much was read, not too often; that it lives, by the same."""
+    read, reported = 0, time.monotonic()
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._read = 0
-        self._reported = time.monotonic()
-
-    def __call__(self, count: int) -> None:
-        self._read += count
+    def progress(count: int) -> None:
+        nonlocal read, reported
+        read += count
         now = time.monotonic()
-        if now - self._reported >= PROGRESS_SECONDS:
-            self._reported = now
-            self._report({"read": self._read})
+        if now - reported >= PROGRESS_SECONDS:
+            reported = now
+            report({"read": read})
+
+    return progress
 
 
-class _Inspector:
-    """Says what paths are worth; whatever is wrong with one is part of the answer."""
-
-    def __init__(
-        self, args: Dict[str, Any], origin: Origin, report: Report, progress: Progress
-    ) -> None:
-        self._args = args
-        self._origin = origin
-        self._report = report
-        self._progress = progress
-
-    def answer(self, path: str) -> Dict[str, Any]:
-        answer = _blank(path)
-        try:
-            answer["time"] = os.stat(path).st_mtime
-            answer["real"] = link_targets(path, self._progress)
-        except OSError:
-            answer["why"] = "it was renamed or removed while we looked"
-            return answer
-        answer["run"], answer["older"] = self._origin.writer(answer["time"])
-        self._report({"begun": answer})
-        kind = formats.checkpoint_kind(path)
-        answer["format"] = kind or "unknown"
-        if names.is_unfinished(answer["name"]) and os.path.isdir(path):
-            answer["why"] = "it is being written, or its writer died"
-        elif kind is None:
-            answer["why"] = _why_none(path)
-        else:
-            try:
-                self._look_into(path, kind, answer)
-            except Invalid as broken:
-                answer["why"] = str(broken)
-            except OSError as error:
-                answer["why"] = "it cannot be read: %s" % error
-            except Exception as error:  # noqa: BLE001  (damage leads to any, and hides no other)
-                answer["why"] = "it cannot be read: %r" % error
-            answer["complete"] = not answer["why"]
+def inspect(
+    path: str, args: Dict[str, Any], origin: Origin, report: Report, progress: Progress
+) -> Dict[str, Any]:
+    """Return what there is to say of one path; whatever is wrong with it is part of that."""
+    answer = _blank(path)
+    try:
+        answer["time"] = os.stat(path).st_mtime
+        answer["real"] = link_targets(path, progress)
+    except OSError:
+        answer["why"] = "it was renamed or removed while we looked"
         return answer
-
-    def _look_into(self, path: str, kind: str, answer: Dict[str, Any]) -> None:
-        step = formats.step_in(path)
-        answer["step"] = answer["step"] if step is None else step
-        files = dict(files_of(path, self._progress))
-        if files:
-            answer["time"] = max(status.st_mtime for status in files.values())
-        answer["bytes"] = sum(status.st_size for status in files.values())
-        writer = self._origin.writer(answer["time"], formats.run_in(path))
-        answer["run"], answer["older"] = writer
-        inspection = Inspection(
-            content=bool(self._args.get("verify")),
-            compare=bool(self._args.get("compare")),
-            world_size=self._origin.world_size(writer.run),
-            expected_world_size=self._args.get("world_size"),
-            progress=self._progress,
-        )
-        answer["verified"] = inspection.content
+    answer["run"], answer["older"] = origin.writer(answer["time"])
+    report({"begun": answer})
+    kind = formats.checkpoint_kind(path)
+    answer["format"] = kind or "unknown"
+    if names.is_unfinished(answer["name"]) and os.path.isdir(path):
+        answer["why"] = "it is being written, or its writer died"
+    elif kind is None:
+        answer["why"] = _why_none(path)
+    else:
         try:
-            found = formats.verify(path, kind, inspection)
-        except formats.PartialCheckpoint as part:
-            found = part.found
-            answer["why"] = str(part)
-        answer.update(hash=found.identity, files=found.files, part=found.part)
-        answer.update(doubts=found.doubts, mixed=found.mixed)
+            _verify(path, kind, answer, args, origin, progress)
+        except Invalid as broken:
+            answer["why"] = str(broken)
+        except OSError as error:
+            answer["why"] = "it cannot be read: %s" % error
+        except Exception as error:  # noqa: BLE001  (damage leads to any, and hides no other)
+            answer["why"] = "it cannot be read: %r" % error
+        answer["complete"] = not answer["why"]
+    return answer
+
+
+def _verify(
+    path: str,
+    kind: str,
+    answer: Dict[str, Any],
+    args: Dict[str, Any],
+    origin: Origin,
+    progress: Progress,
+) -> None:
+    step = formats.step_in(path)
+    answer["step"] = answer["step"] if step is None else step
+    files = dict(files_of(path, progress))
+    if files:
+        answer["time"] = max(status.st_mtime for status in files.values())
+    answer["bytes"] = sum(status.st_size for status in files.values())
+    writer = origin.writer(answer["time"], formats.run_in(path))
+    answer["run"], answer["older"] = writer
+    inspection = Inspection(
+        content=bool(args.get("verify")),
+        compare=bool(args.get("compare")),
+        world_size=origin.world_size(writer.run),
+        expected_world_size=args.get("world_size"),
+        progress=progress,
+    )
+    answer["verified"] = inspection.content
+    try:
+        found = formats.verify(path, kind, inspection)
+    except formats.PartialCheckpoint as part:
+        found = part.found
+        answer["why"] = str(part)
+    answer.update(hash=found.identity, files=found.files, part=found.part)
+    answer.update(doubts=found.doubts, mixed=found.mixed)
 
 
 def _why_none(path: str) -> str:

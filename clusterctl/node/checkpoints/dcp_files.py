@@ -11,7 +11,7 @@ import io
 import os
 import pickle
 from math import prod
-from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node.checkpoints.torch_pickles import (
     DTYPES,
@@ -132,7 +132,8 @@ def read_metadata(path: str, progress: Progress) -> SavePlan:
             stream = io.BufferedReader(Window(file, 0, os.path.getsize(path), progress), CHUNK)
             reader = SafeUnpickler(stream)
             root = reader.load()
-            _require_end(stream)
+            if stream.read(1):
+                raise Invalid("%s is changed: something follows its pickle" % METADATA)  # noqa: TRY301
         fields = root.fields
         chunks = _chunks(fields["state_dict_metadata"], progress)
         items = _items(fields["storage_data"], chunks)
@@ -152,11 +153,6 @@ def read_metadata(path: str, progress: Progress) -> SavePlan:
     if strange:
         doubts.append("%s names what is not known here: %s" % (METADATA, ", ".join(strange[:3])))
     return SavePlan(items, doubts)
-
-
-def _require_end(stream: BinaryIO) -> None:
-    if stream.read(1):
-        raise Invalid("%s is changed: something follows its pickle" % METADATA)
 
 
 def _is_known(name: str) -> bool:

@@ -53,7 +53,7 @@ def check_torch_file(path: str, *, content: bool, progress: Progress) -> None:
                 raise Invalid("%s is cut: its zip directory is missing" % name)
             check_zip(Window(stream, 0, size, progress), name, content=content)
         elif start.startswith(_LEGACY_MAGIC):
-            _check_legacy(stream, name, size, content=content, progress=progress)
+            _check_legacy(stream, name, size)
         else:
             _refuse_damage(stream, start, name)
             _check_pickle(stream, name, size)
@@ -96,9 +96,7 @@ def _check_pickle(stream: BinaryIO, name: str, size: int) -> None:
     raise NoChecksum(name)
 
 
-def _check_legacy(
-    stream: BinaryIO, name: str, size: int, *, content: bool, progress: Progress
-) -> None:
+def _check_legacy(stream: BinaryIO, name: str, size: int) -> None:
     """Follow a file of the old format to its last byte.
 
     Raises:
@@ -124,8 +122,6 @@ def _check_legacy(
         raise Invalid("%s cannot be read: %s" % (name, str(error) or repr(error))) from error
     if at != size:
         raise Invalid("%s has %d bytes, its tensors say %d" % (name, size, at))
-    if content:
-        progress(0)
     raise NoChecksum(name)
 
 

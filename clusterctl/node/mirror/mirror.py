@@ -80,7 +80,8 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
             shutil.rmtree(os.path.dirname(temporary), ignore_errors=True)
         try:
             if not complete:
-                _write_gitignore(root)
+                # If the folder is a clone too, its git must not see ours.
+                write_new_file(os.path.join(root, FOLDER, b".gitignore"), "*\n")
                 manifest.origin = {k: str(holder[k]) for k in ("host", "folder") if k in holder}
                 plan.begin()
                 os.makedirs(temporary, mode=0o700, exist_ok=True)
@@ -139,11 +140,6 @@ def _wait_to_proceed(channel: CallChannel) -> bool:
 def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:
     name = os.path.basename(os.fsencode(str(args.get("temporary") or "own")))
     return os.path.join(root, FOLDER, b"tmp", name)
-
-
-def _write_gitignore(root: bytes) -> None:
-    # If the folder is a clone too, its git must not see ours.
-    write_new_file(os.path.join(root, FOLDER, b".gitignore"), "*\n")
 
 
 def remove_tokens(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:

@@ -1,4 +1,4 @@
-"""Operation `read`: raw answers to a list of questions, in one round trip.
+"""Operation `read`: raw answers to a list of questions, in one round trip; `survey` goes on.
 
 Nothing is interpreted here and nothing installed: files, globs, links, programs and paths come
 back as bytes, and the controller parses them. Each question has a limit of its own.
@@ -75,6 +75,22 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     gather(children)
     clock.acquire(timeout=CLOCK_SECONDS)
     return _pack(children)
+
+
+def survey(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Send what `read` answers, then do this node's part in the probe between nodes.
+
+    One agent for both: starting it, and its session, is most of what a check costs a node.
+
+    Args:
+        args: those of `read`, and `word`: a nonce by which the nodes know each other.
+        body: as of `read`.
+        channel: brings the steps of the peer probe; none is needed.
+    """
+    channel.send(read(args, body, channel))
+    from clusterctl.node.probe.peer_probe import probe_peers  # noqa: PLC0415  (the answers need not wait for it)
+
+    return probe_peers(str(args["word"]), channel)
 
 
 def _serve_clock(channel: CallChannel, rounds: int, done: _thread.LockType) -> None:

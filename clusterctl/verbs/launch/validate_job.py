@@ -77,7 +77,7 @@ def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, No
             text = file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
     except OSError:
         return  # on the nodes only
-    found = nested.launcher_in(text)
+    found = nested.launcher_in_script(text)
     if found is None:
         return
     line, launcher = found

@@ -9,9 +9,6 @@ from clusterctl.wire import plain
 
 SyncState = Literal["unchanged", "updated", "shared", "source", "failed", "unreachable"]
 
-EXIT_NOT_DONE = 1
-EXIT_COULD_NOT_TELL = 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSync:
@@ -79,7 +76,7 @@ class SyncResult:
         if self.ok:
             return 0
         failed = any(node.state == "failed" for node in self.nodes)
-        return EXIT_NOT_DONE if failed else EXIT_COULD_NOT_TELL
+        return 1 if failed else 3
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON; the patch is left to the run's record, it can be megabytes."""

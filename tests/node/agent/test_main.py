@@ -208,7 +208,7 @@ def test_a_killed_agent_leaves_no_process_behind(echo: Agent) -> None:
 
 def test_what_every_check_runs_imports_nothing_slow(tmp_path: Path) -> None:
     sources = loader.program().decode("latin-1").partition("module, _, function")[0]
-    look = "import sys, clusterctl.node.agent.main, clusterctl.node.probe.probe\n"
+    look = "import sys, clusterctl.node.agent.main, clusterctl.node.probe.read\n"
     look += "import clusterctl.node.probe.peer_probe"
     program = tmp_path / "program.py"
     code = f"# coding: latin-1\n{sources}\n{look}\nprint(*sys.modules)"

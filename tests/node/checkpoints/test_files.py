@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.node.checkpoints import torch_pickles
-from clusterctl.node.checkpoints.checkpoints import _Inspector
+from clusterctl.node.checkpoints.checkpoints import inspect
 from clusterctl.node.checkpoints.files import no_progress
 from clusterctl.node.checkpoints.origin import Origin
 from clusterctl.node.checkpoints.safetensors_files import check_safetensors
@@ -63,11 +63,9 @@ def verdict(path: Path) -> dict[str, Any]:
     """Judge a checkpoint as `checkpoints` does in its child, and pass it on as that does."""
     told: list[dict[str, Any]] = []
     args = {"verify": True, "compare": True, "world_size": 2}
-    judge = _Inspector(
-        args, Origin({"state": "/no-such"}, str(path.parent)), told.append, no_progress
-    )
+    origin = Origin({"state": "/no-such"}, str(path.parent))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    answer = judge.answer(str(path))
+    answer = inspect(str(path), args, origin, told.append, no_progress)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_LIMIT
     assert answer["complete"] == (not answer["why"])
     found: dict[str, Any] = json.loads(json.dumps(answer))
