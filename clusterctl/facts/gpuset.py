@@ -20,10 +20,7 @@ def chosen_gpus(
 ) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names; empty if there are none or it is uncertain.
 
-    Args:
-        env: the job's variables; they win over the node's own.
-        env_from: the names of secrets, which win over `env`.
-        gpus: of the node.
+    `env` wins over the node's own variables, the secrets named in `env_from` win over `env`.
     """
     words = env.get(VISIBLE, "").split(",")
     if {VISIBLE, ORDER} & set(env_from) or env.get(ORDER, BUS_ORDER) != BUS_ORDER:

@@ -50,11 +50,7 @@ class _Refused(Exception):  # noqa: N818  (ends the reading, is never seen outsi
 
 
 def read_yaml(text: str, problems: Problems) -> Document | None:
-    """Parse YAML; add what is wrong to `problems`.
-
-    Returns:
-        The document, or None if the text is not YAML or empty.
-    """
+    """Parse YAML; None if it is empty or no YAML. Add what is wrong to `problems`."""
     parser = _Parser(text, problems)
     try:
         value = parser.document()

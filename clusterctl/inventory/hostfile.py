@@ -19,10 +19,9 @@ _NAME_LIMIT = 24
 
 
 def read_hostfile(text: str, problems: Problems) -> Document | None:
-    """Return the document that a hosts.yaml with the same meaning has.
+    """Return the document that a hosts.yaml with the same meaning has; None if there is no host.
 
-    Returns:
-        The document, or None if the file has no host. Adds what is wrong to `problems`.
+    Add what is wrong to `problems`.
     """
     nodes: list[dict[str, object]] = []
     lines: dict[Path, int] = {}

@@ -95,10 +95,9 @@ _KINDS = {
 
 
 def require_no_launcher(cluster: Cluster) -> None:
-    """Refuse a command that starts the ranks itself, unless the job runs it once per node.
+    """Raise UsageError for a command that starts the ranks itself, unless it runs once per node.
 
-    Raises:
-        UsageError: its program is a launcher; the hint is the command to type.
+    The hint is the command to type.
     """
     found = _launcher_of(cluster.job.command)
     if found is None or cluster.job.procs_per_node is not None:

@@ -53,8 +53,7 @@ class Worktree:
     def files(self, ignored: Callable[[bytes], bool]) -> Iterator[bytes]:
         """Yield tracked and new files; a repository within is asked itself.
 
-        Args:
-            ignored: says of a path below the folder whether it is left out anyway.
+        `ignored` says of a path below the folder whether it is left out anyway.
 
         Raises:
             UsageError: git cannot list them all.

@@ -50,11 +50,7 @@ class Ignored:
 
 
 def ignored_in(folder: Path, literal: Iterable[str]) -> Ignored:
-    """Read a folder's ignore file.
-
-    Args:
-        folder: that is synced.
-        literal: further paths to leave out, as they are.
+    """Read a folder's ignore file; `literal` are further paths to leave out, as they are.
 
     Raises:
         UsageError: it cannot be read, or has a line that means nothing here.

@@ -62,11 +62,7 @@ class SourceTree:
 
 
 def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> SourceTree:
-    """List and hash a folder.
-
-    Args:
-        folder: the person's current folder.
-        leave_out: paths in it that are no code, such as the checkpoints.
+    """List and hash a folder; `leave_out` are paths in it that are no code, as the checkpoints.
 
     Raises:
         UsageError: it is not a folder to mirror, git fails, or there is nothing.

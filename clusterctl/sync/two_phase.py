@@ -22,7 +22,7 @@ class TwoPhaseCommit:
 
         Args:
             names: the nodes, in an order that every sync of them uses.
-            judge: told the plans of all nodes that gave one; False: nothing is to be changed.
+            judge: given the plans of all nodes that made one; False: nothing is to be changed.
         """
         self._names = tuple(names)
         self._expected = set(self._names)

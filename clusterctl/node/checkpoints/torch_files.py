@@ -33,12 +33,7 @@ _NEAR = 8
 
 
 def check_torch_file(path: str, *, content: bool, progress: Progress) -> None:
-    """Check a file of torch.save.
-
-    Args:
-        path: a regular file that is not empty.
-        content: read every byte, not only its structure.
-        progress: called with the bytes that were read.
+    """Check a file of torch.save, which is regular and not empty; with `content` every byte.
 
     Raises:
         Invalid: it is cut or changed.

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 def probe_peers(nonce: str, channel: CallChannel) -> Message:
     """Do the controller's steps until it has no more, or disconnects.
 
-    Args:
-        nonce: by which the nodes of this probe know each other.
-        channel: brings the steps.
-
-    Returns:
-        `foreign`: who connected and did not know the nonce.
+    By `nonce` the nodes of this probe know each other; the answer's `foreign` are those who
+    connected and did not know it.
     """
     listeners, tokens = Listeners(nonce), Tokens(nonce)
     try:

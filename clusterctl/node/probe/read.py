@@ -54,9 +54,6 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             will be asked for).
         body: values of the job's `env_from`, as JSON.
         channel: serves the clock's round trips while the children work.
-
-    Returns:
-        The answers.
     """
     secrets = from_json(body or b"{}")
     children = [

@@ -51,9 +51,6 @@ def choose_checkpoint(
         history: the run to resume, and those that it resumes: `latest` is one of theirs.
         ranks: node → the ranks that it will run, if that is known.
 
-    Yields:
-        `Progress`, `Said`.
-
     Raises:
         LaunchRefused: there is none, the path asked for is unfit, or a node did not answer.
         UsageError: `which` is empty.
@@ -207,9 +204,6 @@ def list_checkpoints(
     nodes: Nodes, cluster: Cluster, history: History
 ) -> Generator[Event, None, tuple[ListedCheckpoint, ...]]:
     """List the checkpoints of a history, the newest first; nothing is read to its end.
-
-    Yields:
-        `Progress`.
 
     Raises:
         LaunchRefused: a node did not answer.

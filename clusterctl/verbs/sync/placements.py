@@ -52,13 +52,9 @@ def placements(
 def why_different(
     source: SourceTree, workdir: str, sent: Mapping[str, Any], different: list[str]
 ) -> tuple[str, str]:
-    """Say why a node did not get the tree, and what to do.
+    """Say why a node has paths that are not as sent, and what to do.
 
-    Args:
-        source: what was sent.
-        workdir: where to.
-        sent: `code` and `words` of what sent it.
-        different: paths that are not as sent.
+    `sent` has the `code` and `words` of what sent the files.
     """
     if changed := changed_since(source, different):
         words = f"changed here while it was sent: {', '.join(changed)}"

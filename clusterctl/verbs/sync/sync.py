@@ -120,7 +120,7 @@ class _Sync:
     options: SyncOptions
     done: dict[str, NodeSync] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    may_hold_token: list[str] = field(default_factory=list)
     """Nodes that may have left a token which is still there."""
     refused: SyncRefused | None = None
     """Why nothing was changed."""
@@ -146,7 +146,7 @@ class _Sync:
                         self._note(node.name, "failed", words)
                     continue
                 cleared = {first.name, *(node.name for node in rest)}
-                self.asked = [name for name in self.asked if name not in cleared]
+                self.may_hold_token = [name for name in self.may_hold_token if name not in cleared]
                 if others:
                     self._prove(others, "shared")
             yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
@@ -174,7 +174,7 @@ class _Sync:
             if head["equal"]:
                 self._note(reply.node, "unchanged")
             else:
-                self.asked.append(reply.node)
+                self.may_hold_token.append(reply.node)
                 different.append(reply.node)
             total = len(self.cluster.nodes)
             yield Progress(phase="compare", done=len(self.done) + len(different), total=total)
@@ -193,10 +193,10 @@ class _Sync:
         views = []
         for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
-            told = validated_answer(reply, SEEN)
-            if isinstance(told, NodeError) and not ours:
+            answer = validated_answer(reply, SEEN)
+            if isinstance(answer, NodeError) and not ours:
                 text = "cannot tell whether a run there uses a folder that this sync changes"
-                yield Notice(text=f"{text}: {told}", level="warning", node=reply.node)
+                yield Notice(text=f"{text}: {answer}", level="warning", node=reply.node)
                 continue
             head = self._head(reply, SEEN)
             if head is not None:
@@ -318,7 +318,7 @@ class _Sync:
         args = {"tokens": list(self.tokens.values())}
         requests = {
             name: Request(op="clear", args={"workdir": self.cluster.node(name).workdir, **args})
-            for name in self.asked
+            for name in self.may_hold_token
         }
         for _ in self.pool.call(requests, timeout=CLEAR_SECONDS):
             pass
