@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from clusterctl.inventory import rules
+from clusterctl.inventory import rules, schema
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.document import Document, Plain
 from clusterctl.inventory.machine import is_here, own_addresses, own_user
@@ -20,21 +20,11 @@ from clusterctl.inventory.problems import ArgumentProblems, Path, Problems, show
 from clusterctl.inventory.ranges import LIMIT
 from clusterctl.inventory.readers import split_login
 from clusterctl.inventory.rules import SSH_PORT, Placed
-from clusterctl.inventory.schema import (
-    DefaultsSection,
-    HostsFile,
-    JobSection,
-    NetworkSection,
-    NodeSection,
-    Section,
-    SshSection,
-    TopSection,
-)
 from clusterctl.inventory.sections import read_section
 
-_SECTIONS = HostsFile.model_fields.keys() - TopSection.model_fields.keys()
+_SECTIONS = schema.HostsFile.model_fields.keys() - schema.TopSection.model_fields.keys()
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", bound=schema.Section)
 
 
 def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
@@ -62,13 +52,13 @@ def build(document: Document, problems: Problems) -> Cluster:
         hint = "an MPI hostfile is read under a name without .yaml"
         problems.end(hint=hint if isinstance(value, str) else None)
     top = read_section(
-        TopSection, {k: v for k, v in value.items() if k not in _SECTIONS}, (), problems
+        schema.TopSection, {k: v for k, v in value.items() if k not in _SECTIONS}, (), problems
     )
-    top = top or TopSection(cluster="unnamed")
-    ssh = _optional(SshSection, value, "ssh", problems)
-    defaults = _optional(DefaultsSection, value, "defaults", problems)
-    network = _optional(NetworkSection, value, "network", problems)
-    job = _optional(JobSection, value, "job", problems)
+    top = top or schema.TopSection(cluster="unnamed")
+    ssh = _optional(schema.SshSection, value, "ssh", problems)
+    defaults = _optional(schema.DefaultsSection, value, "defaults", problems)
+    network = _optional(schema.NetworkSection, value, "network", problems)
+    job = _optional(schema.JobSection, value, "job", problems)
     entries = tuple(_entries(value, problems))
     placed = tuple(_placed(entries, top, ssh, defaults, problems))
     same_machine = top.same_machine is not None
@@ -92,7 +82,9 @@ def _optional(model: type[S], value: dict[str, object], key: str, problems: Prob
     return section or model()
 
 
-def _entries(value: dict[str, object], problems: Problems) -> Iterator[tuple[Path, NodeSection]]:
+def _entries(
+    value: dict[str, object], problems: Problems
+) -> Iterator[tuple[Path, schema.NodeSection]]:
     items = value.get("nodes")
     if not isinstance(items, list) or not items:
         found = "an empty list" if items == [] else shown(items)
@@ -106,7 +98,7 @@ def _entries(value: dict[str, object], problems: Problems) -> Iterator[tuple[Pat
             continue
         # A host with no settings of its own may be written as the host alone.
         mapping = {"host": item} if isinstance(item, str) else item
-        section = read_section(NodeSection, mapping, path, problems)
+        section = read_section(schema.NodeSection, mapping, path, problems)
         if section is None:
             continue
         hosts += len(section.host)
@@ -117,10 +109,10 @@ def _entries(value: dict[str, object], problems: Problems) -> Iterator[tuple[Pat
 
 
 def _placed(
-    entries: Iterable[tuple[Path, NodeSection]],
-    top: TopSection,
-    ssh: SshSection,
-    defaults: DefaultsSection,
+    entries: Iterable[tuple[Path, schema.NodeSection]],
+    top: schema.TopSection,
+    ssh: schema.SshSection,
+    defaults: schema.DefaultsSection,
     problems: Problems,
 ) -> Iterator[Placed]:
     """Make a node of each host of each entry."""
@@ -157,8 +149,8 @@ def _placed(
             yield Placed(path=path, section=entry, node=node)
 
 
-def _ssh(common: SshSection, entry: NodeSection, folder: FilePath) -> Ssh:
-    written = entry.model_dump(exclude_unset=True, include=set(SshSection.model_fields))
+def _ssh(common: schema.SshSection, entry: schema.NodeSection, folder: FilePath) -> Ssh:
+    written = entry.model_dump(exclude_unset=True, include=set(schema.SshSection.model_fields))
     merged = common.model_copy(update=written).model_dump()
     if merged["identity"] is not None:
         merged["identity"] = str((folder / merged["identity"]).absolute())
@@ -179,7 +171,7 @@ def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
     return tuple(named.values())
 
 
-def _job(section: JobSection) -> Job:
+def _job(section: schema.JobSection) -> Job:
     values = section.model_dump()
     stop = values["stop"]
     if not stop["file"]:

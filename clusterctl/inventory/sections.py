@@ -9,31 +9,22 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from clusterctl.inventory import schema
 from clusterctl.inventory.problems import Path, Problems, nearest, printable, shown
-from clusterctl.inventory.schema import (
-    DefaultsSection,
-    HostsFile,
-    JobSection,
-    NetworkSection,
-    NodeSection,
-    Section,
-    SshSection,
-    TopSection,
-)
 
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", bound=schema.Section)
 
 _KEY_OF_ITEM = len(("env", "NAME", "[key]"))
 
 _PLACES = {
     name: place
     for place, section in (
-        ("job", JobSection),
-        ("network", NetworkSection),
-        ("an entry of nodes", NodeSection),
-        ("defaults", DefaultsSection),
-        ("ssh", SshSection),
-        ("the top of the file", HostsFile),
+        ("job", schema.JobSection),
+        ("network", schema.NetworkSection),
+        ("an entry of nodes", schema.NodeSection),
+        ("defaults", schema.DefaultsSection),
+        ("ssh", schema.SshSection),
+        ("the top of the file", schema.HostsFile),
     )
     for name in section.model_fields
 }
@@ -65,7 +56,7 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     return model.model_validate(right) if required <= right.keys() else None
 
 
-def _wanted_and_found(model: type[Section], detail: ErrorDetails) -> tuple[str, str]:
+def _wanted_and_found(model: type[schema.Section], detail: ErrorDetails) -> tuple[str, str]:
     """Return the two halves of our message for one error of pydantic."""
     *outer, last = map(str, detail["loc"])
     match detail["type"]:
@@ -75,7 +66,7 @@ def _wanted_and_found(model: type[Section], detail: ErrorDetails) -> tuple[str, 
         case "missing":
             return model.model_fields[last].description or "a value", "nothing"
         case "extra_forbidden":
-            section: Any = HostsFile if model is TopSection else model
+            section: Any = schema.HostsFile if model is schema.TopSection else model
             for part in outer:
                 section = section.model_fields[part].annotation
             return _meant(last, section.model_fields), f'"{printable(last)}"'

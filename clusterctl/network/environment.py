@@ -6,14 +6,13 @@ aborts on `=eth0`. TensorPipe takes exact names, else it falls back to loopback.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.network.choice import NodeNetwork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkVariable:
+class NetworkVariable(NamedTuple):
     """One variable of a node's ranks, and why it has its value."""
 
     name: str
@@ -26,19 +25,14 @@ def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[NetworkVariable
     interface = network.interface
     why = f"{network.address} on {network.subnet}: {network.why}"
     wanted = [
-        NetworkVariable(name="NCCL_SOCKET_IFNAME", value=f"={interface}", why=why),
-        NetworkVariable(name="GLOO_SOCKET_IFNAME", value=interface, why=why),
-        NetworkVariable(name="TP_SOCKET_IFNAME", value=interface, why=why),
+        NetworkVariable("NCCL_SOCKET_IFNAME", f"={interface}", why),
+        NetworkVariable("GLOO_SOCKET_IFNAME", interface, why),
+        NetworkVariable("TP_SOCKET_IFNAME", interface, why),
     ]
     devices = sorted(
         {p.device for p in facts.rdma or () if p.active and p.link_layer == "InfiniBand"}
     )
     if devices:
-        wanted.append(
-            NetworkVariable(
-                name="NCCL_IB_HCA",
-                value="=" + ",".join(devices),
-                why="InfiniBand devices with an active port",
-            )
-        )
+        why = "InfiniBand devices with an active port"
+        wanted.append(NetworkVariable("NCCL_IB_HCA", "=" + ",".join(devices), why))
     return tuple(wanted)

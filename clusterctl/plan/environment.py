@@ -41,10 +41,7 @@ def compose_environment(
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
         *_devices(cluster, count, facts),
-        *(
-            _chosen(variable.name, variable.value, variable.why)
-            for variable in network_environment(network, facts)
-        ),
+        *(_chosen(*variable) for variable in network_environment(network, facts)),
         *_job_variables(cluster, folder),
         *(_asked(name, None, "env_from: read at launch") for name in job.env_from),
         *(
@@ -85,13 +82,8 @@ def _devices(cluster: Cluster, count: Processes, facts: NodeFacts) -> list[Varia
     found = len(facts.gpus.devices) if facts.gpus is not None else 0
     if cluster.job.procs_per_node is not None and count.gpus < found:
         # A rank may use several GPUs: it would use all that it sees.
-        return [
-            _chosen(
-                VISIBLE,
-                ",".join(map(str, range(count.gpus))),
-                "only these GPUs are asked for",
-            )
-        ]
+        numbers = ",".join(map(str, range(count.gpus)))
+        return [_chosen(VISIBLE, numbers, "only these GPUs are asked for")]
     return []
 
 
