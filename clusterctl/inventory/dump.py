@@ -24,7 +24,7 @@ def dump(cluster: Cluster) -> str:
     workdirs = {node.workdir for node in cluster.nodes}
     workdir = workdirs.pop() if len(workdirs) == 1 else None
     network = {"subnet": cluster.subnet, "master_port": cluster.master_port}
-    whole = {
+    document = {
         "cluster": cluster.name,
         "shared": list(cluster.shared),
         "workdir": workdir,
@@ -33,7 +33,7 @@ def dump(cluster: Cluster) -> str:
         "nodes": list(_entries(cluster.nodes, common_workdir=workdir)),
         "job": _job(cluster.job),
     }
-    return "".join(_block(key, value) for key, value in _written(whole).items())
+    return "".join(_block(key, value) for key, value in _written(document).items())
 
 
 def _written(values: Mapping[str, object]) -> dict[str, object]:

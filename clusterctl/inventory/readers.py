@@ -53,7 +53,7 @@ def split_login(text: str) -> tuple[str | None, str, str | None]:
     return (user if at else None, *parts)
 
 
-def whole(low: int, high: int, what: str = "a whole number") -> Callable[[object], int]:
+def whole_number(low: int, high: int, what: str = "a whole number") -> Callable[[object], int]:
     """Return a reader of whole numbers within bounds, unquoted."""
     wanted = f"{what} from {low} to {high}"
 
@@ -119,7 +119,7 @@ _read_node_path = text("a path on the nodes", _is_path)
 _read_path_here = text("a path on this machine", _is_path)
 _read_signal = choice(*SIGNALS)
 _read_words = shape(list, "a list of words")
-_read_gpu_count = whole(0, 256, "auto, or a whole number")
+_read_gpu_count = whole_number(0, 256, "auto, or a whole number")
 
 
 def read_gpus(value: object) -> int | None:

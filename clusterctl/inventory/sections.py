@@ -69,7 +69,7 @@ def _wanted_and_found(model: type[schema.Section], detail: ErrorDetails) -> tupl
             section: Any = schema.HostsFile if model is schema.TopSection else model
             for part in outer:
                 section = section.model_fields[part].annotation
-            return _meant(last, section.model_fields), f'"{printable(last)}"'
+            return _suggestion(last, section.model_fields), f'"{printable(last)}"'
         case _:
             return "a mapping (key: value)", shown(detail["input"])
 
@@ -83,7 +83,7 @@ def _remove(values: dict[str, Any], place: Sequence[object]) -> None:
         values.pop(str(key), None)
 
 
-def _meant(key: str, known: Iterable[str]) -> str:
+def _suggestion(key: str, known: Iterable[str]) -> str:
     """Return the key that was probably meant, or the section where this one belongs."""
     names = sorted(known)
     near = nearest(key, names)

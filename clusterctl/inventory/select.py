@@ -31,7 +31,7 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
         out = {node.name for node in named(cluster, exclude, option="--exclude")}
         left = tuple(node for node in left if node.name not in out)
         if not left:
-            raise UsageError("--exclude: expected a node left, found none", hint=_some(cluster))
+            raise UsageError("--exclude: expected a node left, found none", hint=_example(cluster))
     if nodes is not None and _COUNT.fullmatch(nodes.strip()):
         count = int(nodes)
         if not 1 <= count <= len(left):
@@ -44,7 +44,7 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
         left = tuple(node for node in left if node.name in chosen)
     if not left:
         raise UsageError(
-            "--nodes: expected a node that is not excluded, found none", hint=_some(cluster)
+            "--nodes: expected a node that is not excluded, found none", hint=_example(cluster)
         )
     return cluster.with_nodes(left)
 
@@ -64,7 +64,7 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
         wanted = expand_hosts(spec)
     except BadRange as error:
         raise UsageError(
-            f"{option}: {printable(str(error))}", hint=_some(cluster, option)
+            f"{option}: {printable(str(error))}", hint=_example(cluster, option)
         ) from error
     known = {node.name for node in cluster.nodes} | {node.host for node in cluster.nodes}
     unknown = [name for name in wanted if name not in known]
@@ -74,11 +74,11 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
         raise UsageError(
             f"{option}: expected nodes of {cluster.file or cluster.name} ({all_names}), "
             f'found "{printable(fold_hosts(unknown))}"',
-            hint=f"{option} {near}" if near else _some(cluster, option),
+            hint=f"{option} {near}" if near else _example(cluster, option),
         )
     return tuple(node for node in cluster.nodes if node.name in wanted or node.host in wanted)
 
 
-def _some(cluster: Cluster, option: str = "--nodes") -> str:
+def _example(cluster: Cluster, option: str = "--nodes") -> str:
     """Return an example to type."""
     return f"{option} {cluster.nodes[0].name}"

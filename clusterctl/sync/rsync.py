@@ -206,16 +206,16 @@ def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int
 
 
 def _send(source: int, stream: Stream) -> None:
-    heard = True
+    receives = True
     try:
         while data := os.read(source, CHUNK):
             # Where nobody listens any more it is read all the same: an rsync whose pipe breaks
             # ends before it has told what the other side said.
-            if heard:
+            if receives:
                 try:
                     stream.send(data, IO_SECONDS)
                 except OSError:
-                    heard = False
+                    receives = False
     finally:
         os.close(source)
 

@@ -90,16 +90,16 @@ def _refused(
     names = ", ".join(first[:SHOWN]) + (", …" if len(one.paths) > SHOWN else "")
     why = " that the command needs" if named else ""
     message = f"this folder lacks {count} {placed} ({', '.join(nodes)}): {names}{why}"
-    ways = []
+    alternatives = []
     if one.origin is not None and one.origin != here:
         there = "" if one.origin.host == here.host else f" on {shlex.quote(one.origin.host)}"
-        ways.append(f"cd {shlex.quote(one.origin.folder)}{there}")
+        alternatives.append(f"cd {shlex.quote(one.origin.folder)}{there}")
     elif one.origin is None:
-        ways.append("cd to the folder of the code")
+        alternatives.append("cd to the folder of the code")
     if options.launching:
-        ways.append("--no-sync to run what is there")
-    ways.append("--delete to delete them on the nodes")
-    return SyncRefused(message, hint=", or ".join(ways))
+        alternatives.append("--no-sync to run what is there")
+    alternatives.append("--delete to delete them on the nodes")
+    return SyncRefused(message, hint=", or ".join(alternatives))
 
 
 def _paths_in(command: Iterable[str], workdir: str) -> Iterator[str]:

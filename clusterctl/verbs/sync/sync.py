@@ -128,15 +128,15 @@ class _Sync:
     def run(self) -> Generator[Event, None, None]:
         """Compare; find who shares a filesystem; give each filesystem the files; prove."""
         self.tokens = {node.name: secrets.token_hex(8) for node in self.cluster.nodes}
-        own = secrets.token_hex(8)
+        own_token = secrets.token_hex(8)
         try:
             different = yield from self._compare()
             if not different:
                 return
-            with token_in(self.source.folder, own):
-                groups = yield from self._groups(different, own)
-            if own in groups:
-                self._prove([n for n in groups.pop(own) if n.name in different], "source")
+            with token_in(self.source.folder, own_token):
+                groups = yield from self._groups(different, own_token)
+            if own_token in groups:
+                self._prove([n for n in groups.pop(own_token) if n.name in different], "source")
             yield from self._place([nodes[0] for nodes in groups.values()])
             for first, *rest in groups.values():
                 others = [node for node in rest if node.name in different]
@@ -181,9 +181,9 @@ class _Sync:
         return different
 
     def _groups(
-        self, different: list[str], own: str
+        self, different: list[str], own_token: str
     ) -> Generator[Event, None, dict[str, list[Node]]]:
-        """Return the nodes by folder; `own` is the key of those that see our own folder.
+        """Return the nodes by folder; `own_token` is the key of those that see our own folder.
 
         Nodes that have the tree already are among them: they are to keep it until all have it.
         Nodes that were left out are asked too: a run of theirs may work in a folder that one of
@@ -191,7 +191,7 @@ class _Sync:
         """
         nodes = [n for n in self.cluster.nodes if n.name in different or self._is_ok(n.name)]
         views = []
-        for reply in self.pool.call(self._seen(nodes, own), timeout=SEEN_SECONDS):
+        for reply in self.pool.call(self._seen(nodes, own_token), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
             answer = validated_answer(reply, SEEN)
             if isinstance(answer, NodeError) and not ours:
@@ -205,7 +205,7 @@ class _Sync:
         groups: dict[str, list[Node]] = {}
         for found in shared_folders(mutually_seen(views, self.tokens)):
             shared = [node for node in nodes if node.name in found.nodes]
-            if found.user is None or found.token == own:
+            if found.user is None or found.token == own_token:
                 groups[found.token] = shared
                 continue
             open_nodes = [node for node in shared if node.name in different]
@@ -221,9 +221,9 @@ class _Sync:
             if shared
         }
 
-    def _seen(self, nodes: list[Node], own: str) -> dict[str, Request]:
+    def _seen(self, nodes: list[Node], own_token: str) -> dict[str, Request]:
         """Ask these nodes and those left out which tokens they see."""
-        tokens = [own, *(self.tokens[node.name] for node in nodes)]
+        tokens = [own_token, *(self.tokens[node.name] for node in nodes)]
         others = [node for node in self.cluster.left_out if node.workdir]
         return {
             node.name: Request(
@@ -249,7 +249,7 @@ class _Sync:
                 aborted = reply.ok and "aborted" in reply.last.head
                 head = self._head(reply, ABORTED if aborted else PLACED)
                 if head is not None:
-                    self._judge(reply.node, head)
+                    self._note_placed(reply.node, head)
                 elif _kind(reply) == "locked":
                     together.abort()
                 together.withdraw(reply.node)
@@ -270,7 +270,7 @@ class _Sync:
             )
         return self.refused is None
 
-    def _judge(self, name: str, head: Mapping[str, Any]) -> None:
+    def _note_placed(self, name: str, head: Mapping[str, Any]) -> None:
         if "aborted" in head:
             self._note(name, "failed", "not changed, because not all nodes could be")
             return
