@@ -48,10 +48,10 @@ def lists_flags(function: F) -> F:
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     flags = []
     for name, kind in LaunchFlags.__annotations__.items():
-        words = getattr(kind, "__forward_arg__", kind)
-        usual = False if words == "bool" else None
-        flag = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual)
-        flags.append(flag.replace(annotation=words))
+        annotation = getattr(kind, "__forward_arg__", kind)
+        default = False if annotation == "bool" else None
+        flag = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        flags.append(flag.replace(annotation=annotation))
     function.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
     return function
 
@@ -103,7 +103,7 @@ def folder(workdir: str | None) -> str | None:
         raise UsageError(f"workdir: {error}") from error
 
 
-def ids_of(words: str | Sequence[str]) -> tuple[str, ...]:
+def ids_of(ids: str | Sequence[str]) -> tuple[str, ...]:
     """Return the ids of checks, which the command line separates by commas."""
-    given = words.split(",") if isinstance(words, str) else words
-    return tuple(word.strip() for word in given if word.strip())
+    listed = ids.split(",") if isinstance(ids, str) else ids
+    return tuple(one.strip() for one in listed if one.strip())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.launch.run_monitor import RunMonitor
     from clusterctl.verbs.launch.run_result import RunResult
     from clusterctl.verbs.logs import LogQuery
+    from clusterctl.verbs.runs.history import History
     from clusterctl.verbs.runs.run_status import RunStatus
     from clusterctl.verbs.stop import StopResult
 
@@ -69,7 +70,7 @@ class Run:
         run: str,
         cluster: Cluster,
         *,
-        reach: Callable[[], Pool],
+        pool: Callable[[], Pool],
         records: Records,
         record: RunRecord | None = None,
         plan: Plan | None = None,
@@ -79,7 +80,7 @@ class Run:
         Args:
             run: its id.
             cluster: the nodes that run it, in launch order, and its job.
-            reach: returns the way to them.
+            pool: returns the way to them.
             records: what this machine remembers of runs.
             record: what it remembers of this one.
             plan: of a run that was just launched.
@@ -87,7 +88,7 @@ class Run:
         self.id = run
         self.cluster = cluster
         self.record = record
-        self._reach = reach
+        self._pool = pool
         self._records = records
         self._plan = plan
 
@@ -97,11 +98,10 @@ class Run:
 
     def status(self, *, on_event: OnEvent | None = None) -> RunStatus:
         """Ask every node what the run is doing, or how it ended and why."""
-        from clusterctl.verbs.runs.history import history_of
         from clusterctl.verbs.status import status
 
-        history = history_of(self.record, self._records.find) if self.record else None
-        view = run_to_end(status(self._reach(), self.id, self.cluster, history), on_event)
+        steps = status(self._pool(), self.id, self.cluster, self._history)
+        view = run_to_end(steps, on_event)
         if self.record is None:
             return view
         return replace(view, remembered=self._records.end(self.record))
@@ -151,7 +151,7 @@ class Run:
         """Yield what `logs` is made of, and return the nodes that could not be read."""
         from clusterctl.verbs.logs import show_logs
 
-        return show_logs(self._reach(), self.id, self.cluster, query)
+        return show_logs(self._pool(), self.id, self.cluster, query)
 
     def collect(
         self,
@@ -168,7 +168,7 @@ class Run:
         from clusterctl.verbs.logs import collect, run_log
 
         log = run_log(self.id, self.cluster, node)
-        return run_to_end(collect(self._reach(), log, Path(folder)), on_event)
+        return run_to_end(collect(self._pool(), log, Path(folder)), on_event)
 
     def events(self) -> Iterator[Event]:
         """Yield what happens until the run is over, from its beginning; `RunResult` comes last.
@@ -217,8 +217,7 @@ class Run:
         from clusterctl.verbs.stop import stop
 
         plan = self.record.plan if self.record else None
-        pool = self._reach()
-        steps = stop(pool, self.id, self.cluster, grace=grace, reason=reason, plan=plan)
+        steps = stop(self._pool(), self.id, self.cluster, grace=grace, reason=reason, plan=plan)
         return run_to_end(steps, on_event)
 
     def checkpoints(self, *, on_event: OnEvent | None = None) -> tuple[ListedCheckpoint, ...]:
@@ -228,12 +227,16 @@ class Run:
             LaunchRefused: a node did not answer.
         """
         from clusterctl.verbs.checkpoints.choose import list_checkpoints
+
+        return run_to_end(list_checkpoints(self._pool(), self.cluster, self._history), on_event)
+
+    @property
+    def _history(self) -> History:
         from clusterctl.verbs.runs.history import history_of, unrecorded
 
-        history = (
-            history_of(self.record, self._records.find) if self.record else unrecorded(self.id)
-        )
-        return run_to_end(list_checkpoints(self._reach(), self.cluster, history), on_event)
+        if self.record is None:
+            return unrecorded(self.id)
+        return history_of(self.record, self._records.find)
 
     def _monitor(self, sink: LineSink | None = None) -> RunMonitor:
         """Return what follows the run to its end, and can be interrupted and resumed.
@@ -245,7 +248,7 @@ class Run:
         from clusterctl.verbs.launch.run_monitor import RunMonitor
 
         return RunMonitor(
-            nodes=self._reach(),
+            nodes=self._pool(),
             run=self.id,
             cluster=self.cluster,
             lines=None if sink is None else MergedLines(sink=sink),

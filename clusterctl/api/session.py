@@ -124,7 +124,7 @@ class Session:
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)
         else:
-            result = run_to_end(check(cluster, self._reach(cluster), options), on_event)
+            result = run_to_end(check(cluster, self._pool(cluster), options), on_event)
         return CheckReport(**{field.name: getattr(result, field.name) for field in fields(result)})
 
     def sync(
@@ -153,7 +153,7 @@ class Session:
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = SyncOptions(delete=delete, command=cluster.job.command)
-        return run_to_end(sync(cluster, self._reach(cluster), Path.cwd(), options), on_event)
+        return run_to_end(sync(cluster, self._pool(cluster), Path.cwd(), options), on_event)
 
     @lists_flags
     def launch(
@@ -231,7 +231,7 @@ class Session:
             cluster, options = self._resumed(
                 before, checkpoint, command, flags, on_event, needs_secrets=False
             )
-        _, plan, _ = run_to_end(prepare(cluster, self._reach(cluster), options), on_event)
+        _, plan, _ = run_to_end(prepare(cluster, self._pool(cluster), options), on_event)
         return plan
 
     def run(self, run: str | None = None) -> Run:
@@ -248,7 +248,7 @@ class Session:
 
         record = self._records.find(run) if run else None
         if record is None:
-            pool = self._reach(self.cluster)
+            pool = self._pool(self.cluster)
             found = find_run.discover(pool)
             known = self._records.all(self.cluster.name)
             name = find_run.find_named(found, run) if run else find_run.choose_run(found, known)
@@ -263,15 +263,15 @@ class Session:
         Args:
             discover: rebuild this machine's records from what the nodes know.
         """
-        from clusterctl.verbs.runs.list_runs import rebuild, runs
+        from clusterctl.verbs.runs.list_runs import runs
 
-        return (rebuild if discover else runs)(self._reach(self.cluster), self._records)
+        return runs(self._pool(self.cluster), self._records, rebuild=discover)
 
     def live_runs(self) -> tuple[tuple[Run, ...], tuple[NodeError, ...]]:
         """Return the runs that live, and the nodes that could not be asked."""
         from clusterctl.verbs.runs import find_run
 
-        found = find_run.discover(self._reach(self.cluster))
+        found = find_run.discover(self._pool(self.cluster))
         runs = []
         for view in found.runs:
             if view.live:
@@ -285,7 +285,7 @@ class Session:
         """Delete logs and records of all but the newest `keep` runs that have ended."""
         from clusterctl.verbs.runs.prune import prune
 
-        return prune(self._reach(self.cluster), self._records, keep=keep)
+        return prune(self._pool(self.cluster), self._records, keep=keep)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over the session's.
@@ -300,7 +300,7 @@ class Session:
         if others:
             names = ", ".join(one.name for one in (first, *others))
             raise UsageError(f"connection: expected one node, found {names}")
-        return self._reach(self.cluster).connection(first.name)
+        return self._pool(self.cluster).connection(first.name)
 
     def group(
         self, *, nodes: str | int | None = None, exclude: str | None = None
@@ -312,7 +312,7 @@ class Session:
             exclude: not these.
         """
         cluster = self._select(nodes, exclude)
-        pool = self._reach(cluster)
+        pool = self._pool(cluster)
         connections = [pool.connection(node.name) for node in cluster.nodes]
         import fabric
 
@@ -332,14 +332,14 @@ class Session:
         cluster = self._select(flags.get("nodes"), flags.get("exclude"), options.overrides)
         return cluster, options
 
-    def _reach(self, cluster: Cluster) -> Pool:
-        """Return the way to these nodes for one command, over connections that are kept."""
+    def _pool(self, cluster: Cluster) -> Pool:
+        """Return the pool of these nodes for one command, over connections that are kept."""
         from clusterctl.transport.pool import Pool
 
-        own = {_way(node) for node in (*self.cluster.nodes, *self.cluster.left_out)}
-        ways = {_way(node) for node in cluster.nodes}
-        known = ways <= own
-        key: tuple[object, ...] = () if known else tuple(sorted(ways, key=str))
+        own = {_login(node) for node in (*self.cluster.nodes, *self.cluster.left_out)}
+        logins = {_login(node) for node in cluster.nodes}
+        known = logins <= own
+        key: tuple[object, ...] = () if known else tuple(sorted(logins, key=str))
         with self._lock:
             if self._closed:
                 raise UsageError("this session is closed", hint="open another: Session(...)")
@@ -351,7 +351,7 @@ class Session:
     def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
         from clusterctl.verbs.launch.launch import launch
 
-        steps = launch(cluster, self._reach(cluster), self._records, options)
+        steps = launch(cluster, self._pool(cluster), self._records, options)
         plan, record = run_to_end(steps, on_event)
         return self._run(plan.run, record.cluster, record, plan)
 
@@ -383,7 +383,7 @@ class Session:
         cluster = self._select(nodes, exclude)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
             report_job(Path(cluster.file), before, cluster.job, options.launch.overrides, find)
-        return run_to_end(resume(before, cluster, self._reach(cluster), options), on_event)
+        return run_to_end(resume(before, cluster, self._pool(cluster), options), on_event)
 
     def _run(
         self, run: str, cluster: Cluster, record: RunRecord | None = None, plan: Plan | None = None
@@ -391,13 +391,13 @@ class Session:
         return Run(
             run,
             cluster,
-            reach=lambda: self._reach(cluster),
+            pool=lambda: self._pool(cluster),
             records=self._records,
             record=record,
             plan=plan,
         )
 
 
-def _way(node: Node) -> tuple[object, ...]:
-    """Return what says how a node is reached."""
+def _login(node: Node) -> tuple[object, ...]:
+    """Return what decides how a node is reached."""
     return node.name, node.host, node.ssh, node.local

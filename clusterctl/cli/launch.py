@@ -29,16 +29,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Launch; the job's exit code, 125 where clusterctl ended it, 130 where it was left."""
+    """Launch; the job's exit code, 125 if clusterctl ended it, 130 if it was left running."""
     flags = launch_flags(args)
     session = Session(load_all(args), accept_new=args.accept_new)
     display = make_display(as_json=args.json)
     with session, refusals(display):
-        if args.dry_run:
-            return dry_run(args, display, partial(session.plan, args.command, **flags))
-        with shown(display) as show:
-            started = session.launch(args.command, on_event=show, **flags)
-        return follow_or_detach(args, started, display)
+        plan = partial(session.plan, args.command, **flags)
+        return start(args, display, plan, partial(session.launch, args.command, **flags))
+
+
+def start(
+    args: argparse.Namespace,
+    display: LaunchDisplay,
+    plan: Callable[..., Plan],
+    launch: Callable[..., Run],
+) -> int:
+    """Show the plan of a dry run, or launch and then follow; both are called with `on_event`."""
+    if args.dry_run:
+        return _dry_run(args, display, plan)
+    with shown(display) as show:
+        run = launch(on_event=show)
+    if args.detach:
+        print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
+        return 0
+    return follow_run(run, display)
 
 
 @contextmanager
@@ -59,16 +73,8 @@ def refusals(display: LaunchDisplay) -> Iterator[None]:
         raise refused from error
 
 
-def follow_or_detach(args: argparse.Namespace, run: Run, display: LaunchDisplay) -> int:
-    """Do what comes after a start: name the run and leave it, or follow it."""
-    if args.detach:
-        print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
-        return 0
-    return follow_run(run, display)
-
-
-def dry_run(args: argparse.Namespace, display: LaunchDisplay, make: Callable[..., Plan]) -> int:
-    """Show what `make` would start, given `on_event`; 125 if a check would stop it."""
+def _dry_run(args: argparse.Namespace, display: LaunchDisplay, plan: Callable[..., Plan]) -> int:
+    """Show what would be started; 125 if a check would stop it."""
     blocked = False
 
     def show(event: Event) -> None:
@@ -78,9 +84,9 @@ def dry_run(args: argparse.Namespace, display: LaunchDisplay, make: Callable[...
         display.show(event)
 
     with shown(display):
-        plan = make(on_event=show)
+        planned = plan(on_event=show)
     if args.json:
-        print(json.dumps({"kind": "plan", **plain(plan)}))
+        print(json.dumps({"kind": "plan", **plain(planned)}))
     else:
-        show_plan(Screen(), plan)
+        show_plan(Screen(), planned)
     return LaunchRefused.exit_code if blocked and not args.force else 0

@@ -33,12 +33,12 @@ def _verb_of(argv: Sequence[str]) -> str | None:
     return None
 
 
-def split_command(words: list[str]) -> tuple[list[str], list[str]]:
+def split_command(argv: list[str]) -> tuple[list[str], list[str]]:
     """Split at the first `--`: what comes after is the job's, to the letter."""
-    if "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
+    if "--" not in argv:
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
 
 
 class _Lines(logging.Formatter):
@@ -72,16 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return give_up(problem)
 
 
-def _run(words: list[str]) -> int:
-    """Read the words and do what they say."""
-    verb = _verb_of(words)
+def _run(argv: list[str]) -> int:
+    """Parse the command line and run its verb."""
+    verb = _verb_of(argv)
     parser = build_parser([verb] if verb else [])
-    words, command = split_command(words) if verb in WITH_COMMAND else (words, [])
+    argv, command = split_command(argv) if verb in WITH_COMMAND else (argv, [])
     try:
-        args = parser.parse_args(words, argparse.Namespace(command=command))
-    except SystemExit as asked:
+        args = parser.parse_args(argv, argparse.Namespace(command=command))
+    except SystemExit as exit_request:
         sys.stdout.flush()
-        return asked.code if isinstance(asked.code, int) else EXIT_USAGE
+        return exit_request.code if isinstance(exit_request.code, int) else EXIT_USAGE
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING - 10 * min(args.verbose, 2))

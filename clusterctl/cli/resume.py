@@ -6,8 +6,8 @@ import argparse
 from functools import partial
 
 from clusterctl.api.session import Session
-from clusterctl.cli.following import make_display, shown
-from clusterctl.cli.launch import dry_run, follow_or_detach, refusals
+from clusterctl.cli.following import make_display
+from clusterctl.cli.launch import refusals, start
 from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.cli.options import load_all
 from clusterctl.cli.run_option import known_cluster, run_name, to_resume
@@ -42,10 +42,11 @@ def run(args: argparse.Namespace) -> int:
         picks = args.nodes or args.exclude
         cluster = load_all(args) if picks else to_resume(args, before)
         with Session(cluster, accept_new=args.accept_new) as session:
-            run, which, words = before.run, args.checkpoint, args.command
-            if args.dry_run:
-                make = partial(session.plan, words, run=run, checkpoint=which, **flags)
-                return dry_run(args, display, make)
-            with shown(display) as show:
-                again = session.resume(run, checkpoint=which, command=words, on_event=show, **flags)
-            return follow_or_detach(args, again, display)
+            plan = partial(session.plan, args.command, run=before.run, **flags)
+            launch = partial(session.resume, before.run, command=args.command, **flags)
+            return start(
+                args,
+                display,
+                partial(plan, checkpoint=args.checkpoint),
+                partial(launch, checkpoint=args.checkpoint),
+            )

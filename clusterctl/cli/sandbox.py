@@ -13,16 +13,6 @@ from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.faults.registry import FAULTS
 from clusterctl.sandbox.sandbox import Sandbox
 
-ACTIONS = {
-    "up": "start hosts",
-    "status": "show the hosts and the faults that they have",
-    "exec": "run a command on the controller's side, or on a host",
-    "fault": "put a real fault on a host",
-    "heal": "undo all faults",
-    "down": "stop the hosts and remove everything",
-    "demo": "run a demo: check, launch, stop, resume, generate",
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what can be done with a sandbox."""
@@ -31,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         name: actions.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
-        for name, summary in ACTIONS.items()
+        for name, (summary, _) in ACTIONS.items()
     }
     for child in parsers.values():
         child.add_argument(
@@ -73,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    return _RUN[args.action](args)
+    _, action = ACTIONS[args.action]
+    return action(args)
 
 
 def _up(args: argparse.Namespace) -> int:
@@ -138,12 +129,16 @@ def _down(args: argparse.Namespace) -> int:
     return 0
 
 
-_RUN: dict[str, Callable[[argparse.Namespace], int]] = {
-    "up": _up,
-    "status": _status,
-    "exec": _exec,
-    "fault": _fault,
-    "heal": _heal,
-    "down": _down,
-    "demo": lambda args: demo.run(args.name, args.backend),
+ACTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], int]]] = {
+    "up": ("start hosts", _up),
+    "status": ("show the hosts and the faults that they have", _status),
+    "exec": ("run a command on the controller's side, or on a host", _exec),
+    "fault": ("put a real fault on a host", _fault),
+    "heal": ("undo all faults", _heal),
+    "down": ("stop the hosts and remove everything", _down),
+    "demo": (
+        "run a demo: check, launch, stop, resume, generate",
+        lambda args: demo.run(args.name, args.backend),
+    ),
 }
+"""Each action's summary and function."""

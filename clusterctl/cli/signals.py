@@ -26,13 +26,13 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    heard = {number for number, handler in before.items() if handler == signal.SIG_DFL}
-    for number in heard:  # under nohup, SIGHUP is ignored
+    handled = {number for number, handler in before.items() if handler == signal.SIG_DFL}
+    for number in handled:  # under nohup, SIGHUP is ignored
         signal.signal(number, _terminate)
     try:
         yield
     finally:
-        for number in heard:
+        for number in handled:
             signal.signal(number, before[number])
 
 

@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
                 {"schema": SCHEMA, "runs": plain(results), "silent": [one.node for one in silent]}
             )
         )
-    for trouble in silent:
-        text = f"{trouble}: whether a run lives there is not known"
-        screen.say(Notice(node=trouble.node, text=text, level="warning"))
+    for error in silent:
+        text = f"{error}: whether a run lives there is not known"
+        screen.say(Notice(node=error.node, text=text, level="warning"))
     codes = {result.exit_code for result in results} | ({UNVERIFIED} if silent else set())
     return next((code for code in (1, UNVERIFIED) if code in codes), 0)

@@ -150,17 +150,17 @@ def gpus(row: NodeRow) -> str:
     return f"{row.gpus} x {name}" if name else str(row.gpus)
 
 
-def _nodes(rows: tuple[NodeRow, ...], room: int) -> Table:
+def _nodes(rows: tuple[NodeRow, ...], width: int) -> Table:
     cells = [_cells(row) for row in rows]
-    shown = columns(cells, WANTED, room, enough=ENOUGH)
+    shown = columns(cells, WANTED, width, enough=ENOUGH)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for title in cells[0]:
         if title in shown:
             justify: JustifyMethod = "right" if title == "rank" else "left"
             table.add_column(title, justify=justify, overflow="fold", max_width=shown[title])
-    for row, told in zip(rows, cells, strict=True):
+    for row, cell in zip(rows, cells, strict=True):
         styles = {"state": COLORS[row.state]}
-        table.add_row(*(safe_text(told[t], styles.get(t, "")) for t in told if t in shown))
+        table.add_row(*(safe_text(cell[t], styles.get(t, "")) for t in cell if t in shown))
     return table
 
 
@@ -191,8 +191,8 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
 
 def _print_indented(console: Console, label: str, text: str) -> None:
     """Print indented text; further lines are aligned with the first."""
-    room = max(console.width - _INDENT - len(label), 1)
-    wrapped = [line for part in text.split("\n") for line in safe_text(part).wrap(console, room)]
+    width = max(console.width - _INDENT - len(label), 1)
+    wrapped = [line for part in text.split("\n") for line in safe_text(part).wrap(console, width)]
     for number, line in enumerate(wrapped):
         line.rstrip()
         console.print(Text(" " * _INDENT + (label if not number else " " * len(label))) + line)

@@ -12,7 +12,7 @@ NOTHING_SHORTER: Mapping[str, int] = {}
 def columns(
     rows: Sequence[Mapping[str, str]],
     wanted: Sequence[str],
-    room: int,
+    width: int,
     *,
     enough: Mapping[str, int] = NOTHING_SHORTER,
 ) -> dict[str, int]:
@@ -22,19 +22,19 @@ def columns(
         rows: the cells, by column.
         wanted: the columns, the most important first; the first is always shown. A column that
             is empty in every row is left out.
-        room: the width of the terminal.
+        width: the width of the terminal.
         enough: for a column that may be cut or wrapped, the width that must fit.
     """
     natural = {title: max(len(title), *(len(row[title]) for row in rows)) for title in wanted}
     widths: dict[str, int] = {}
-    for title, width in natural.items():
+    for title, needed in natural.items():
         if not any(row[title] for row in rows):
             continue
-        least = min(width, enough.get(title, width))
-        if widths and sum(widths.values()) + GAP * len(widths) + least > room:
+        least = min(needed, enough.get(title, needed))
+        if widths and sum(widths.values()) + GAP * len(widths) + least > width:
             break
         widths[title] = least
-    left = room - sum(widths.values()) - GAP * len(widths)
+    left = width - sum(widths.values()) - GAP * len(widths)
     for title, least in widths.items():
         more = max(0, min(left, natural[title] - least))
         widths[title] = least + more

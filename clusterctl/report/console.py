@@ -82,11 +82,11 @@ class Screen:
         """Where messages and progress go."""
         return self._err or make_console(sys.stderr)
 
-    def say(self, said: Notice) -> None:
+    def say(self, notice: Notice) -> None:
         """Print a notice on stderr."""
-        where = f"{safe_line(said.node)}: " if said.node else ""
-        word = "" if said.level == "info" else f"{said.level}: "
-        self.err.print(safe_text(word + where + safe_line(said.text), _STYLES[said.level]))
+        where = f"{safe_line(notice.node)}: " if notice.node else ""
+        word = "" if notice.level == "info" else f"{notice.level}: "
+        self.err.print(safe_text(word + where + safe_line(notice.text), _STYLES[notice.level]))
 
     def show_errors(self, errors: Iterable[NodeError]) -> None:
         """Warn of the nodes that failed."""

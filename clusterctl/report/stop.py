@@ -16,11 +16,11 @@ def show_stop(console: Console, result: StopResult) -> None:
     if gone:
         console.print(safe_text(f"{result.run}: stopped and verified on {', '.join(gone)}"))
     for node in result.nodes:
-        for line in _trouble(node):
+        for line in _problems(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
 
 
-def _trouble(node: StoppedNode) -> list[str]:
+def _problems(node: StoppedNode) -> list[str]:
     """Return a line for each problem on a node."""
     lines = [f"not verified: {node.failure}; run stop again"] if node.failure else []
     lines += [

@@ -17,9 +17,9 @@ def show_sync(console: Console, result: SyncResult) -> None:
     """Print the outcome of each node."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for node in result.nodes:
-        alike.setdefault((_told(node), node.hint, node.state), []).append(node.node)
-    for (told, hint, state), names in alike.items():
-        console.print(safe_text(f"{fold_hosts(names)}: {told}", _STYLES.get(state, "")))
+        alike.setdefault((_outcome(node), node.hint, node.state), []).append(node.node)
+    for (text, hint, state), names in alike.items():
+        console.print(safe_text(f"{fold_hosts(names)}: {text}", _STYLES.get(state, "")))
         if hint:
             # Never wrapped: you may copy it.
             console.print(safe_text(f"hint: {hint}"), soft_wrap=True)
@@ -32,7 +32,7 @@ def deletions(result: SyncResult) -> list[str]:
     for node in result.nodes:
         if node.deleted:
             alike.setdefault(f"{node.workdir}: {_deleted(node)}", []).append(node.node)
-    return [f"{fold_hosts(names)}: {told}" for told, names in alike.items()]
+    return [f"{fold_hosts(names)}: {text}" for text, names in alike.items()]
 
 
 def _deleted(node: NodeSync) -> str:
@@ -43,7 +43,7 @@ def _deleted(node: NodeSync) -> str:
     return f"{node.deleted} deleted" + (f" ({names})" if first else "")
 
 
-def _told(node: NodeSync) -> str:
+def _outcome(node: NodeSync) -> str:
     match node.state:
         case "unchanged":
             return f"{node.workdir} is up to date"

@@ -58,7 +58,7 @@ def resume(
     Args:
         before: the run to resume.
         cluster: the nodes to launch on; its job counts for what the run's says nothing about.
-        pool: the ways to them.
+        pool: the connections to them.
         options: what to resume from, and how.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Stop exactly one run on all its nodes, and prove it gone."""
+"""Stop exactly one run on all its nodes, and verify that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GONE, LEFT, UNVERIFIED = 0, 1, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping(Event):
-    """A node's part of the run is so far."""
+    """A node has reached a stage of stopping."""
 
     kind = "stopping"
 
@@ -48,7 +48,7 @@ class StoppedNode:
     port_holder: Mapping[str, Any] | None = None
     """Who has the port, where it is not free: pid, cmd."""
     failure: str = ""
-    """Why nothing can be said."""
+    """Why the result is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class StopResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Event):
-    """What ending a run on the way came to."""
+    """The run was stopped while it was followed."""
 
     kind = "stopped"
 
@@ -99,12 +99,12 @@ def stop(
     Yields:
         `Stopping`.
     """
-    told = cluster.job.stop
-    seconds = told.grace if grace is None else grace
+    job_stop = cluster.job.stop
+    seconds = job_stop.grace if grace is None else grace
     order = {
         "grace": seconds,
-        "signal": told.signal,
-        "file": told.file,
+        "signal": job_stop.signal,
+        "file": job_stop.file,
         "bars": prevent_start,
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }

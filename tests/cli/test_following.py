@@ -67,7 +67,7 @@ def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(
     records, record = Records(tmp_path), RunRecord(run=RUN, began=1.0, cluster=CLUSTER)
     records.write(record)
     pool = cast("Pool", FakePool(CLUSTER, silent))
-    run = Run(RUN, CLUSTER, reach=lambda: pool, records=records, record=record, plan=PLAN)
+    run = Run(RUN, CLUSTER, pool=lambda: pool, records=records, record=record, plan=PLAN)
     code = following.follow_run(run, JsonDisplay())
     assert code == 130
     assert records.end(record) is None

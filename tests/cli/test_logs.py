@@ -64,7 +64,7 @@ def test_whole_files_are_collected_or_none(
 
 def opener(pool: FakePool) -> Callable[[object], AbstractContextManager[Run]]:
     """Return what opens a run on these nodes."""
-    run = Run(RUN, CLUSTER, reach=lambda: cast("Pool", pool), records=Records())
+    run = Run(RUN, CLUSTER, pool=lambda: cast("Pool", pool), records=Records())
     return lambda _args: nullcontext(run)
 
 

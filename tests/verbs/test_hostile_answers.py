@@ -84,7 +84,7 @@ def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_runs(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
-    listed = list_runs.rebuild(pool, Records(folder))
+    listed = list_runs.runs(pool, Records(folder), rebuild=True)
     show_runs(shown.screen, listed)
     assert RUN in {run.run for run in listed.runs}
     assert {path.parent.parent.parent for path in folder.rglob("*.json")} <= {folder}
@@ -272,13 +272,13 @@ def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Muta
         nodes=cast("Any", dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1"))),
         master_port=4000,
     )
-    watch = SimpleNamespace(strange=lambda _head: "none of its steps")
+    clock = SimpleNamespace(invalid=lambda _head: "none of its steps")
     session = SimpleNamespace(
         cluster=replace(CLUSTER, shared=("/share",)),
         nonce="a" * 32,
         ended={},
         calls={"a": None, "b": None},
-        watches={"a": watch, "b": watch},
+        clocks={"a": clock, "b": clock},
     )
     seen = SimpleNamespace(path=lambda _share: SimpleNamespace(folder=True))
     heard = connectivity._Probe(

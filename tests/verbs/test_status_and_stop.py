@@ -372,19 +372,19 @@ def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
         ("kept", "unknown", ("a", "b")),
     ]
     assert listed.runs[1].checkpoint == "c"
-    rebuilt = list_runs.rebuild(pool, records)
+    rebuilt = list_runs.runs(pool, records, rebuild=True)
     assert rebuilt.rebuilt == (ID.format("new1"),)
     found = records.find(ID.format("new1"))
     assert found is not None
     assert found.discovered
     assert [node.name for node in found.cluster.nodes] == ["a"]
-    assert list_runs.rebuild(pool, records).rebuilt == ()
+    assert list_runs.runs(pool, records, rebuild=True).rebuilt == ()
 
 
 def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> None:
     resumed = {"run": ID.format("old1"), "checkpoint": "/w/out/step-30", "step": 30, "command": []}
     theirs = named("a", "new1", "finished") | {"resumed": resumed, "world_size": 2}
-    list_runs.rebuild(cluster_runs(a=[theirs], b=[]), Records(tmp_path))
+    list_runs.runs(cluster_runs(a=[theirs], b=[]), Records(tmp_path), rebuild=True)
     record = Records(tmp_path).find(ID.format("new1"))
     assert record is not None
     assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
@@ -420,7 +420,7 @@ def test_a_node_does_not_choose_where_the_controller_writes(tmp_path: Path) -> N
     evil = [part("a", run=name) for name in ("../../evil", "other-20260101t000000-aaaa", "/x")]
     pool = cluster_runs(a=evil, b=[])
     assert find_run.discover(pool).runs == ()
-    assert list_runs.rebuild(pool, Records(tmp_path)).rebuilt == ()
+    assert list_runs.runs(pool, Records(tmp_path), rebuild=True).rebuilt == ()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -110,7 +110,7 @@ def prepare(
 
     Args:
         cluster: the nodes and the job, as they are to be launched (`effective`).
-        pool: the ways to the nodes.
+        pool: the connections to the nodes.
         options: how it is to be launched.
 
     Returns:
@@ -145,7 +145,7 @@ def launch(
 
     Args:
         cluster: the nodes and the job, as they are to be launched (`effective`).
-        pool: the ways to the nodes.
+        pool: the connections to the nodes.
         records: where the run is remembered.
         options: how it is launched.
 
@@ -202,7 +202,7 @@ def _make_ready(
 def _judge(
     cluster: Cluster, pool: Pool, options: LaunchOptions
 ) -> Generator[Event, None, tuple[Cluster, CheckResult]]:
-    """Check; leave unhealthy nodes out where that is wanted, and check what is left again."""
+    """Check; with `exclude_unhealthy`, leave out nodes and check the others again."""
     check_options = CheckOptions(
         only=() if options.check else REACHED_ONLY,
         skip=() if options.sync else SYNC_ONLY,
@@ -212,14 +212,14 @@ def _judge(
     verdict = yield from check(without_synced(cluster), pool, check_options)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
     if options.exclude_unhealthy and unhealthy:
-        left = tuple(node for node in cluster.nodes if node.name not in unhealthy)
+        healthy = tuple(node for node in cluster.nodes if node.name not in unhealthy)
         for finding in verdict.blocking:
             text = f"left out: {', '.join(finding.nodes)}: {finding.message}"
             yield Notice(text=text, level="warning")
-        if not left:
+        if not healthy:
             hint = "clusterctl check shows details"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
-        cluster = cluster.with_nodes(left)
+        cluster = cluster.with_nodes(healthy)
         verdict = yield from check(without_synced(cluster), pool, check_options)
     yield Checked(verdict=verdict)
     return cluster, verdict
@@ -257,9 +257,9 @@ def _sync(
         text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
         yield Notice(text=text, level="warning")
         return None
-    asked = SyncOptions(delete=options.delete, command=cluster.job.command, launching=True)
+    sync_options = SyncOptions(delete=options.delete, command=cluster.job.command, launching=True)
     try:
-        synced = yield from sync(cluster, pool, options.source, asked)
+        synced = yield from sync(cluster, pool, options.source, sync_options)
     except SyncRefused as error:
         raise LaunchRefused(str(error), hint=error.hint, by="sync") from error
     yield Synced(synced=synced)

@@ -31,7 +31,7 @@ class RunResult(Event):
 
     @property
     def known(self) -> bool:
-        """Some node told how it ended."""
+        """A node reported how it ended."""
         return self.ended_by != "unknown" or self.view.known
 
     def document(self) -> dict[str, Any]:

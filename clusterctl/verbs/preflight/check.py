@@ -30,7 +30,7 @@ _ABSENT = SshStatus(state="unreachable", words="the saved facts do not have it")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """What to look at, and how strictly."""
+    """Which checks to judge, and how strictly."""
 
     only: tuple[str, ...] = ()
     """Ids of checks, or areas of them as `network`; empty: all."""
@@ -65,7 +65,7 @@ class CheckResult:
     cluster: str
     nodes: tuple[NodeRow, ...]
     findings: tuple[Finding, ...]
-    """All that was said, worst first, passes too."""
+    """All findings, worst first, passes too."""
     facts: Mapping[str, NodeFacts]
     network: Network
     seconds: float
@@ -117,8 +117,8 @@ def check(
 
     Args:
         cluster: the inventory's nodes and what the run needs.
-        pool: the ways to the nodes.
-        options: what to look at.
+        pool: the connections to the nodes.
+        options: which checks to judge.
 
     Returns:
         The verdict; a node that does not answer is part of it.
@@ -175,7 +175,7 @@ def judge(
     network = network or choose_network(cluster, known)
     chosen = {rule.id for rule in select_checks(options)} | {SSH}
     rules = [rule for rule in every_check() if options.code or not rule.after_sync]
-    # All are judged, since one may explain another; what was not asked for is not said.
+    # All are judged, since one may explain another; only those asked for are reported.
     findings = tuple(f for f in judge_all(rules, known, network, cluster) if f.check in chosen)
     return CheckResult(
         cluster=cluster.name,

@@ -31,34 +31,34 @@ STEP_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class _Stopwatch:
+class ClockProbe:
     """The clock of one node, by the shortest of several round trips."""
 
     began: float
-    asked: float = 0.0
+    sent_at: float = 0.0
     rounds: int = 0
-    heard: int = 0
+    received: int = 0
     best: Clock | None = None
 
     def ask(self, call: Call) -> None:
         """Send the next question."""
-        self.asked = time.time()
+        self.sent_at = time.time()
         call.send(Message({}))
 
-    def strange(self, head: Mapping[str, object]) -> str:
-        """Say why a message is none of this conversation's; empty: it is one."""
-        self.heard += 1
-        if self.heard > CLOCK_ROUNDS + 1:
+    def invalid(self, head: Mapping[str, object]) -> str:
+        """Return why a message does not belong to this conversation; empty: it does."""
+        self.received += 1
+        if self.received > CLOCK_ROUNDS + 1:
             return "it sent more messages than expected"
         return "" if head == {"clock": "ready"} else schema_error(head, TIME)
 
-    def hear(self, theirs: float) -> None:
+    def receive(self, theirs: float) -> None:
         """Keep the answer if its round trip was the shortest."""
         now = time.time()
-        error = (now - self.asked) / 2
+        error = (now - self.sent_at) / 2
         self.rounds += 1
         if error >= 0 and (self.best is None or error < self.best.error_s):
-            self.best = Clock(offset_s=theirs - (self.asked + now) / 2, error_s=error)
+            self.best = Clock(offset_s=theirs - (self.sent_at + now) / 2, error_s=error)
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class FactsSession:
     ended: dict[str, Reply] = field(default_factory=dict)
     stream: Iterator[tuple[str, Message | Reply]] = field(default_factory=lambda: iter(()))
     """What the nodes say, in both phases."""
-    watches: dict[str, _Stopwatch] = field(default_factory=dict)
+    clocks: dict[str, ClockProbe] = field(default_factory=dict)
     facts: dict[str, NodeFacts] = field(default_factory=dict)
 
     def send(self, heads: Mapping[str, Mapping[str, object]]) -> None:
@@ -82,9 +82,9 @@ class FactsSession:
                 self.calls[name].set_deadline(STEP_SECONDS)
                 self.calls[name].send(Message(dict(head)))
 
-    def give_up(self, name: str, strange: str) -> None:
-        """Hear no more of a node that says what it was not asked for."""
-        error = NodeError("bad-output", "answer", f"{NOT_OURS}: {strange}")
+    def give_up(self, name: str, invalid: str) -> None:
+        """Read no more of a node whose message is not an answer."""
+        error = NodeError("bad-output", "answer", f"{NOT_OURS}: {invalid}")
         self.ended[name] = Reply.failed(name, error)
         self.calls[name].close()
 
@@ -109,7 +109,7 @@ def collect_facts(
 
     Args:
         session: of the cluster, not begun yet.
-        pool: the ways to its nodes.
+        pool: the connections to its nodes.
 
     Returns:
         The facts of every node, in the inventory's order; a node that did not answer has only
@@ -163,17 +163,17 @@ def _connect(session: FactsSession, pool: Nodes) -> Iterator[Event]:
             call = pool.start(reply.node, Request(op="survey", args=args))
             call.set_deadline(FACTS_SECONDS)
             session.calls[reply.node] = call
-            session.watches[reply.node] = _Stopwatch(began=time.monotonic())
+            session.clocks[reply.node] = ClockProbe(began=time.monotonic())
         else:
             session.facts[reply.node] = _silent(reply)
         yield session.progress("connecting", done)
 
 
 def _listen(session: FactsSession) -> Iterator[Event]:
-    """Hear the nodes until each has given its answers, or is gone."""
+    """Read until each node has answered or failed."""
     while len(session.facts) < len(session.cluster.nodes):
         name, item = next(session.stream)
-        watch = session.watches[name]
+        clock = session.clocks[name]
         if isinstance(item, Reply):
             session.ended.setdefault(name, item)
             session.facts.setdefault(name, _silent(item))
@@ -183,14 +183,14 @@ def _listen(session: FactsSession) -> Iterator[Event]:
             session.facts[name] = _learned(session, name, item)
             # It waits for the slower ones, and owes nothing.
             session.calls[name].set_deadline(math.inf)
-        elif strange := watch.strange(item.head):
-            session.give_up(name, strange)
+        elif invalid := clock.invalid(item.head):
+            session.give_up(name, invalid)
             session.facts.setdefault(name, _silent(session.ended[name]))
         else:
             if "time" in item.head:
-                watch.hear(item.head["time"])
-            if watch.rounds < CLOCK_ROUNDS:
-                watch.ask(session.calls[name])
+                clock.receive(item.head["time"])
+            if clock.rounds < CLOCK_ROUNDS:
+                clock.ask(session.calls[name])
             if name not in session.facts:
                 session.calls[name].set_deadline(FACTS_SECONDS)
             continue
@@ -199,13 +199,13 @@ def _listen(session: FactsSession) -> Iterator[Event]:
 
 def _learned(session: FactsSession, name: str, message: Message) -> NodeFacts:
     wanted = fact_request(session.cluster, session.cluster.node(name))
-    watch = session.watches[name]
-    seconds = time.monotonic() - watch.began
+    clock = session.clocks[name]
+    seconds = time.monotonic() - clock.began
     try:
         answers = Answers.of(message)
     except ValueError as error:
         return _silent(Reply.failed(name, NodeError("bad-output", "answer", str(error))))
-    facts = parse_facts(name, answers, wanted, clock=watch.best)
+    facts = parse_facts(name, answers, wanted, clock=clock.best)
     return replace(facts, reach=SshStatus(seconds=seconds))
 
 

@@ -37,7 +37,7 @@ TOKEN_SECONDS = 4.0
 
 @dataclass(slots=True)
 class _Probe:
-    """What has been heard so far."""
+    """The answers so far."""
 
     session: FactsSession
     network: Network
@@ -51,20 +51,20 @@ class _Probe:
         return self.session.cluster
 
     def take(self, name: str, head: dict[str, Any]) -> str:
-        """Keep what a node says, once; return what is wrong with it."""
+        """Keep a node's answer to a step, once; return what is wrong with it."""
         step = head.get("step")
         if step == "prepare" and name not in self.prepared:
-            strange = schema_error(head, PREPARED)
-            self.prepared.update({} if strange else {name: head})
+            invalid = schema_error(head, PREPARED)
+            self.prepared.update({} if invalid else {name: head})
         elif step == "meet" and name not in self.connected:
-            strange = schema_error(head, MET)
-            self.connected.update({} if strange else {name: head})
+            invalid = schema_error(head, MET)
+            self.connected.update({} if invalid else {name: head})
         elif "end" in head:
-            strange = schema_error(head, LEFT)
-            self.foreign.update({} if strange else {name: tuple(head["foreign"])})
+            invalid = schema_error(head, LEFT)
+            self.foreign.update({} if invalid else {name: tuple(head["foreign"])})
         else:
-            strange = self.session.watches[name].strange(head)
-        return strange
+            invalid = self.session.clocks[name].invalid(head)
+        return invalid
 
     def owes(self, name: str, sent: Collection[str]) -> bool:
         """Tell whether a node has not answered the last of the steps that were sent."""
@@ -107,8 +107,8 @@ def _exchange(probe: _Probe) -> Iterator[Event]:
             session.ended.setdefault(name, item)
         elif name in session.ended:
             continue
-        elif strange := probe.take(name, item.head):
-            session.give_up(name, strange)
+        elif invalid := probe.take(name, item.head):
+            session.give_up(name, invalid)
         elif item.head.get("step") == "meet":
             silent = {node.name for node in session.cluster.nodes} - set(session.calls)
             yield session.progress("trying connections", {*probe.connected, *silent})
@@ -118,7 +118,7 @@ def _exchange(probe: _Probe) -> Iterator[Event]:
 
 
 def _prepare(probe: _Probe, node: Node) -> dict[str, Any]:
-    """Say where to listen and which shares to write to."""
+    """Return the step that listens and writes tokens to the shares."""
     own = probe.network.nodes.get(node.name)
     sockets = []
     if own is not None:
@@ -155,7 +155,7 @@ def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
 
 
 def _targets(probe: _Probe, name: str) -> dict[str, Any]:
-    """Say whom to connect to, and whose tokens to look for."""
+    """Return the step that connects to the others and reads their tokens."""
     own = probe.network.nodes.get(name)
     targets, tokens = [], []
     order = tuple(node.name for node in probe.cluster.nodes if node.name in probe.prepared)

@@ -29,7 +29,7 @@ def run_job_check(
 
     Args:
         cluster: the nodes, and the job.
-        pool: the ways to them.
+        pool: the connections to them.
         facts: of each node.
         synced: the folder was made since, if it was not there.
 

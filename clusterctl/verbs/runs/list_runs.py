@@ -9,7 +9,7 @@ from typing import Any
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.rpc import Nodes
-from clusterctl.verbs.runs.find_run import Discovered, discover
+from clusterctl.verbs.runs.find_run import discover
 from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -63,29 +63,27 @@ class RunList:
         }
 
 
-def runs(nodes: Nodes, records: Records) -> RunList:
-    """List the runs that the records or the nodes know."""
-    return _run_list(discover(nodes), nodes, records)
+def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
+    """List the runs that the records or the nodes know.
 
-
-def rebuild(nodes: Nodes, records: Records) -> RunList:
-    """Write a record of every run that the nodes know and this machine does not."""
+    Args:
+        nodes: of the cluster.
+        records: of this machine.
+        rebuild: write a record of each run that only the nodes know.
+    """
     found = discover(nodes)
-    known = {record.run for record in records.all(nodes.cluster.name)}
-    made = []
-    for view in found.runs:
-        if view.run not in known:
-            records.write(_record(nodes.cluster, view))
-            made.append(view.run)
-    return replace(_run_list(found, nodes, records), rebuilt=tuple(made))
-
-
-def _run_list(found: Discovered, nodes: Nodes, records: Records) -> RunList:
     known = {record.run: record for record in records.all(nodes.cluster.name)}
+    rebuilt = []
+    if rebuild:
+        for view in found.runs:
+            if view.run not in known:
+                known[view.run] = _record(nodes.cluster, view)
+                records.write(known[view.run])
+                rebuilt.append(view.run)
     seen = {view.run: view for view in found.runs}
     listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
     listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
-    return RunList(runs=tuple(listed), errors=found.errors)
+    return RunList(runs=tuple(listed), errors=found.errors, rebuilt=tuple(rebuilt))
 
 
 def _record(cluster: Cluster, view: RunStatus) -> RunRecord:

@@ -60,7 +60,7 @@ def read_ends(nodes: Nodes, log: RunLog, node_runs: Mapping[str, Mapping[str, An
     with nodes.following(requests, tick=ANSWER_SECONDS, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:
             if time.monotonic() > until:
-                break  # a node that never ends must not keep what the others said
+                break  # a node that never ends must not keep what the others answered
             if item is not None and isinstance(item[1], Message):
                 for _ in log.take_from(stream, item[0], item[1], now=0.0):
                     pass

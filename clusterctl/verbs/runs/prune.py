@@ -95,8 +95,8 @@ def _why_kept(
         return f"it has not ended on {', '.join(going)}; run `clusterctl stop` first"
     if record is None or records.end(record) is not None:
         return ""
-    asked = {node.name for node in nodes.cluster.nodes}
-    others = [node.name for node in record.cluster.nodes if node.name not in asked]
+    in_inventory = {node.name for node in nodes.cluster.nodes}
+    others = [node.name for node in record.cluster.nodes if node.name not in in_inventory]
     if others:
         return f"{', '.join(others)} is not in the inventory, and may have it"
     young = time.time() - record.began < SETTLED

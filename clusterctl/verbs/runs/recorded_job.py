@@ -45,18 +45,18 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
     if record.discovered:
         return  # rebuilt from the nodes: most of its job is unknown
     keys = changed(record, now, given, find)
-    ways = dict.fromkeys(_way(key) for key in keys)
+    flags = dict.fromkeys(_how_to_use(key) for key in keys)
     if keys:
         logger.warning(
             "%s: %s changed since %s was launched; using the run's (to use the new: %s)",
             path,
             ", ".join(f"job.{key}" for key in keys),
             record.run,
-            ", ".join(ways),
+            ", ".join(flags),
         )
 
 
-def _way(key: str) -> str:
+def _how_to_use(key: str) -> str:
     """Return how to use a key's new value: by a flag of `resume`, else a new launch."""
     return _FLAGS.get(key.partition(".")[0], f"clusterctl launch for job.{key}")
 

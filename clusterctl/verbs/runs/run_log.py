@@ -82,7 +82,7 @@ class RunLog:
         self._cut = False
         """Logs are not read from their beginning."""
         self._nested = False
-        """The user was told that each rank starts a launcher."""
+        """The user was warned that each rank starts a launcher."""
         self._clocks: dict[str, float] = {}
         """Seconds that each node's clock is ahead of the master's."""
 

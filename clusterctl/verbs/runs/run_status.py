@@ -32,7 +32,7 @@ _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """What one node said about a run."""
+    """What one node answered about a run."""
 
     node: Node
     node_run: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.preflight import connectivity
-from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession, _Stopwatch
+from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, ClockProbe, FactsSession
 from clusterctl.verbs.preflight.connectivity import ALL_PAIRS
 from clusterctl.wire import Message
 from tests.fake_pool import FakeCall
@@ -101,7 +101,7 @@ def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> N
         cluster=CLUSTER,
         calls={node.name: _Noted(node) for node in CLUSTER.nodes},
         stream=iter(said),
-        watches={node.name: _Stopwatch(began=0.0) for node in CLUSTER.nodes},
+        clocks={node.name: ClockProbe(began=0.0) for node in CLUSTER.nodes},
     )
     heard = connectivity._Probe(
         session=session,
