@@ -80,7 +80,7 @@ class Run:
         Args:
             run: its id.
             cluster: the nodes that run it, in launch order, and its job.
-            pool: returns the way to them.
+            pool: returns the connections to them.
             records: what this machine remembers of runs.
             record: what it remembers of this one.
             plan: of a run that was just launched.
@@ -245,27 +245,24 @@ class Run:
             sink: decides how lines are shown; None: none are read.
         """
         from clusterctl.verbs.follow import MergedLines
+        from clusterctl.verbs.launch.join_monitor import JoinMonitor
         from clusterctl.verbs.launch.run_monitor import RunMonitor
+        from clusterctl.verbs.runs.run_log import RunLog
 
         return RunMonitor(
             nodes=self._pool(),
-            run=self.id,
-            cluster=self.cluster,
+            log=RunLog(self.id, self.cluster, events_only=sink is None),
             lines=None if sink is None else MergedLines(sink=sink),
             remember=self._remember,
-            plan=self._gathering,
+            join_monitor=JoinMonitor(self._plan) if self._plan and self._may_join else None,
         )
 
     @property
-    def _gathering(self) -> Plan | None:
-        """Return the plan while ranks may still have to join.
-
-        Later, a node that does not answer is no reason to end the run.
-        """
+    def _may_join(self) -> bool:
+        """Ranks may still have to join; later, a silent node is no reason to end the run."""
         if self._plan is None or self.record is None:
-            return None
-        late = time.time() > self.record.began + self._plan.start_timeout
-        return None if late else self._plan
+            return False
+        return time.time() <= self.record.began + self._plan.start_timeout
 
     def _remember(self, ended: RunResult) -> None:
         """Keep how the run ended, if that is known."""

@@ -366,24 +366,28 @@ class Session:
         needs_secrets: bool = True,
     ) -> tuple[Cluster, LaunchOptions]:
         """Choose the checkpoint; return what is to be launched, and on what."""
-        from clusterctl.verbs.resume import ResumeOptions, resume
+        from clusterctl.verbs.resume import resume
         from clusterctl.verbs.runs.history import history_of
         from clusterctl.verbs.runs.recorded_job import report_job
 
         find = self._records.find
-        options = ResumeOptions(
-            checkpoint=checkpoint,
-            history=history_of(before, find),
-            launch=launch_options(command, flags),
-            needs_secrets=needs_secrets,
-        )
+        launch = launch_options(command, flags)
         nodes, exclude = flags.get("nodes"), flags.get("exclude")
         if nodes is None and exclude is None:
             nodes = ",".join(node.name for node in before.cluster.nodes)
         cluster = self._select(nodes, exclude)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
-            report_job(Path(cluster.file), before, cluster.job, options.launch.overrides, find)
-        return run_to_end(resume(before, cluster, self._pool(cluster), options), on_event)
+            report_job(Path(cluster.file), before, cluster.job, launch.overrides, find)
+        steps = resume(
+            before,
+            cluster,
+            self._pool(cluster),
+            launch,
+            checkpoint=checkpoint,
+            history=history_of(before, find),
+            needs_secrets=needs_secrets,
+        )
+        return run_to_end(steps, on_event)
 
     def _run(
         self, run: str, cluster: Cluster, record: RunRecord | None = None, plan: Plan | None = None

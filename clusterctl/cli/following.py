@@ -69,7 +69,11 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
             return EXIT_STOPPED_FOLLOWING
         else:
             if not ended.known:
-                _lose_sight(run.id)
+                text = (
+                    f"no node has answered for {LONGEST_WAIT:g} s: the connection to them is lost"
+                )
+                Screen().say(Notice(text=text, level="warning"))
+                _leave(run.id)  # it needs nobody here, and may be well
                 return EXIT_STOPPED_FOLLOWING
             display.ended(ended)
             return ended.exit_code
@@ -114,13 +118,6 @@ def _ask() -> str:
                 return STAY if word == "follow" else word
         if not answer:
             return LEAVE
-
-
-def _lose_sight(run: str) -> None:
-    """Report that no node answers any more: the run needs nobody here, and may be well."""
-    text = f"no node has answered for {LONGEST_WAIT:g} s: the connection to them is lost"
-    Screen().say(Notice(text=text, level="warning"))
-    _leave(run)
 
 
 def _leave(run: str) -> None:

@@ -42,11 +42,7 @@ def run(args: argparse.Namespace) -> int:
         picks = args.nodes or args.exclude
         cluster = load_all(args) if picks else to_resume(args, before)
         with Session(cluster, accept_new=args.accept_new) as session:
-            plan = partial(session.plan, args.command, run=before.run, **flags)
-            launch = partial(session.resume, before.run, command=args.command, **flags)
-            return start(
-                args,
-                display,
-                partial(plan, checkpoint=args.checkpoint),
-                partial(launch, checkpoint=args.checkpoint),
-            )
+            run, which, command = before.run, args.checkpoint, args.command
+            plan = partial(session.plan, command, run=run, checkpoint=which, **flags)
+            launch = partial(session.resume, run, checkpoint=which, command=command, **flags)
+            return start(args, display, plan, launch)

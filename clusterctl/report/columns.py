@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 GAP = 2
 """Spaces after a column."""
-NOTHING_SHORTER: Mapping[str, int] = {}
 
 
 def columns(
@@ -14,7 +13,7 @@ def columns(
     wanted: Sequence[str],
     width: int,
     *,
-    enough: Mapping[str, int] = NOTHING_SHORTER,
+    enough: Mapping[str, int],
 ) -> dict[str, int]:
     """Return the columns that fit, and the width of each.
 

@@ -125,7 +125,8 @@ def follow(
             if _given_up(waiting, lost, alone=len(waiting) == len(names)):
                 break
     for name in lost.tries:
-        errors.setdefault(name, _no_answer(name))
+        silence = "stopped answering; its part of the run may still be running"
+        errors.setdefault(name, NodeError("lost", FOLLOW, silence, node=name))
     yield from lines.rest(finished=log.finished)
     return Followed(log=log, errors=errors)
 
@@ -236,9 +237,3 @@ def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
         lost.alone_since = time.monotonic()
     limit = LONGEST_WAIT if alone else LAST_WAIT
     return time.monotonic() - lost.alone_since > limit
-
-
-def _no_answer(node: str) -> NodeError:
-    return NodeError(
-        "lost", FOLLOW, "stopped answering; its part of the run may still be running", node=node
-    )

@@ -9,9 +9,8 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 NOT_OURS = "its reply is not a clusterctl message"
 
@@ -23,8 +22,7 @@ _DEEPEST = 16
 _SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
+class _Number(NamedTuple):
     """A number within limits; True and False are not numbers."""
 
     low: float
@@ -38,23 +36,20 @@ class _Number:
         return is_number and self.low <= value <= self.high  # type: ignore[operator]
 
 
-@dataclass(frozen=True, slots=True)
-class _Maybe:
+class _Maybe(NamedTuple):
     """A value, null, or nothing at all."""
 
     schema: Schema
 
 
-@dataclass(frozen=True, slots=True)
-class _Each:
+class _Each(NamedTuple):
     """A list of values."""
 
     schema: Schema
     least: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     """An object with any keys."""
 
     schema: Schema

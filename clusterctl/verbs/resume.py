@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpuset import VISIBLE
@@ -17,7 +17,7 @@ from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.launch import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_secrets
-from clusterctl.verbs.runs.history import History, history_of
+from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.records import RunRecord
 
 PLACEHOLDER = "{checkpoint}"
@@ -36,22 +36,15 @@ class CheckpointChosen(Event):
     chosen: ChosenCheckpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeOptions:
-    """What to resume from, and how."""
-
-    checkpoint: str
-    """`latest`, or a path."""
-    history: History | None = None
-    """The run and those that it resumes; None: of those only what its record says."""
-    launch: LaunchOptions = field(default_factory=LaunchOptions)
-    """The command in its `overrides` replaces the job's, with `{checkpoint}` in it."""
-    needs_secrets: bool = True
-    """The variables that `env_from` names must be set."""
-
-
 def resume(
-    before: RunRecord, cluster: Cluster, pool: Pool, options: ResumeOptions
+    before: RunRecord,
+    cluster: Cluster,
+    pool: Pool,
+    launch: LaunchOptions,
+    *,
+    checkpoint: str,
+    history: History,
+    needs_secrets: bool = True,
 ) -> Generator[Event, None, tuple[Cluster, LaunchOptions]]:
     """Verify the checkpoint, and return what to launch.
 
@@ -59,7 +52,10 @@ def resume(
         before: the run to resume.
         cluster: the nodes to launch on; its job counts for what the run's says nothing about.
         pool: the connections to them.
-        options: what to resume from, and how.
+        launch: how to launch; a command replaces the job's, with `{checkpoint}` in it.
+        checkpoint: `latest`, or a path.
+        history: the run and those that it resumes.
+        needs_secrets: the variables that `env_from` names must be set.
 
     Yields:
         `CheckpointChosen`, `Progress`, `Notice`.
@@ -71,24 +67,24 @@ def resume(
         LaunchRefused: the checkpoint is not complete, or not the same on every node.
         UsageError: the job has no place for the checkpoint.
     """
-    require_word(options.checkpoint)
+    require_word(checkpoint)
     job, added = _completed(before.cluster.job, cluster.job)
     if added:
         why = "taken from the inventory, because the run was launched without"
         yield Notice(text=f"{' and '.join(added)}: {why}")
     command = tuple((before.resumed or {}).get("command") or job.command)
     job = replace(job, command=command, debug=False)
-    overrides = _taken_over(before, options.launch.overrides)
+    overrides = _taken_over(before, launch.overrides)
     cluster = effective(replace(cluster, job=job, origins=()), overrides)
     require_job(cluster)
-    if options.needs_secrets:
+    if needs_secrets:
         require_secrets(cluster)
     template = _template(cluster.job)
     chosen = yield from choose_checkpoint(
         pool,
         cluster,
-        options.checkpoint,
-        history=options.history or history_of(before, {before.run: before}.get),
+        checkpoint,
+        history=history,
         ranks=_ranks(before, cluster, overrides),
     )
     for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
@@ -109,7 +105,7 @@ def resume(
     job = replace(cluster.job, command=command)
     cluster = replace(cluster, job=job, origins=tuple(origins.items()))
     overrides = replace(overrides, command=command)
-    return cluster, replace(options.launch, overrides=overrides, resumed=resumed)
+    return cluster, replace(launch, overrides=overrides, resumed=resumed)
 
 
 def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str, range]:

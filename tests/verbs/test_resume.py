@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory.cluster import Job
+from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
-from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message, plain
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN
+
+if TYPE_CHECKING:
+    from clusterctl.transport.pool import Pool
 
 BEFORE = RunRecord(
     run=RUN,
@@ -48,6 +54,24 @@ CHECKPOINT = {
 }  # fmt: skip
 
 
+def resumed(
+    before: RunRecord,
+    cluster: Cluster,
+    pool: FakePool,
+    launch: LaunchOptions | None = None,
+    checkpoint: str = "/out/step-7",
+) -> Generator[Event, None, tuple[Cluster, LaunchOptions]]:
+    """Resume a run of which only this record is known."""
+    return resume.resume(
+        before,
+        cluster,
+        cast("Pool", pool),
+        launch or LaunchOptions(),
+        checkpoint=checkpoint,
+        history=history_of(before, lambda _run: None),
+    )
+
+
 @pytest.mark.parametrize(
     ("said", "command", "origin"),
     [
@@ -65,8 +89,7 @@ def test_the_command_is_said_to_be_whose_it_is(
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     launch = LaunchOptions(overrides=Options(command=said))
-    asked = resume.ResumeOptions(checkpoint="/out/step-7", launch=launch)
-    again, wanted = drive(resume.resume(before, CLUSTER, pool, asked))  # type: ignore[arg-type]
+    again, wanted = drive(resumed(before, CLUSTER, pool, launch))
     assert wanted.overrides.command == command
     assert (again.job.command, again.origin("command", "")) == (command, origin)
 
@@ -98,9 +121,7 @@ def test_the_inventorys_arguments_of_a_launcher_come_back_with_it() -> None:
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     for given, args in ((Options(launcher="torchrun"), ("--tee", "3")), (Options(), ())):
         launch = LaunchOptions(overrides=given)
-        asked = resume.ResumeOptions(checkpoint="/out/step-7", launch=launch)
-        steps = resume.resume(before, CLUSTER, pool, asked)  # type: ignore[arg-type]
-        again, _ = drive(steps, lambda _event: None)
+        again, _ = drive(resumed(before, CLUSTER, pool, launch))
         assert again.job.args == args
 
 
@@ -110,11 +131,9 @@ def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) 
     before = replace(BEFORE, cluster=replace(CLUSTER, job=job))
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
-    asked = resume.ResumeOptions(checkpoint="/out/step-7")
     commands = []
     for _ in range(2):
-        steps = resume.resume(before, CLUSTER, pool, asked)  # type: ignore[arg-type]
-        ran, wanted = drive(steps, lambda _event: None)
+        ran, wanted = drive(resumed(before, CLUSTER, pool))
         commands.append(ran.job.command)
         before = replace(before, cluster=ran, resumed=wanted.resumed)
     assert commands[0] == commands[1]
@@ -173,7 +192,7 @@ def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     said: list[str] = []
-    steps = resume.resume(before, now, pool, resume.ResumeOptions(checkpoint="/out/step-7"))  # type: ignore[arg-type]
+    steps = resumed(before, now, pool)
     drive(steps, lambda event: said.append(event.text) if isinstance(event, Notice) else None)
     whose = "taken from the inventory, because the run was launched without"
     assert said == [f"{name}: {whose}" for name in asked]
@@ -183,7 +202,7 @@ def test_a_word_that_is_no_checkpoint_is_refused_before_anyone_is_asked() -> Non
     pool = FakePool(CLUSTER, {})
     job = replace(CLUSTER.job, resume_args=("--from", "{checkpoint}"))
     before = replace(BEFORE, cluster=replace(CLUSTER, job=job))
-    steps = resume.resume(before, CLUSTER, pool, resume.ResumeOptions(checkpoint=" "))  # type: ignore[arg-type]
+    steps = resumed(before, CLUSTER, pool, checkpoint=" ")
     with pytest.raises(UsageError, match="found an empty word"):
         drive(steps)
     assert pool.requests == []

@@ -193,7 +193,19 @@ def _make_ready(
             verdict = yield from check_code(cluster, pool, verdict)
             yield Checked(verdict=verdict, after_sync=True)
             _stop_if_blocked(verdict, options)
-    record = _record(cluster, plan, verdict, synced, options)
+    record = RunRecord(
+        run=plan.run,
+        began=time.time(),
+        cluster=cluster,
+        source=str(options.source),
+        tree=synced.tree if synced else "",
+        commit=(synced.commit or "") if synced else "",
+        dirty=synced.dirty if synced else False,
+        plan=plain(plan),
+        findings=tuple(plain(finding) for finding in verdict.findings if finding.status != "pass"),
+        options={"name": options.name, **plain(replace(options.overrides, origins={}))},
+        resumed=options.resumed,
+    )
     records.write(record, diff=synced.diff if synced else "")
     yield Planned(plan=plan)  # it prints the run's name: from then on `clusterctl stop` knows it
     return plan, record
@@ -277,25 +289,3 @@ def _sync(
         text = f"the code differs from the one that the run was launched with: {known}"
         yield Notice(text=text, level="warning")
     return synced
-
-
-def _record(
-    cluster: Cluster,
-    plan: Plan,
-    verdict: CheckResult,
-    synced: SyncResult | None,
-    options: LaunchOptions,
-) -> RunRecord:
-    return RunRecord(
-        run=plan.run,
-        began=time.time(),
-        cluster=cluster,
-        source=str(options.source),
-        tree=synced.tree if synced else "",
-        commit=(synced.commit or "") if synced else "",
-        dirty=synced.dirty if synced else False,
-        plan=plain(plan),
-        findings=tuple(plain(finding) for finding in verdict.findings if finding.status != "pass"),
-        options={"name": options.name, **plain(replace(options.overrides, origins={}))},
-        resumed=options.resumed,
-    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass
 
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.plan.plan import Plan
 from clusterctl.verbs.events import Event, map_events
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor, StartTimeout
@@ -22,22 +20,15 @@ class RunMonitor:
     """What is known of a run while it is followed; following can be interrupted and resumed."""
 
     nodes: Nodes
-    run: str
-    cluster: Cluster
+    log: RunLog
+    """What was read; with `events_only` if no lines are shown."""
     lines: MergedLines | None
     """What is shown of the ranks' lines; None: no log is read, only what happens."""
     remember: Callable[[RunResult], object]
     """Called with how it ended."""
-    plan: InitVar[Plan | None] = None
+    join_monitor: JoinMonitor | None = None
     """Of a run that was just launched: its ranks have to join."""
-    log: RunLog = field(init=False)
-    _join_monitor: JoinMonitor | None = field(init=False)
     _late: StartTimeout | None = None
-
-    def __post_init__(self, plan: Plan | None) -> None:
-        """Begin at the beginning."""
-        self.log = RunLog(self.run, self.cluster, events_only=self.lines is None)
-        self._join_monitor = JoinMonitor(plan) if plan is not None else None
 
     def monitor(self) -> Generator[Event, None, RunResult]:
         """Follow until the run is over; end it when ranks wait in vain for others.
@@ -46,8 +37,8 @@ class RunMonitor:
             What `follow` yields, `JoinProgress`, `StartTimeout`, `Stopping`, `Stopped`.
         """
         events = follow(self.nodes, self.log, self.lines)
-        if self._join_monitor is not None:
-            events = self._join_monitor.watch(events)
+        if self.join_monitor is not None:
+            events = self.join_monitor.watch(events)
         followed = yield from map_events(events, self._judge)
         ends = self.log.node_runs
         if self.lines is None and any(end["state"] != "finished" for end in ends.values()):
@@ -62,6 +53,6 @@ class RunMonitor:
         if isinstance(event, StartTimeout):
             self._late = event
             reason = f"not joined in time: {', '.join(event.missing)}"
-            steps = stop(self.nodes, self.run, self.cluster, grace=0.0, reason=reason)
-            result = yield from steps
+            log = self.log
+            result = yield from stop(self.nodes, log.run, log.cluster, grace=0.0, reason=reason)
             yield Stopped(result=result)

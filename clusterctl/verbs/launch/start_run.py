@@ -22,8 +22,6 @@ from clusterctl.verbs.stop import stop
 
 START_SECONDS = 300.0
 """Longest a node may take to start its part: `env_init` alone may take two minutes."""
-NO_GRACE = 0.0
-"""Seconds until KILL for what has only just begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +107,7 @@ def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list
     names = frozenset(begun)
     begun_on = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
     reason = "not every node could start its part"
-    ending = stop(nodes, run, begun_on, grace=NO_GRACE, reason=reason, prevent_start=True)
+    ending = stop(nodes, run, begun_on, grace=0.0, reason=reason, prevent_start=True)
     try:
         result = drive(ending)
     except KeyboardInterrupt:

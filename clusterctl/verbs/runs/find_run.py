@@ -41,7 +41,7 @@ def discover(nodes: Nodes) -> Discovered:
             if run_id.cluster_of(node_run["run"]) == cluster.name:
                 node_runs.setdefault(node_run["run"], {})[node] = node_run
     views = [_view(cluster, run, found, errors) for run, found in node_runs.items()]
-    views.sort(key=_age, reverse=True)
+    views.sort(key=lambda view: view.began or 0.0, reverse=True)
     return Discovered(runs=tuple(views), errors=errors)
 
 
@@ -81,7 +81,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
     if live:
         return live[0].run
     # A run with a part on a node comes before one whose launch was refused.
-    ages = {view.run: _age(view) for view in found.runs}
+    ages = {view.run: view.began or 0.0 for view in found.runs}
     ages = ages or {record.run: record.began for record in records}
     if ages:
         return max(ages, key=lambda run: (ages[run], run))
@@ -132,7 +132,3 @@ def _view(
     view = view_of(run, cluster.with_nodes(nodes), node_runs, silent)
     command = next(iter(node_runs.values())).get("command") or ()
     return replace(view, command=tuple(map(str, command)))
-
-
-def _age(view: RunStatus) -> float:
-    return view.began or 0.0

@@ -106,7 +106,6 @@ def _cause(
         rank=rank,
         time=time.time() if when is None else when,
         kind=kind,
-        exit_code=None,
         message=message,
         remedy=remedy,
     )

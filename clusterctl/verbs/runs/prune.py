@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,9 +74,18 @@ def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
         else:
             ages[run] = (record.began if record else view.began if view else None) or 0.0
     newest_first = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
-    failed, errors = _remove(nodes, newest_first[keep:])
+    old = newest_first[keep:]
+    requests = {
+        node.name: Request(op="prune", args={**node_args(nodes.cluster, node), "runs": old})
+        for node in nodes.cluster.nodes
+        if old
+    }
+    answers, errors = call_validated(nodes, requests, PRUNED, timeout=PRUNE_SECONDS)
+    failed: dict[str, str] = {}
+    for node, answer in answers.items():
+        failed |= {run: f"{node}: {why}" for run, why in answer["kept"].items()}
     removed = []
-    for run in newest_first[keep:]:
+    for run in old:
         if run in failed:
             kept.append(Kept(run=run, why=failed[run]))
         elif not errors:
@@ -101,17 +109,3 @@ def _why_kept(
         return f"{', '.join(others)} is not in the inventory, and may have it"
     young = time.time() - record.began < SETTLED
     return "no node knows how it ended" if view is None and young else ""
-
-
-def _remove(nodes: Nodes, runs: Sequence[str]) -> tuple[Mapping[str, str], tuple[NodeError, ...]]:
-    """Delete runs on all nodes; return why some were not, and the nodes that did not answer."""
-    failed: dict[str, str] = {}
-    requests = {
-        node.name: Request(op="prune", args={**node_args(nodes.cluster, node), "runs": list(runs)})
-        for node in nodes.cluster.nodes
-        if runs
-    }
-    answers, errors = call_validated(nodes, requests, PRUNED, timeout=PRUNE_SECONDS)
-    for node, answer in answers.items():
-        failed |= {run: f"{node}: {why}" for run, why in answer["kept"].items()}
-    return failed, errors

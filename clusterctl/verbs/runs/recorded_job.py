@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.options import Options
@@ -80,22 +79,19 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     env = {name: value for name, value in then.env if name not in flagged}
     env |= {name: value for name, value in now.env if name in flagged}
     same_names = set(then.env_from) == set(now.env_from) - flagged
-    restarts = _set(old, "max_restarts")  # it is among the launcher's arguments
+    restarts = old.get("max_restarts") is not None  # it is among the launcher's arguments
+    procs_flagged = old.get("procs_per_node") is not None
     return replace(
         then,
         launcher=now.launcher if restarts else then.args_for or then.launcher,
         launcher_args=now.launcher_args if restarts else then.launcher_args,
-        procs_per_node=now.procs_per_node if _set(old, "procs_per_node") else then.procs_per_node,
+        procs_per_node=now.procs_per_node if procs_flagged else then.procs_per_node,
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
         env_from=now.env_from if same_names else then.env_from,
         checkpoints=then.checkpoints or now.checkpoints,
         resume_args=then.resume_args or now.resume_args,
     )
-
-
-def _set(options: Mapping[str, Any], name: str) -> bool:
-    return options.get(name) is not None
 
 
 def _written_command(record: RunRecord, find: Find) -> tuple[str, ...]:

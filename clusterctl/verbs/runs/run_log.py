@@ -157,20 +157,16 @@ class RunLog:
         """Every node's part was read to its end and has finished."""
         return all(self.node_runs.get(name, {}).get("state") == "finished" for name in self.events)
 
-    def reports(self) -> list[NodeReport]:
-        """Return what is known about each node, to find the first cause."""
-        return [
+    def first_cause(self) -> FirstCause | None:
+        """Return why the run ended badly, as far as it was read."""
+        return first_cause(
             NodeReport(
                 node=name,
                 events=(*events, *filter(None, [self._clock_events.get(name)])),
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
             )
             for name, events in self.events.items()
-        ]
-
-    def first_cause(self) -> FirstCause | None:
-        """Return why the run ended badly, as far as it was read."""
-        return first_cause(self.reports())
+        )
 
     def _request(self, node: str, *, follow: bool = False, **options: object) -> Request:
         begin = {EVENTS: self._events_read.get(node, 0)}
@@ -246,11 +242,10 @@ class RunLog:
             body = body[received - offset :]
         time = block.time - self._clocks.get(node, 0.0)
         yield from log.pieces(log.splitter.feed(body), time)
-        if log.unfinished > SMALL_BYTES and self._unfinished(node) > UNFINISHED_BYTES:
-            yield from log.pieces(log.splitter.finish(), time)
-
-    def _unfinished(self, node: str) -> int:
-        return sum(log.unfinished for log in self._logs[node].values())
+        if log.unfinished > SMALL_BYTES:
+            unfinished = sum(one.unfinished for one in self._logs[node].values())
+            if unfinished > UNFINISHED_BYTES:
+                yield from log.pieces(log.splitter.finish(), time)
 
     def _finish(self, node: str, now: float) -> Iterator[Piece]:
         if self.goes_on and not self.node_runs[node].get("end"):
