@@ -37,16 +37,6 @@ STOPPED = 125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command to run, with its title."""
-
-    title: str
-    argv: Sequence[str]
-    expected: int = 0
-    """The exit code that the demo needs to continue."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
     """One run of the demo."""
 
@@ -57,42 +47,44 @@ class Demo:
         """Where the demo's model, data and checkpoints are, as the hosts see it."""
         return f"{self.box.hosts[0].shared}/demo"
 
-    def type(self, command: Command) -> None:
+    def type(self, title: str, *argv: str) -> None:
         """Print and run a command.
 
         Raises:
-            ClusterError: its exit code is not the expected one.
+            ClusterError: it failed.
         """
-        _say(command.title, command.argv)
-        with self._start(command.argv) as process:
-            _judge(process, command)
+        _say(title, argv)
+        with self._start(argv) as process:
+            _expect(process, argv)
 
-    def interrupt(self, command: Command, *, at: str, by: Command) -> None:
-        """Run a command; once a line of its output matches, run another one concurrently.
-
-        Raises:
-            ClusterError: an exit code is not the expected one, or no line matched.
-        """
-        _say(command.title, command.argv)
-        with ExitStack() as stack:
-            first = stack.enter_context(self._start(command.argv, stdout=subprocess.PIPE))
-            second = None
-            assert first.stdout is not None
-            for line in first.stdout:
-                _print(line)
-                if second is None and re.search(at, line):
-                    _say(by.title, by.argv)
-                    second = stack.enter_context(self._start(by.argv))
-            if second is None:
-                raise ClusterError(f"`{shlex.join(command.argv)}` ended and never printed {at!r}")
-            _judge(second, by)
-            _judge(first, command)
-
-    def on_first(self, title: str, argv: Sequence[str]) -> None:
+    def type_on_host(self, title: str, *argv: str) -> None:
         """Run a command on the first host, in the folder with the job's code."""
         host = self.box.hosts[0]
-        words = f"cd {host.shared}/code && {shlex.join(argv)}"
-        self.type(Command(title=title, argv=["ssh", host.name, words]))
+        self.type(title, "ssh", host.name, f"cd {host.shared}/code && {shlex.join(argv)}")
+
+    def launch_and_stop(self) -> None:
+        """Launch the job, and stop it from elsewhere once it has trained for some steps.
+
+        Raises:
+            ClusterError: an exit code is not the expected one, or it ended before those steps.
+        """
+        launch, stop = ["clusterctl", "launch"], ["clusterctl", "stop"]
+        step = rf"Step {STOP_AT_STEP}/\d+ "
+        title = "In another terminal, stop the run. The ranks save a checkpoint and exit."
+        _say("Check, sync, start a rank on every host, follow the logs.", launch)
+        with ExitStack() as stack:
+            launching = stack.enter_context(self._start(launch, stdout=subprocess.PIPE))
+            stopping = None
+            assert launching.stdout is not None
+            for line in launching.stdout:
+                _print(line)
+                if stopping is None and re.search(step, line):
+                    _say(title, stop)
+                    stopping = stack.enter_context(self._start(stop))
+            if stopping is None:
+                raise ClusterError(f"`{shlex.join(launch)}` ended and never printed {step!r}")
+            _expect(stopping, stop)
+            _expect(launching, launch, STOPPED)
 
     @contextmanager
     def _start(
@@ -112,11 +104,9 @@ class Demo:
                 process.kill()  # ends nothing that ended by itself
 
 
-def _judge(process: subprocess.Popen[str], command: Command) -> None:
-    code = process.wait()
-    if code != command.expected:
-        typed = shlex.join(command.argv)
-        raise ClusterError(f"`{typed}`: expected exit code {command.expected}, found {code}")
+def _expect(process: subprocess.Popen[str], argv: Sequence[str], code: int = 0) -> None:
+    if (found := process.wait()) != code:
+        raise ClusterError(f"`{shlex.join(argv)}`: expected exit code {code}, found {found}")
 
 
 def run(name: str, backend: BackendName | None = None) -> int:
@@ -163,49 +153,22 @@ def _steps(demo: Demo) -> None:
         ["clusterctl", "sandbox", "exec", "--", "bash"],
     )
     _write_job(demo)
-    demo.type(
-        Command(
-            title="Copy the code to the hosts. They share a folder, so one copy is enough.",
-            argv=["clusterctl", "sync"],
-        )
-    )
-    demo.on_first(
-        "Make a small model and training data on a host.",
-        [sys.executable, "-m", "train.tools.demo_assets", demo.folder],
-    )
-    demo.type(
-        Command(title="Check for anything that would break the run.", argv=["clusterctl", "check"])
-    )
-    demo.interrupt(
-        Command(
-            title="Check, sync, start a rank on every host, follow the logs.",
-            argv=["clusterctl", "launch"],
-            expected=STOPPED,
-        ),
-        at=rf"Step {STOP_AT_STEP}/\d+ ",
-        by=Command(
-            title="In another terminal, stop the run. The ranks save a checkpoint and exit.",
-            argv=["clusterctl", "stop"],
-        ),
-    )
-    demo.type(Command(title="Show the state of the run.", argv=["clusterctl", "status"]))
-    demo.type(
-        Command(
-            title="The next day: resume from the newest complete checkpoint.",
-            argv=["clusterctl", "resume", "--checkpoint", "latest"],
-        )
-    )
-    demo.type(Command(title="List both runs.", argv=["clusterctl", "runs"]))
-    demo.on_first(
-        "Plot the losses of both runs.",
-        [sys.executable, "-m", "train.tools.plot", f"{demo.folder}/output"],
-    )
-    demo.on_first(
+    title = "Copy the code to the hosts. They share a folder, so one copy is enough."
+    demo.type(title, "clusterctl", "sync")
+    title = "Make a small model and training data on a host."
+    demo.type_on_host(title, sys.executable, "-m", "train.tools.demo_assets", demo.folder)
+    demo.type("Check for anything that would break the run.", "clusterctl", "check")
+    demo.launch_and_stop()
+    demo.type("Show the state of the run.", "clusterctl", "status")
+    title = "The next day: resume from the newest complete checkpoint."
+    demo.type(title, "clusterctl", "resume", "--checkpoint", "latest")
+    demo.type("List both runs.", "clusterctl", "runs")
+    title, output = "Plot the losses of both runs.", f"{demo.folder}/output"
+    demo.type_on_host(title, sys.executable, "-m", "train.tools.plot", output)
+    demo.type_on_host(
         "Load the base model with the trained adapter and generate text.",
-        [
-            *(sys.executable, "-m", "train.tools.generate", "--model", f"{demo.folder}/model"),
-            *("--adapter", f"{demo.folder}/output/adapter", "--prompt", PROMPT),
-        ],
+        *(sys.executable, "-m", "train.tools.generate", "--model", f"{demo.folder}/model"),
+        *("--adapter", f"{output}/adapter", "--prompt", PROMPT),
     )
 
 

@@ -1,11 +1,11 @@
-"""The first process of a netns host: makes it a machine of its own, starts sshd, then reaps.
+"""The first process of a netns host: builds its file system, starts sshd, then reaps.
 
 `unshare` has just made the namespaces. It is started by its path and uses the standard library
 only. The host gets a root file system of its own: the machine's programs read-only, and its own
 /root, /home, /tmp, /var/tmp, /run, /dev/shm, /proc, /sys, /etc/hosts and /etc/passwd.
 
-/etc is a folder of links into the machine's, beside the host's own files: a file that is mounted
-over one of the machine's would be gone as soon as that is replaced, as `useradd` does.
+/etc has links into the machine's /etc, and the host's own files. A file mounted over one of the
+machine's would disappear as soon as that one is replaced, as `useradd` does.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ MNT_DETACH = 2
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 
 OWN = ("root", "home", "tmp", "run", "dev", "proc", "sys", "etc", "shared", "workspace", "sandbox")
-"""Top folders that are not the machine's; the last three exist on sandbox hosts only."""
+"""Folders in / that are the host's own; the last three exist on sandbox hosts only."""
 MACHINE_ETC = "etc-of-the-machine"
-"""At the top as /etc is, since links in it may be relative."""
+"""A folder in / like /etc, since links in it may be relative."""
 ETC = ("hosts", "passwd", "group", "shadow", "hostname", "machine-id")
 STAGE = Path("/run")
-"""Where the new root is put together: a folder that is not itself shown to the host, or the
-recursive binds would show it once more."""
+"""Where the new root is built: a folder that the host does not see, or the recursive binds would
+mount it once more."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """What this host shall be; the text of the one argument, as JSON."""
+class HostSpec:
+    """What this host should be: the program's only argument, as JSON."""
 
     name: str
     folder: str
@@ -52,30 +52,30 @@ class Spec:
     addresses: list[str]
     """With prefix lengths."""
     visible: list[str]
-    """Folders of the machine (of the job's Python) to show again where a mount hid them."""
+    """Folders of the machine (of the job's Python) to mount again where another mount hid them."""
     sshd: list[str]
 
 
 def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Call the kernel's mount."""
-    words = (source.encode(), os.fsencode(target), kind.encode() or None)
-    if libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None) != 0:
+    """Mount a file system; see `man 2 mount`."""
+    args = (source.encode(), os.fsencode(target), kind.encode() or None)
+    if libc.mount(*args, ctypes.c_ulong(flags), data.encode() or None) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"mount {source} on {target}: {os.strerror(number)}")
 
 
 def bind(source: str | Path, target: Path, *, read_only: bool = False) -> None:
-    """Show a folder or file of the machine at another place."""
+    """Bind mount a folder or file of the machine."""
     mount(str(source), target, flags=MS_BIND | MS_REC)
     if read_only:
         make_read_only(target)
 
 
 def make_read_only(target: Path) -> None:
-    """Forbid writing there, on the mounts below it too (before Linux 5.12 on this one alone)."""
+    """Make a mount read-only, and the mounts below it (before Linux 5.12 only this one)."""
     attributes = struct.pack("4Q", MOUNT_ATTR_RDONLY, 0, 0, 0)
-    words = (AT_FDCWD, os.fsencode(target), AT_RECURSIVE, attributes, len(attributes))
-    if libc.syscall(SYS_MOUNT_SETATTR, *words) == 0:
+    args = (AT_FDCWD, os.fsencode(target), AT_RECURSIVE, attributes, len(attributes))
+    if libc.syscall(SYS_MOUNT_SETATTR, *args) == 0:
         return
     number = ctypes.get_errno()
     if number != errno.ENOSYS:
@@ -83,8 +83,8 @@ def make_read_only(target: Path) -> None:
     mount("none", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
-def build_root(spec: Spec) -> Path:
-    """Put the host's root file system together and return where."""
+def build_root(spec: HostSpec) -> Path:
+    """Build the host's root file system and return where it is."""
     folder, root = Path(spec.folder), STAGE
     mount("sandbox", root, "tmpfs", data="mode=755")
     for entry in sorted(Path("/").iterdir()):
@@ -102,7 +102,7 @@ def build_root(spec: Spec) -> Path:
         bind(folder / name, root / name)
     bind(folder / "var-tmp", root / "var" / "tmp")
     bind(spec.shared, root / "shared")
-    # Kept so that a fault which takes /shared away can be healed from inside.
+    # Mounted twice, so that a fault that unmounts /shared can be healed from inside.
     bind(spec.shared, root / "sandbox" / "shared")
     mount("tmpfs", root / "run", "tmpfs", data="mode=755")
     (root / "run" / "sshd").mkdir(mode=0o755)
@@ -110,12 +110,12 @@ def build_root(spec: Spec) -> Path:
     build_etc(root, folder / "etc")
     bind(folder / "etc" / "boot_id", root / "proc" / "sys" / "kernel" / "random" / "boot_id")
     for path in spec.visible:
-        show(root, Path(path))
+        mount_again(root, Path(path))
     return root
 
 
 def build_etc(root: Path, own: Path) -> None:
-    """Link to what the machine's /etc has, and put the host's own files beside it."""
+    """Fill /etc with links into the machine's /etc, and with the host's own files."""
     (root / MACHINE_ETC).mkdir()
     bind("/etc", root / MACHINE_ETC, read_only=True)
     etc = root / "etc"
@@ -131,7 +131,7 @@ def build_etc(root: Path, own: Path) -> None:
 
 
 def mount_kernel(root: Path) -> None:
-    """Mount what the kernel shows: devices, processes, this network namespace's interfaces."""
+    """Mount /dev, /proc and /sys, which show this host's processes and interfaces only."""
     bind("/dev", root / "dev")
     (root / "dev" / "shm").mkdir(exist_ok=True)
     mount("tmpfs", root / "dev" / "shm", "tmpfs", data="mode=1777")
@@ -142,17 +142,17 @@ def mount_kernel(root: Path) -> None:
     mount("sysfs", root / "sys", "sysfs", MS_RDONLY)
 
 
-def show(root: Path, path: Path) -> None:
-    """Make a folder of the machine visible again where the host's own folders hid it."""
-    place = root / path.relative_to("/")
-    if place.exists() and place.samefile(path):
+def mount_again(root: Path, path: Path) -> None:
+    """Mount a folder of the machine where the host's own folders hid it."""
+    target = root / path.relative_to("/")
+    if target.exists() and target.samefile(path):
         return
-    place.mkdir(parents=True, exist_ok=True)
-    bind(path, place, read_only=True)
+    target.mkdir(parents=True, exist_ok=True)
+    bind(path, target, read_only=True)
 
 
-def enter(root: Path) -> None:
-    """Make `root` this mount namespace's only file system."""
+def pivot_to(root: Path) -> None:
+    """Make `root` the root of this mount namespace, and unmount the machine's."""
     os.chdir(root)
     subprocess.run(["pivot_root", ".", "."], check=True)
     if libc.umount2(b".", MNT_DETACH) != 0:
@@ -160,8 +160,8 @@ def enter(root: Path) -> None:
     os.chdir("/")
 
 
-def configure_network(spec: Spec) -> None:
-    """Wait for the interface that the sandbox plugs in, and give it its address."""
+def configure_network(spec: HostSpec) -> None:
+    """Wait until the sandbox has made the interface, and give it its addresses."""
     while spec.interface not in {name for _, name in socket.if_nameindex()}:
         time.sleep(0.002)
     batch = (
@@ -181,11 +181,11 @@ def address_lines(addresses: Iterable[str], interface: str) -> list[str]:
 
 
 def main() -> None:
-    """Become the host, say so on stdout, and collect whatever ends here."""
-    spec = Spec(**json.loads(sys.argv[1]))
+    """Become the host, report each step on stdout, and reap the processes that end."""
+    spec = HostSpec(**json.loads(sys.argv[1]))
     os.write(1, b"born\n")
     socket.sethostname(spec.name)
-    enter(build_root(spec))
+    pivot_to(build_root(spec))
     configure_network(spec)
     os.umask(0o022)
     with Path("/sandbox/sshd.log").open("ab") as log:
@@ -195,7 +195,7 @@ def main() -> None:
     while True:
         try:
             os.wait()
-        except ChildProcessError:  # sshd and all else have been killed; the host stays up
+        except ChildProcessError:  # sshd and all else have exited; the host stays up
             time.sleep(0.2)
 
 

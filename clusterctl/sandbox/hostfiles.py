@@ -1,4 +1,4 @@
-"""The files that make netns hosts, and the controller's side, differ: accounts, names, homes."""
+"""The files of netns hosts and of the controller's side: accounts, host names, homes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from clusterctl.sandbox import shells
 from clusterctl.sandbox.layout import ROOT, Host, Layout
 
 FIRST_UID = 2000
-"""Of the users who are not root."""
+"""The user id of the first user who is not root."""
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
-def judge_user(name: str) -> None:
-    """Refuse a name that no new account can have.
+def check_user(name: str) -> None:
+    """Check that a new account can have this name.
 
     Raises:
-        UsageError: it is none, or an account of this machine has it.
+        UsageError: it is not a valid name, or an account of this machine has it.
     """
     taken = name != ROOT and name in {entry.pw_name for entry in pwd.getpwall()}
     if taken or not _USER.fullmatch(name):
@@ -32,13 +32,13 @@ def judge_user(name: str) -> None:
 
 
 def accounts(users: Iterable[str]) -> dict[str, int]:
-    """Return the user ids of these users, and of root, who is always there."""
+    """Return the user ids of these users and of root."""
     ordinary = [name for name in dict.fromkeys(users) if name != ROOT]
     return {ROOT: 0, **{name: FIRST_UID + number for number, name in enumerate(ordinary)}}
 
 
 def write_controller(layout: Layout, hosts: Iterable[Host], controller: Iterable[str]) -> None:
-    """Write the controller's /etc/hosts, with the hosts that it knows and its own addresses."""
+    """Write the controller's /etc/hosts, with these hosts and the controller's own addresses."""
     etc = layout.controller_etc
     etc.mkdir(parents=True)
     (etc / "hosts").write_text(_etc_hosts(hosts, controller))
@@ -47,12 +47,12 @@ def write_controller(layout: Layout, hosts: Iterable[Host], controller: Iterable
 def write_host(
     layout: Layout, host: Host, hosts: Sequence[Host], controller: Iterable[str]
 ) -> None:
-    """Fill the folder that holds a host's own files.
+    """Write a host's own files.
 
     Args:
-        layout: of the sandbox.
+        layout: the sandbox's paths.
         host: the host.
-        hosts: those that it knows by name.
+        hosts: the hosts in its /etc/hosts.
         controller: the addresses of the controller.
     """
     folder = layout.host(host.name)
@@ -64,15 +64,15 @@ def write_host(
     (etc / "hosts").write_text(_etc_hosts(hosts, controller))
     (etc / "hostname").write_text(f"{host.name}\n")
     (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
-    owners = accounts(host.users)
+    uids = accounts(host.users)
     login = shells.path_of(host.shell)
-    (etc / "passwd").write_text(_passwd(owners, login))
-    (etc / "group").write_text(_group(owners))
-    names = (*owners, "sshd")
+    (etc / "passwd").write_text(_passwd(uids, login))
+    (etc / "group").write_text(_group(uids))
+    names = (*uids, "sshd")
     (etc / "shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in names))
-    for user, owner in owners.items():
+    for user, uid in uids.items():
         public = layout.key_of(user).with_suffix(".pub").read_text()
-        _write_home(folder / home_of(user)[1:], owner, public, host.shell)
+        _write_home(folder / home_of(user)[1:], uid, public, host.shell)
 
 
 def home_of(user: str) -> str:
@@ -80,16 +80,16 @@ def home_of(user: str) -> str:
     return "/root" if user == ROOT else f"/home/{user}"
 
 
-def _write_home(home: Path, owner: int, key: str, shell: str) -> None:
+def _write_home(home: Path, uid: int, key: str, shell: str) -> None:
     (home / ".ssh").mkdir(mode=0o700, parents=True)
     authorized = home / ".ssh" / "authorized_keys"
     authorized.write_text(key)
     authorized.chmod(0o600)
-    shells.furnish(home, shell)
-    # Others may pass through root's: the job's Python may be shown below it.
-    home.chmod(0o700 if owner else 0o711)
+    shells.write_rc_files(home, shell)
+    # Other users may need a folder below root's: the job's Python may be there.
+    home.chmod(0o700 if uid else 0o711)
     for path in (home, *home.rglob("*")):
-        os.chown(path, owner, owner)
+        os.chown(path, uid, uid)
 
 
 def _etc_hosts(hosts: Iterable[Host], controller: Iterable[str]) -> str:
@@ -105,21 +105,19 @@ def _etc_hosts(hosts: Iterable[Host], controller: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _passwd(owners: dict[str, int], login: str) -> str:
-    """Return the machine's accounts, and those of the users with their home and shell."""
-    lines = [f"{user}:x:{uid}:{uid}:{user}:{home_of(user)}:{login}" for user, uid in owners.items()]
+def _passwd(uids: dict[str, int], login: str) -> str:
+    """Return /etc/passwd: the users with their home and shell, and the machine's accounts."""
+    lines = [f"{user}:x:{uid}:{uid}:{user}:{home_of(user)}:{login}" for user, uid in uids.items()]
     lines += [
         f"{e.pw_name}:x:{e.pw_uid}:{e.pw_gid}:{e.pw_gecos}:{e.pw_dir}:{e.pw_shell}"
         for e in pwd.getpwall()
-        if e.pw_uid not in owners.values()
+        if e.pw_uid not in uids.values()
     ]
     return "\n".join(lines) + "\n"
 
 
-def _group(owners: dict[str, int]) -> str:
-    """Return the machine's groups, and one of each user's own."""
-    lines = [f"{user}:x:{uid}:" for user, uid in owners.items()]
-    lines += [
-        f"{e.gr_name}:x:{e.gr_gid}:" for e in grp.getgrall() if e.gr_gid not in owners.values()
-    ]
+def _group(uids: dict[str, int]) -> str:
+    """Return /etc/group: a group of each user's own, and the machine's groups."""
+    lines = [f"{user}:x:{uid}:" for user, uid in uids.items()]
+    lines += [f"{e.gr_name}:x:{e.gr_gid}:" for e in grp.getgrall() if e.gr_gid not in uids.values()]
     return "\n".join(lines) + "\n"

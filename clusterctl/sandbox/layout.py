@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,13 +67,9 @@ class Host:
         """The addresses of its name."""
         return tuple(network.partition("/")[0] for network in self.networks) or (self.address,)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the value as JSON types."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Host:
-        """Return the host that `to_json` wrote; ignores unknown keys."""
+        """Return the host that `asdict` gave; ignores unknown keys."""
         known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
         known |= {k: tuple(v) for k, v in known.items() if isinstance(v, list)}
         return cls(**known | {"gpus": Gpus(**value["gpus"])})

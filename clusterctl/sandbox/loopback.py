@@ -24,11 +24,11 @@ from clusterctl.sandbox.layout import BackendName, Host
 ADDRESS = "127.0.0.1"
 PORT_TRIES = 5
 PRIVSEP = Path("/run/sshd")
-"""Root's sshd wants this folder; packages make it when the system starts, containers do not."""
+"""Root's sshd needs this folder. Packages make it when the system starts, containers do not."""
 
 
 class Loopback(Backend):
-    """The backend for anybody who has sshd installed."""
+    """The backend for anyone who has sshd installed."""
 
     name: ClassVar[BackendName] = "loopback"
 
@@ -73,7 +73,7 @@ class Loopback(Backend):
         sshd.write_client(self.layout)
 
     def start(self, hosts: Sequence[Host]) -> list[Host]:
-        """Start every sshd, on another port where the chosen one was just taken."""
+        """Start every sshd, on another port if the chosen one was just taken."""
         started = [self._start(host) for host in hosts]
         if not any(host.port for host in hosts):
             with self.layout.ssh_config.open("a") as config:
@@ -84,16 +84,17 @@ class Loopback(Backend):
     def _start(self, host: Host) -> Host:
         for _ in range(PORT_TRIES):
             placed = host if host.port else replace(host, port=_free_port())
-            if self._listens(placed, {}):
+            if self._start_sshd(placed, {}):
                 return placed
         raise ClusterError(f"{host.name}: no port on {ADDRESS} was free for its sshd")
 
     def listen(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
         """Start a host's sshd again on its port."""
-        if not self._listens(host, environment or {}):
+        if not self._start_sshd(host, environment or {}):
             raise ClusterError(f"{host.name}: port {host.port} was taken by another process")
 
-    def _listens(self, host: Host, more: Mapping[str, str]) -> bool:
+    def _start_sshd(self, host: Host, more: Mapping[str, str]) -> bool:
+        """Start a host's sshd; False: its port is in use."""
         folder = self.layout.host(host.name)
         environment = self.host_environment(host) | {"HOME": str(folder / "home")}
         self._settings(host.name).write_text(
@@ -106,11 +107,11 @@ class Loopback(Backend):
             )
         )
         log = folder / "sshd.log"
-        since = sshd.size(log)
+        is_listening = sshd.watch_log(log)
         argv = [sshd.program(), "-D", "-e", "-f", str(self._settings(host.name))]
         pid = processes.spawn(argv, environment=environment, log=log)
         processes.record(self.layout.pid(host.name), pid)
-        return sshd.wait_until_listening(log, since=since)
+        return is_listening()
 
     def master_port(self) -> int:
         """Return a port that is free on this machine, for other sandboxes may be up."""
@@ -126,25 +127,25 @@ class Loopback(Backend):
         return ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
 
     def processes(self, host: Host) -> set[int]:
-        """Return the host's sshd with its tree, and what carries the host's stamp."""
+        """Return the host's sshd, what it started, and the processes with the host's stamp."""
         return processes.stamped(self.layout.root, host.name) | self._tree(host.name)
 
     def power_off(self, host: Host) -> None:
-        """Stop all of it first, so that nobody in it sees the others end, then kill."""
+        """Stop all processes first, so that none sees another end, then kill them."""
         processes.send(self.processes(host), signal.SIGSTOP)
         processes.end(lambda: self.processes(host))
 
     def end(self) -> set[int]:
-        """Kill what carries the sandbox's stamp, and every sshd with its tree."""
+        """Kill every process with the sandbox's stamp, every sshd and what it started."""
         names = [path.name for path in (self.layout.root / "hosts").glob("*")]
         return processes.end(
             lambda: processes.stamped(self.layout.root).union(*(self._tree(n) for n in names))
         )
 
     def _tree(self, name: str) -> set[int]:
-        """Return a host's sshd with all that it started.
+        """Return a host's sshd and all that it started.
 
-        sshd writes its title over its environment, so it is known by its settings file.
+        sshd overwrites its environment with its title, so it is found by its settings file.
         """
         found = set()
         for process in psutil.process_iter(["cmdline"]):
@@ -157,8 +158,6 @@ class Loopback(Backend):
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
+    with socket.create_server((ADDRESS, 0)) as server:
+        port: int = server.getsockname()[1]
     return port

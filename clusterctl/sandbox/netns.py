@@ -1,7 +1,7 @@
 """Hosts as network namespaces on one bridge: own address, mounts, hostname, process tree, sshd.
 
 Everything lives in namespaces that no file or name of the machine refers to, the bridge too: once
-the processes are gone the kernel removes the rest, and the machine's own network is never touched.
+the processes have exited the kernel removes the rest. The machine's own network is never touched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from clusterctl.sandbox import host as host_program
 from clusterctl.sandbox import hostfiles, processes, shells, sshd
 from clusterctl.sandbox.backend import PATH, Backend, SandboxSpec, in_folder
 from clusterctl.sandbox.layout import ROOT, BackendName, Host, Ip
-from clusterctl.sandbox.waiting import Waiting
 
 NETWORKS = {"4": "10.77.{network}.{number}/24", "6": "fd77:0:0:{network}::{number}/64"}
 """Every sandbox has the same ones: no sandbox can see another, or the machine.
@@ -62,7 +61,7 @@ class Netns(Backend):
     name: ClassVar[BackendName] = "netns"
 
     def plan(self, spec: SandboxSpec) -> list[Host]:
-        """Return hosts node1 … on 10.77.0.11 …, and gate1 … before them."""
+        """Return hosts node1 … on 10.77.0.11 …, and jump hosts gate1 … in front of them."""
         for option, found, most in (
             ("--nodes", spec.nodes, MOST_HOSTS),
             ("--jumps", spec.jumps, MOST_JUMPS),
@@ -72,7 +71,7 @@ class Netns(Backend):
         for name in spec.shells:
             shells.path_of(name)
         for user in spec.users:
-            hostfiles.judge_user(user)
+            hostfiles.check_user(user)
 
         def host(name: str, number: int, networks: tuple[str, ...]) -> Host:
             return Host(
@@ -88,7 +87,7 @@ class Netns(Backend):
                 gpus=spec.gpus,
             )
 
-        gates = [
+        jumps = [
             replace(
                 host(f"gate{number}", number, _networks(spec.ip, number, 2)),
                 behind=_networks(spec.ip, (number + 1) % (spec.jumps + 1), 1),
@@ -96,7 +95,7 @@ class Netns(Backend):
             for number in range(1, spec.jumps + 1)
         ]
         nodes = range(1, spec.nodes + 1)
-        return gates + [host(f"node{n}", n, _networks(spec.ip, 0, 10 + n)) for n in nodes]
+        return jumps + [host(f"node{n}", n, _networks(spec.ip, 0, 10 + n)) for n in nodes]
 
     def begin(self, hosts: Sequence[Host]) -> None:
         """Make the controller's namespaces, with the bridge in them, and the hosts' folders."""
@@ -104,17 +103,18 @@ class Netns(Backend):
         owner = hostfiles.accounts(hosts[0].users)[hosts[0].user]
         os.chown(self.layout.shared / "code", owner, owner)
         sshd.make_keys(self.layout.key_of(user) for user in hosts[0].users if user != ROOT)
-        gates, nodes = jumps_and_nodes(hosts)
+        jumps = [host for host in hosts if host.behind]
+        nodes = [host for host in hosts if not host.behind]
         sshd.write_client(self.layout)
-        sshd.write_ways(self.layout, gates, nodes)
+        sshd.write_jumps(self.layout, jumps, nodes)
         networks = [ip_interface(network).network for network in hosts[0].networks]
         controller = [str(network[1]) for network in networks]
-        hostfiles.write_controller(self.layout, gates[:1] or nodes, controller)
+        hostfiles.write_controller(self.layout, jumps[:1] or nodes, controller)
         for number, host in enumerate(hosts, 1):
-            near = hosts[number : number + 1] if number < len(gates) else nodes
+            near = hosts[number : number + 1] if number < len(jumps) else nodes
             hostfiles.write_host(self.layout, host, near, controller)
             self._configure(host, {})
-        self._hold_controller(f"{network[1]}/{network.prefixlen}" for network in networks)
+        self._start_controller(f"{network[1]}/{network.prefixlen}" for network in networks)
 
     def _configure(self, host: Host, more: Mapping[str, str]) -> None:
         (self.layout.host(host.name) / "sshd_config").write_text(
@@ -128,7 +128,7 @@ class Netns(Backend):
             )
         )
 
-    def _hold_controller(self, networks: Iterable[str]) -> None:
+    def _start_controller(self, networks: Iterable[str]) -> None:
         batch = (
             "link set lo up",
             f"link add {BRIDGE} type bridge forward_delay 0",
@@ -141,48 +141,40 @@ class Netns(Backend):
         )
         argv = ["unshare", "-n", "-m", "-u", "sh", "-c", script, "controller"]
         argv += [str(self.layout.controller_etc), "\n".join(batch)]
-        with Waiting() as waiting:
-            pid = processes.spawn(
-                argv,
-                environment=self._bare_environment(),
-                log=self.layout.root / "controller" / "log",
-                ready=waiting.expect("controller", self.layout.root / "controller" / "log"),
-            )
+        log = self.layout.root / "controller" / "log"
+        with processes.StartingProcesses() as starting:
+            pid = starting.spawn("controller", argv, environment=self._bare_environment(), log=log)
             processes.record(self.layout.controller_pid, pid)
-            waiting.until("ready")
+            starting.wait_for("ready")
 
     def _bare_environment(self) -> dict[str, str]:
         return {"PATH": PATH, processes.STAMP: str(self.layout.root)}
 
     def start(self, hosts: Sequence[Host]) -> list[Host]:
-        """Start the hosts' first processes, plug in their cables, wait for their sshd."""
-        logs = {host.name: self.layout.host(host.name) / "sshd.log" for host in hosts}
-        since = {name: sshd.size(log) for name, log in logs.items()}
-        with Waiting() as waiting:
-            pids = {host.name: self._spawn(host, waiting) for host in hosts}
-            waiting.until("born")
-            self._plug_in(hosts, pids)
-            waiting.until("ready")
-        self.await_link(hosts)
-        self._forget_neighbors()
-        for host in hosts:
-            self._await_sshd(host, logs[host.name], since[host.name])
+        """Start the hosts' first processes, connect them to the bridge, wait for their sshd."""
+        logs = [sshd.watch_log(self.layout.host(host.name) / "sshd.log") for host in hosts]
+        with processes.StartingProcesses() as starting:
+            pids = {host.name: self._spawn(host, starting) for host in hosts}
+            starting.wait_for("born")
+            self._connect_to_bridge(hosts, pids)
+            starting.wait_for("ready")
+        self.wait_for_links(hosts)
+        self._flush_neighbors()
+        for host, is_listening in zip(hosts, logs, strict=True):
+            if not is_listening():
+                raise _port_taken(host)
         return list(hosts)
-
-    def _await_sshd(self, host: Host, log: Path, since: int) -> None:
-        if not sshd.wait_until_listening(log, since=since):
-            raise ClusterError(f"{host.name}: port {host.port} is taken by another process")
 
     def listen(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
         """Start a host's sshd again, as its own daemon."""
         self._configure(host, environment or {})
-        log = self.layout.host(host.name) / "sshd.log"
-        since = sshd.size(log)
-        words = ["-E", "/sandbox/sshd.log", "-f", "/sandbox/sshd_config"]
-        subprocess.run(self.on(host, [sshd.program(), *words]), check=False)
-        self._await_sshd(host, log, since)
+        is_listening = sshd.watch_log(self.layout.host(host.name) / "sshd.log")
+        options = ["-E", "/sandbox/sshd.log", "-f", "/sandbox/sshd_config"]
+        subprocess.run(self.on(host, [sshd.program(), *options]), check=False)
+        if not is_listening():
+            raise _port_taken(host)
 
-    def _spawn(self, host: Host, waiting: Waiting) -> int:
+    def _spawn(self, host: Host, starting: processes.StartingProcesses) -> int:
         folder = self.layout.host(host.name)
         (folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
         spec = {
@@ -196,50 +188,37 @@ class Netns(Backend):
         }
         argv = ["unshare", "-n", "-m", "-u", "-p", "-i", "-C", "-f", "--kill-child=KILL"]
         argv += [sys.executable, "-I", "-S", host_program.__file__, json.dumps(spec)]
-        log = folder / "host.log"
-        ready = waiting.expect(host.name, log)
-        pid = processes.spawn(argv, environment=self._bare_environment(), log=log, ready=ready)
+        environment, log = self._bare_environment(), folder / "host.log"
+        pid = starting.spawn(host.name, argv, environment=environment, log=log)
         processes.record(self.layout.pid(host.name), pid)
         return pid
 
-    def _plug_in(self, hosts: Iterable[Host], pids: dict[str, int]) -> None:
-        for host in hosts:  # a host that lost its power has left its end of the cable behind
-            self.switch(f"link delete {host.name}", check=False)
-        self.switch(
-            *(
-                line
-                for host in hosts
-                for line in self.cable(
-                    host,
-                    name=host.name,
-                    interface=host.interface,
-                    bridge=BRIDGE,
-                    pid=pids[host.name],
-                )
-            )
-        )
+    def _connect_to_bridge(self, hosts: Iterable[Host], pids: dict[str, int]) -> None:
+        commands: list[str] = []
+        for host in hosts:
+            # A host whose power failed has left its interface at the bridge behind.
+            self.run_ip(f"link delete {host.name}", check=False)
+            commands += self.veth_commands(host.name, BRIDGE, host.interface, pids[host.name])
+        self.run_ip(*commands)
 
-    def cable(
-        self, host: Host, *, name: str, interface: str, bridge: str, pid: int | None = None
-    ) -> tuple[str, ...]:
-        """Return the `switch` commands that plug a cable into a host.
+    def veth_commands(self, name: str, bridge: str, interface: str, pid: int) -> tuple[str, ...]:
+        """Return the `ip` commands that connect a host to a bridge.
 
         Args:
-            host: the host.
-            name: of the cable's end at the bridge.
-            interface: name of the cable's end at the host.
-            bridge: where it is plugged in.
-            pid: a process of the host, where it has just been born.
+            name: of the interface at the bridge.
+            bridge: the bridge's name.
+            interface: name of the interface at the host.
+            pid: a process of the host.
         """
         # As on a real machine the MAC is the same after a reboot: others have it cached.
-        far_end = f"{interface} address {_mac(name)} netns {pid or self.first(host)}"
+        peer = f"{interface} address {_mac(name)} netns {pid}"
         return (
-            f"link add {name} type veth peer name {far_end}",
+            f"link add {name} type veth peer name {peer}",
             f"link set {name} master {bridge} up",
         )
 
-    def await_link(self, hosts: Iterable[Host]) -> None:
-        """Wait until packets pass: the kernel notices a plugged cable up to a second later.
+    def wait_for_links(self, hosts: Iterable[Host]) -> None:
+        """Wait until packets pass: the kernel notices a new link up to a second later.
 
         Raises:
             ClusterError: a link does not come up.
@@ -255,30 +234,32 @@ class Netns(Backend):
             time.sleep(0.01)
         raise ClusterError(f"no link: {', '.join(sorted(wanted))}")
 
-    def _forget_neighbors(self) -> None:
-        """Let nobody wait for an ARP answer that was asked for while a host was off.
+    def _flush_neighbors(self) -> None:
+        """Forget the ARP requests that were not answered while a host was off.
 
         Else a connect in the first seconds after a boot ends with EHOSTUNREACH.
         """
         pids = [self._controller_pid()]
-        for file in self.layout.pid("*").parent.parent.glob("*/pid"):
+        for folder in (self.layout.root / "hosts").iterdir():
             with suppress(ClusterError):  # this host is off
-                pids.append(self._first(file.parent.name))
+                pids.append(self.init_pid(folder.name))
         for pid in pids:
             argv = ["nsenter", "-t", str(pid), "-n", "ip", "neigh", "flush", "all"]
-            subprocess.run(argv, capture_output=True, check=False)  # a host may go meanwhile
+            subprocess.run(
+                argv, capture_output=True, check=False
+            )  # a host may be powered off meanwhile
 
-    def switch(self, *lines: str, check: bool = True) -> None:
+    def run_ip(self, *commands: str, check: bool = True) -> None:
         """Run `ip` commands where the bridge is.
 
         Raises:
             ClusterError: one failed, unless `check` is False.
         """
         argv = ["nsenter", "-t", str(self._controller_pid()), "-n", "ip", "-batch", "-"]
-        text = "\n".join(lines) + "\n"
+        text = "\n".join(commands) + "\n"
         done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
         if check and done.returncode:
-            raise ClusterError(f"ip could not do {lines}: {done.stderr.strip()}")
+            raise ClusterError(f"ip could not do {commands}: {done.stderr.strip()}")
 
     def _controller_pid(self) -> int:
         pid = processes.recorded(self.layout.controller_pid)
@@ -291,63 +272,60 @@ class Netns(Backend):
 
     def controller(self, argv: Sequence[str], folder: str) -> list[str]:
         """Enter the controller's namespaces; entering a mount namespace loses the folder."""
-        words = ["nsenter", "-t", str(self._controller_pid()), "-n", "-m", "-u", "-r"]
-        return [*words, *in_folder(folder, argv)]
+        enter = ["nsenter", "-t", str(self._controller_pid()), "-n", "-m", "-u", "-r"]
+        return [*enter, *in_folder(folder, argv)]
 
     def on(self, host: Host, argv: Sequence[str]) -> list[str]:
         """Enter all namespaces of a host."""
         environment = (f"{name}={value}" for name, value in self.host_environment(host).items())
-        return ["nsenter", "-t", str(self.first(host)), "-a", "env", *environment, *argv]
+        return ["nsenter", "-t", str(self.init_pid(host.name)), "-a", "env", *environment, *argv]
 
     def seen(self, host: Host, path: str) -> str:  # noqa: ARG002  (the same on every host)
-        """Return where the host sees something in its own folder."""
+        """Return a path in the host's own folder, as the host sees it."""
         return f"/sandbox/{path}"
 
-    def first(self, host: Host) -> int:
+    def init_pid(self, name: str) -> int:
         """Return the first process of a host, as the machine numbers it.
 
         Raises:
             ClusterError: the host is off.
         """
-        return self._first(host.name)
-
-    def _first(self, name: str) -> int:
-        holder = processes.recorded(self.layout.pid(name))
-        children = Path(f"/proc/{holder}/task/{holder}/children")
-        words = children.read_text().split() if holder is not None else []
-        if not words:
+        unshare = processes.recorded(self.layout.pid(name))
+        children = Path(f"/proc/{unshare}/task/{unshare}/children")
+        pids = children.read_text().split() if unshare is not None else []
+        if not pids:
             raise ClusterError(f"{name} is off", hint="clusterctl sandbox heal")
-        return int(words[0])
+        return int(pids[0])
 
     def processes(self, host: Host) -> set[int]:
         """Return the processes of the host's pid namespace."""
         try:
-            inode = processes.namespace(self.first(host), "pid")
+            inode = processes.namespace(self.init_pid(host.name), "pid")
         except ClusterError:
             return set()
         return processes.in_namespaces("pid", {inode}) if inode is not None else set()
 
     def power_off(self, host: Host) -> None:
-        """Pull the cable first, so that not even a FIN gets out, then kill the first process."""
-        self.switch(f"link set {host.name} down")
-        holder = processes.recorded(self.layout.pid(host.name))
-        if holder is not None:
-            # The rest of the pid namespace goes with its first process, before wait returns.
-            os.kill(self.first(host), signal.SIGKILL)
-            processes.end(lambda: {holder})
+        """Cut the link first, so that not even a FIN gets out, then kill the first process."""
+        self.run_ip(f"link set {host.name} down")
+        unshare = processes.recorded(self.layout.pid(host.name))
+        if unshare is not None:
+            # The rest of the pid namespace ends with its first process, before wait returns.
+            os.kill(self.init_pid(host.name), signal.SIGKILL)
+            processes.end(lambda: {unshare})
 
     def end(self) -> set[int]:
-        """Kill what carries our stamp and whatever shares a namespace with it."""
+        """Kill every process with the sandbox's stamp, and all in the same namespaces."""
         machine = {kind: processes.namespace(os.getpid(), kind) for kind in ("net", "pid")}
-        with ExitStack() as held:
-            # Held open until the end: the kernel gives a freed number to the next namespace, and
+        with ExitStack() as opened:
+            # Kept open until the end: the kernel gives a freed number to the next namespace, and
             # that may be another sandbox's.
             inodes: dict[str, set[int]] = {kind: set() for kind in machine}
             for pid in processes.stamped(self.layout.root):
                 for kind, found in inodes.items():
-                    with suppress(OSError):  # it has just gone
+                    with suppress(OSError):  # it has just exited
                         handle = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
-                        held.callback(os.close, handle)
+                        opened.callback(os.close, handle)
                         found.add(os.fstat(handle).st_ino)
 
             def ours() -> set[int]:
@@ -359,9 +337,8 @@ class Netns(Backend):
             return processes.end(ours)
 
 
-def jumps_and_nodes(hosts: Sequence[Host]) -> tuple[list[Host], list[Host]]:
-    """Return the jump hosts in the order in which they are passed, and the nodes."""
-    return [h for h in hosts if h.behind], [h for h in hosts if not h.behind]
+def _port_taken(host: Host) -> ClusterError:
+    return ClusterError(f"{host.name}: port {host.port} is taken by another process")
 
 
 def _networks(ip: Ip, network: int, number: int) -> tuple[str, ...]:
@@ -385,6 +362,6 @@ def python_folders() -> list[Path]:
     return sorted(outermost - {Path("/usr")})
 
 
-def _mac(cable: str) -> str:
-    digest = hashlib.sha256(cable.encode()).hexdigest()
+def _mac(link: str) -> str:
+    digest = hashlib.sha256(link.encode()).hexdigest()
     return "02:" + ":".join(digest[at : at + 2] for at in range(0, 10, 2))

@@ -4,40 +4,91 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 import psutil
+
+from clusterctl.errors import ClusterError
 
 STAMP = "CLUSTERCTL_SANDBOX"
 """Every process of a sandbox inherits the sandbox's folder in this variable."""
 HOST_STAMP = "CLUSTERCTL_SANDBOX_HOST"
 """With the loopback backend: the host that a process belongs to."""
 
+START_SECONDS = 20.0
 GONE_SECONDS = 60.0
 """Long, because a busy machine may need time to reap killed processes."""
 
 
 def spawn(
-    argv: list[str], *, environment: Mapping[str, str], log: Path, ready: int | None = None
+    argv: list[str], *, environment: Mapping[str, str], log: Path, stdout: int | None = None
 ) -> int:
     """Start a process in a new session, without a terminal, and return its pid.
 
     Args:
         argv: the program and its arguments.
         environment: its whole environment.
-        log: file that its stderr (and stdout, unless `ready` takes it) is appended to.
-        ready: descriptor that becomes its stdout.
+        log: file that its stderr is appended to, and its stdout unless it has one.
+        stdout: descriptor that becomes its stdout.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 2, str(log), append, 0o600),
-        (os.POSIX_SPAWN_DUP2, 2 if ready is None else ready, 1),
+        (os.POSIX_SPAWN_DUP2, 2 if stdout is None else stdout, 1),
     ]
     return os.posix_spawnp(argv[0], argv, environment, file_actions=actions, setsid=True)
+
+
+class StartingProcesses:
+    """Processes that write to their stdout how far their start is; use as a context manager."""
+
+    def __init__(self) -> None:
+        """Start none yet."""
+        self._pipes: dict[int, tuple[str, Path]] = {}
+        """The end that is read of each process's stdout, with its name and its log."""
+        self._output: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipes."""
+        for pipe in self._pipes:
+            os.close(pipe)
+
+    def spawn(
+        self, name: str, argv: list[str], *, environment: Mapping[str, str], log: Path
+    ) -> int:
+        """Start a process and return its pid; `name` is for messages."""
+        ours, theirs = os.pipe()
+        self._pipes[ours], self._output[ours] = (name, log), ""
+        try:
+            return spawn(argv, environment=environment, log=log, stdout=theirs)
+        finally:
+            os.close(theirs)
+
+    def wait_for(self, word: str) -> None:
+        """Wait until every process has written the word.
+
+        Raises:
+            ClusterError: a process exited or wrote nothing in time; with its log.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while silent := [pipe for pipe, text in self._output.items() if word not in text]:
+            readable, _, _ = select.select(silent, [], [], max(0.0, deadline - time.monotonic()))
+            for pipe in readable or silent[:1]:
+                data = os.read(pipe, 64).decode() if readable else ""
+                if not data:
+                    name, log = self._pipes[pipe]
+                    raise ClusterError(f"{name} did not start: {log.read_text().strip()}")
+                self._output[pipe] += data
 
 
 def record(file: Path, pid: int) -> None:
@@ -102,7 +153,7 @@ def tree(pid: int) -> set[int]:
 
 def in_namespaces(kind: str, inodes: set[int]) -> set[int]:
     """Return the processes in one of these namespaces; `kind` is such as `net` or `pid`."""
-    return {pid for pid in _pids() if namespace(pid, kind) in inodes}
+    return {pid for pid in psutil.pids() if namespace(pid, kind) in inodes}
 
 
 def namespace(pid: int, kind: str) -> int | None:
@@ -111,10 +162,6 @@ def namespace(pid: int, kind: str) -> int | None:
         return Path(f"/proc/{pid}/ns/{kind}").stat().st_ino
     except OSError:
         return None
-
-
-def _pids() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def end(find: Callable[[], set[int]]) -> set[int]:

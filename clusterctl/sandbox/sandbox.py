@@ -21,7 +21,7 @@ from clusterctl.sandbox import cgroup, gpus, netns, sshd
 from clusterctl.sandbox.backend import Backend, SandboxSpec
 from clusterctl.sandbox.faults import registry
 from clusterctl.sandbox.faults.interface import Place
-from clusterctl.sandbox.faults.registry import InForce
+from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import BackendName, Host, Layout, base
 from clusterctl.sandbox.loopback import Loopback
 from clusterctl.sandbox.netns import Netns
@@ -102,9 +102,8 @@ class Sandbox:
             cwd: where it runs; by default the current folder.
             options: passed on to `subprocess.run`.
         """
-        settings = {"capture_output": True, "text": True, "check": False} | options
         environment = self.environment() | (env or {})
-        return subprocess.run(self.command(argv, cwd=cwd), env=environment, **settings)  # noqa: PLW1510
+        return _captured(self.command(argv, cwd=cwd), env=environment, **options)
 
     def on(
         self,
@@ -113,10 +112,9 @@ class Sandbox:
         **options: Any,  # noqa: ANN401  (as subprocess.run has them)
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host as root, without SSH."""
-        settings = {"capture_output": True, "text": True, "check": False} | options
-        return subprocess.run(self.backend.on(self.host(node), argv), **settings)  # noqa: PLW1510
+        return _captured(self.backend.on(self.host(node), argv), **options)
 
-    def fault(self, node: str, kind: str, value: str | None = None) -> InForce:
+    def fault(self, node: str, kind: str, value: str | None = None) -> ActiveFault:
         """Inject a fault into a host.
 
         Args:
@@ -127,19 +125,19 @@ class Sandbox:
         Raises:
             ClusterError: this sandbox does not support it.
         """
-        fault = registry.of_kind(kind)
+        fault = registry.find(kind)
         place = self._place(self.host(node), value or "")
         if value is None:
             place = replace(place, value=fault.default(place))
         return registry.inject(self.layout, fault, place)
 
-    def heal(self) -> list[InForce]:
+    def heal(self) -> list[ActiveFault]:
         """Undo all faults and return them."""
         return registry.heal(self.layout, lambda one: self._place(self.host(one.node), one.value))
 
-    def faults(self) -> list[InForce]:
+    def faults(self) -> list[ActiveFault]:
         """Return the active faults."""
-        return registry.in_force(self.layout)
+        return registry.active(self.layout)
 
     def _place(self, host: Host, value: str) -> Place:
         return Place(backend=self.backend, host=host, master_port=self.master_port, value=value)
@@ -152,14 +150,19 @@ class Sandbox:
             "backend": self.backend_name,
             "inventory": str(self.inventory),
             "master_port": self.master_port,
-            "hosts": [host.to_json() for host in self.hosts],
-            "jumps": [host.to_json() for host in self.jumps],
+            "hosts": [asdict(host) for host in self.hosts],
+            "jumps": [asdict(host) for host in self.jumps],
             "faults": [asdict(fault) for fault in self.faults()],
         }
 
     def down(self) -> None:
         """Stop the sandbox and remove all of it."""
         remove(self.name)
+
+
+def _captured(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  (as subprocess.run has them)
+    settings = {"capture_output": True, "text": True, "check": False} | options
+    return subprocess.run(argv, **settings)  # noqa: PLW1510
 
 
 def up(name: str, spec: SandboxSpec, *, backend: BackendName | None = None) -> Sandbox:
@@ -183,7 +186,7 @@ def up(name: str, spec: SandboxSpec, *, backend: BackendName | None = None) -> S
     driver = BACKENDS[chosen](layout)
     with contextlib.suppress(FileExistsError):  # the next line checks that it is a folder
         base().mkdir(mode=0o700, parents=True, exist_ok=True)
-    _must_be_ours(base())
+    _check_base()
     try:
         layout.root.mkdir()
         layout.root.chmod(0o755)
@@ -221,12 +224,15 @@ def best_backend() -> BackendName:
     return "netns" if netns.missing() is None else "loopback"
 
 
-def _must_be_ours(folder: Path) -> None:
-    """Refuse a folder whose files other users can change, as its programs are run.
+def _check_base() -> None:
+    """Refuse a folder of sandboxes whose files other users can change, as its programs are run.
 
     Raises:
         UsageError: it is another user's, or open to others.
     """
+    folder = base()
+    if not os.path.lexists(folder):
+        return
     seen = folder.lstat()
     own = S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid()
     if own and not seen.st_mode & 0o022:
@@ -293,8 +299,7 @@ def find(name: str = "sandbox") -> Sandbox:
         UsageError: it does not exist, did not start fully, or is of another version.
     """
     layout = Layout.of(name)
-    if os.path.lexists(base()):
-        _must_be_ours(base())
+    _check_base()
     if not layout.root.exists():
         raise UsageError(f"no sandbox {name}", hint=f"clusterctl sandbox up --name {name}")
     try:
@@ -335,8 +340,7 @@ def remove(name: str) -> None:
         UsageError: other users can change its files, so they are not trusted.
         ClusterError: some of its processes survive; its files stay.
     """
-    if os.path.lexists(base()):
-        _must_be_ours(base())
+    _check_base()
     layout = Layout.of(name)
     left = set().union(*(backend(layout).end() for backend in BACKENDS.values()))
     if left:

@@ -10,8 +10,6 @@ from clusterctl.errors import ClusterError, UsageError
 NOISE = "+noise"
 """`bash+noise`: its rc files write to stdout and stderr, as those of many users do."""
 
-KNOWN = ("sh", "dash", "bash", "zsh", "fish", "tcsh")
-
 _POSIX = 'echo "Welcome, $USER! (this line is noise)"\necho "noise on stderr" >&2\n'
 _CSH = 'echo "Welcome! (this line is noise)"\n'
 RC_FILES = {
@@ -31,8 +29,8 @@ def split(shell: str) -> tuple[str, bool]:
         UsageError: the shell is unknown.
     """
     name = shell.removesuffix(NOISE)
-    if name not in KNOWN:
-        raise UsageError(f"shell: expected one of {', '.join(KNOWN)}, found {name!r}")
+    if name not in RC_FILES:
+        raise UsageError(f"shell: expected one of {', '.join(RC_FILES)}, found {name!r}")
     return name, shell.endswith(NOISE)
 
 
@@ -52,7 +50,7 @@ def path_of(shell: str) -> str:
     return found
 
 
-def furnish(home: Path, shell: str) -> None:
+def write_rc_files(home: Path, shell: str) -> None:
     """Write the rc files of a login shell into a home folder."""
     name, noisy = split(shell)
     if noisy:

@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from clusterctl.errors import ClusterError
@@ -110,8 +110,8 @@ def write_known_hosts(layout: Layout, hosts: Iterable[Host]) -> None:
     for host in hosts:
         key = " ".join((layout.host(host.name) / "host_key.pub").read_text().split()[:2])
         names = dict.fromkeys((host.name, *host.addresses))
-        marks = [n if host.port == 22 else f"[{n}]:{host.port}" for n in names]  # noqa: PLR2004
-        lines.append(f"{','.join(marks)} {key}\n")
+        known = [n if host.port == 22 else f"[{n}]:{host.port}" for n in names]  # noqa: PLR2004
+        lines.append(f"{','.join(known)} {key}\n")
     (layout.ssh / "known_hosts").write_text("".join(lines))
 
 
@@ -129,36 +129,33 @@ def write_client(layout: Layout) -> None:
     wrapper.chmod(0o755)
 
 
-def write_ways(layout: Layout, gates: Sequence[Host], nodes: Sequence[Host]) -> None:
-    """Write the user, the keys and the jump hosts of netns hosts into that ssh's settings."""
+def write_jumps(layout: Layout, jumps: Sequence[Host], nodes: Sequence[Host]) -> None:
+    """Add the user, the keys and the jump hosts of netns hosts to that ssh's settings."""
     lines = [f"User {nodes[0].user}", f"IdentityFile {layout.ssh}/id_ed25519-%r"]
-    for before, after in itertools.pairwise([*([gate] for gate in gates), nodes]):
+    for before, after in itertools.pairwise([*([jump] for jump in jumps), nodes]):
         lines += [f"Host {host.name}\n  ProxyJump {before[0].name}" for host in after]
     with layout.ssh_config.open("a") as config:
         config.write("\n".join(lines) + "\n")
 
 
-def size(log: Path) -> int:
-    """Return the size of a log, as `since` of `wait_until_listening`."""
-    return log.stat().st_size if log.exists() else 0
+def watch_log(log: Path) -> Callable[[], bool]:
+    """Return what waits until an sshd listens that is started next; False if its port is in use.
 
-
-def wait_until_listening(log: Path, *, since: int = 0) -> bool:
-    """Wait until sshd's log shows that it listens; False if its port is in use.
-
-    It reads the log because a test connection would count as a failed login.
-
-    Raises:
-        ClusterError: it did not start.
+    It reads sshd's log because a test connection would count as a failed login. It raises
+    ClusterError if sshd does not start.
     """
+    return partial(_wait_until_listening, log, log.stat().st_size if log.exists() else 0)
+
+
+def _wait_until_listening(log: Path, since: int) -> bool:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        said = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
-        if "Server listening on" in said:
+        text = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
+        if "Server listening on" in text:
             return True
-        if "Address already in use" in said:
+        if "Address already in use" in text:
             return False
-        if "fatal:" in said or "Bad configuration" in said:
-            raise ClusterError(f"sshd did not start: {said.strip()}")
+        if "fatal:" in text or "Bad configuration" in text:
+            raise ClusterError(f"sshd did not start: {text.strip()}")
         time.sleep(0.005)
     raise ClusterError(f"sshd did not start within {START_SECONDS:.0f} s; see {log}")

@@ -49,13 +49,15 @@ class AgentCall(Call):
         """When the next answer must have come."""
         self._marker = agent.fresh_marker()
         self._buffer = b""
-        self._place = 0
-        """How many of the bytes received were read."""
+        self._position = 0
+        """How many bytes of the buffer were read."""
         self._answering = False
-        self._failure: NodeError | None = None
-        self._done = False
+        self._failure: NodeError | None = NodeError(
+            "lost", "answer", "the call was closed before its answer"
+        )
+        """None: the last answer has come."""
         self._sending = threading.Lock()
-        self._mute = False
+        self._send_failed = False
         """A message was sent in part: no further one would be understood."""
         head = Message({"op": request.op, "args": plain(request.args)}, request.body)
         data = agent.opening(self._marker, node.python) + head.encode()
@@ -74,9 +76,11 @@ class AgentCall(Call):
             while True:
                 message = self._next()
                 self._answer_by = math.inf
-                self._done = "end" in message.head
+                ended = "end" in message.head
+                if ended:
+                    self._failure = None
                 yield message
-                if self._done:
+                if ended:
                     return
         except CutFrame:
             self._failure = self._ended_early()
@@ -88,12 +92,12 @@ class AgentCall(Call):
     def send(self, message: Message) -> None:
         """Send a further message; a node that takes none is found by `messages`."""
         with self._sending:
-            if self._mute:
+            if self._send_failed:
                 return
             try:
                 self._stream.send(message.encode(), self._timeouts.answer)
             except OSError as error:
-                self._mute = True
+                self._send_failed = True
                 logger.debug("%s: sending: %s", self.node.name, error)
 
     def set_deadline(self, seconds: float) -> None:
@@ -101,30 +105,27 @@ class AgentCall(Call):
         self._answer_by = time.monotonic() + seconds
 
     def reply(self) -> Reply:
-        """Say how the call ended."""
+        """Return how the call ended."""
+        if self._failure is None:
+            return Reply(node=self.node.name)
         seconds = time.monotonic() - self._began
-        if self._failure is not None:
-            return Reply.failed(self.node.name, self._failure, seconds=seconds)
-        if not self._done:
-            failure = NodeError("lost", "answer", "the call was closed before its answer")
-            return Reply.failed(self.node.name, failure, seconds=seconds)
-        return Reply(node=self.node.name, seconds=seconds)
+        return Reply.failed(self.node.name, self._failure, seconds=seconds)
 
     def close(self) -> None:
-        """Give the channel up."""
+        """Close the channel."""
         self._stream.close()
 
     def take_over(self) -> tuple[bytes, Stream]:
         """Return what has been received and the stream, for a program that speaks itself."""
-        return self._buffer[self._place :], self._stream
+        return self._buffer[self._position :], self._stream
 
     def read(self, count: int) -> bytes:
         """Return up to so many bytes of the answers, as `wire.read_message` asks for them."""
-        if self._place == len(self._buffer):
-            self._buffer, self._place = self._receive(self._timeouts.silence), 0
-        begin = self._place
-        self._place = min(begin + count, len(self._buffer))
-        return self._buffer[begin : self._place]
+        if self._position == len(self._buffer):
+            self._buffer, self._position = self._receive(self._timeouts.silence), 0
+        begin = self._position
+        self._position = min(begin + count, len(self._buffer))
+        return self._buffer[begin : self._position]
 
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
@@ -145,17 +146,17 @@ class AgentCall(Call):
     def _find_marker(self) -> None:
         while (found := self._buffer.find(self._marker)) < 0:
             # A shell's noise does not make it longer.
-            part = self._receive(self._speaks_by - time.monotonic())
-            if not part:
+            data = self._receive(self._speaks_by - time.monotonic())
+            if not data:
                 raise self._never_began()
-            self._buffer += part
+            self._buffer += data
             if len(self._buffer) > NOISE_LIMIT:
                 hint = "make the login shell's start files silent where they have no terminal"
                 words = f"more than {NOISE_LIMIT} bytes before the agent's answer"
                 raise NodeError("bad-output", "exec", words, hint)
         if found:
             logger.debug("%s: the login shell printed %d bytes", self.node.name, found)
-        self._place = found + len(self._marker)
+        self._position = found + len(self._marker)
         self._answering = True
 
     def _receive(self, silence: float) -> bytes:
@@ -168,10 +169,9 @@ class AgentCall(Call):
             phase = "answer" if self._answering else "exec"
             if timeout < silence:
                 words = f"not done in {time.monotonic() - self._began:.0f} s"
-            elif not self._answering:
-                words = f"no sign of life for {self._timeouts.answer:.0f} s"
             else:
-                words = f"no sign of life for {silence:.0f} s"
+                limit = self._timeouts.silence if self._answering else self._timeouts.answer
+                words = f"no sign of life for {limit:.0f} s"
             if not self._answering and self._buffer:
                 words += f"; its login shell said: {self._buffer[-200:]!r}"
             hint = f"look at the host's load and mounts: ssh {self.node.host} uptime"

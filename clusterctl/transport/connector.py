@@ -116,7 +116,7 @@ class Connector:
 
     def _dial(self, endpoint: Endpoint) -> NoDelaySocket:
         if endpoint.jump is not None:
-            return self._jumps.dial(endpoint, endpoint.jump)
+            return self._jumps.open(endpoint, endpoint.jump).dial(endpoint.target)
         if endpoint.proxy_command is not None:
             return run_proxy_command(endpoint)
         limit = endpoint.connect_timeout or self._timeouts.connect

@@ -82,13 +82,13 @@ class JumpHost:
     """The chain, as in ProxyJump."""
     master: ControlMaster
 
-    def argv(self, host: str, port: str) -> list[str]:
-        """Return the program that carries bytes from here to an address behind it."""
-        return self.master.argv("-W", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    def dial(self, target: str) -> ProxySocket:
+        """Open a socket to a `host:port` behind it."""
+        return ProxySocket.start(self.master.argv("-W", target), partial(self.failure, target))
 
     @property
     def proxy_command(self) -> str:
-        """The same for ssh's option, which fills the address in and has a shell run it."""
+        """The same as an option of ssh, which fills the address in and has a shell run it."""
         words = [word.replace("%", "%%") for word in self.master.argv()]
         return f"{shlex.join([*words[:-2], '-W'])} '[%h]:%p' {shlex.join(words[-2:])}"
 
@@ -133,16 +133,6 @@ class JumpHosts:
         """Try those again that could not be reached."""
         with self._lock:
             self._opened = {j: one for j, one in self._opened.items() if isinstance(one, JumpHost)}
-
-    def dial(self, endpoint: Endpoint, jump: str) -> ProxySocket:
-        """Open a socket to a node through jump hosts.
-
-        Raises:
-            NodeError: a jump host cannot be reached.
-        """
-        last = self.open(endpoint, jump)
-        argv = last.argv(endpoint.hostname, str(endpoint.port))
-        return ProxySocket.start(argv, partial(last.failure, endpoint.target))
 
     def open(self, endpoint: Endpoint, jump: str) -> JumpHost:
         """Log in to jump hosts, each through the one before it, and return the last.

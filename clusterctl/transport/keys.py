@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import paramiko
@@ -91,7 +92,9 @@ class Keyring:
 
     def __init__(self, *, ask: Callable[[str], str] | None = None) -> None:
         """Keep how to ask for a passphrase; by default on a terminal only."""
-        self._ask = ask or (_ask_on_terminal if _has_terminal() else None)
+        self._ask = ask or (
+            partial(getpass.getpass, stream=sys.stderr) if _has_terminal() else None
+        )
         self._lock = threading.Lock()
         self._agents: dict[str, SharedAgent] = {}
         self._files: dict[Path, paramiko.PKey | str] = {}
@@ -237,7 +240,3 @@ def _problem(path: Path) -> str:
 
 def _has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _ask_on_terminal(prompt: str) -> str:
-    return getpass.getpass(prompt, stream=sys.stderr)

@@ -252,7 +252,7 @@ class Stage:
     def first(self, node: str) -> int | None:
         """Return the first process of a host; None: it is off."""
         try:
-            return Netns(self.box.layout).first(self.box.host(node))
+            return Netns(self.box.layout).init_pid(node)
         except ClusterError:
             return None
 

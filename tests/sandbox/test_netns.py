@@ -86,7 +86,7 @@ def test_each_user_has_a_home_a_key_and_an_inventory(make_sandbox: MakeSandbox) 
 @pytest.mark.parametrize("user", ["", "sshd", "Ada", "a/b", "-a"])
 def test_a_user_that_cannot_be_is_refused(user: str) -> None:
     with pytest.raises(UsageError, match="--users: expected"):
-        hostfiles.judge_user(user)
+        hostfiles.check_user(user)
 
 
 def test_hosts_behind_jump_hosts_are_reached_through_them_only(make_sandbox: MakeSandbox) -> None:
@@ -187,7 +187,7 @@ def test_a_start_that_was_cut_off_is_cleaned_up(
     def cut_off(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(netns.Netns, "await_link", cut_off)
+    monkeypatch.setattr(netns.Netns, "wait_for_links", cut_off)
     with monkeypatch.context() as patch:
         patch.setattr(sandbox, "remove", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
@@ -214,8 +214,9 @@ def test_what_comes_while_a_sandbox_goes_down_is_not_taken_for_its_own(
 ) -> None:
     """The kernel gives a namespace's number to the next one, perhaps to another sandbox's."""
     box = make_sandbox(nodes=3)
-    first = netns.Netns(box.layout).first
-    gone = {processes.namespace(first(host), kind) for host in box.hosts for kind in ("net", "pid")}
+    init_pid = netns.Netns(box.layout).init_pid
+    pids = [init_pid(host.name) for host in box.hosts]
+    gone = {processes.namespace(pid, kind) for pid in pids for kind in ("net", "pid")}
     end = processes.end
     reused: list[int | None] = []
 

@@ -16,7 +16,6 @@ from clusterctl.sandbox import processes
 from clusterctl.sandbox.backend import Backend
 from clusterctl.sandbox.layout import Host
 from clusterctl.sandbox.netns import Netns
-from clusterctl.sandbox.waiting import Waiting
 
 HIGHEST_PORT = 65535
 
@@ -63,7 +62,7 @@ class Place:
             what = " ".join(argv)
             raise ClusterError(f"{self.host.name}: `{what}` failed: {done.stderr.strip()}")
 
-    def try_to(self, argv: list[str], text: str = "") -> None:
+    def undo(self, argv: list[str], text: str = "") -> None:
         """Run a command that undoes something, which may be undone already."""
         if self.backend.processes(self.host):
             self._run(argv, text)
@@ -72,12 +71,12 @@ class Place:
         command = self.backend.on(self.host, argv)
         return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
-    def hold(self, program: str, *words: str) -> None:
+    def start_program(self, program: str, *words: str) -> None:
         """Start a Python program on the host, wait for its `ready`, and leave it running.
 
         Args:
             program: its source; the host may not see the file that it is from.
-            words: its arguments, by which `release` finds it again.
+            words: its arguments, by which `end_program` finds it again.
 
         Raises:
             ClusterError: it did not get ready.
@@ -85,13 +84,12 @@ class Place:
         argv = self.backend.on(self.host, [sys.executable, "-I", "-S", "-c", program, *words])
         log = self.folder / "fault.log"
         environment = self.backend.host_environment(self.host)
-        with Waiting() as waiting:
-            ready = waiting.expect(" ".join(words), log)
-            processes.spawn(argv, environment=environment, log=log, ready=ready)
-            waiting.until("ready")
+        with processes.StartingProcesses() as starting:
+            starting.spawn(" ".join(words), argv, environment=environment, log=log)
+            starting.wait_for("ready")
 
-    def release(self, *words: str) -> None:
-        """End the program that `hold` started with these words."""
+    def end_program(self, *words: str) -> None:
+        """End the program that `start_program` started with these words."""
         processes.end(lambda: {pid for pid in self.pids() if self._ends_with(pid, words)})
 
     def pids(self) -> set[int]:
@@ -117,11 +115,11 @@ class Fault(ABC):
     """What VALUE is, if it takes one."""
     loopback: ClassVar[bool] = False
     """Hosts of the loopback backend support it, too."""
+    default_value: ClassVar[str] = ""
 
-    def default(self, place: Place) -> str:
+    def default(self, place: Place) -> str:  # noqa: ARG002  (some depend on it)
         """Return the default VALUE."""
-        del place
-        return ""
+        return self.default_value
 
     @abstractmethod
     def inject(self, place: Place) -> None:

@@ -24,13 +24,16 @@ time.sleep(1e9)
 """
 
 
-class _Firewall(Fault):
+class _OfPort(Fault):
     takes = "PORT"
-    verdict: ClassVar[str]
 
     @override
     def default(self, place: Place) -> str:
         return str(place.master_port)
+
+
+class _Firewall(_OfPort):
+    verdict: ClassVar[str]
 
     def _table(self, place: Place) -> str:
         return f"inet {self.kind.replace('-', '_')}_{place.port()}"
@@ -47,7 +50,7 @@ class _Firewall(Fault):
 
     @override
     def heal(self, place: Place) -> None:
-        place.try_to(["nft", "-f", "-"], f"delete table {self._table(place)}\n")
+        place.undo(["nft", "-f", "-"], f"delete table {self._table(place)}\n")
 
 
 class PortDropped(_Firewall):
@@ -74,12 +77,12 @@ class LinkDown(Fault):
 
     @override
     def inject(self, place: Place) -> None:
-        place.netns.switch(f"link set {place.host.name} down")
+        place.netns.run_ip(f"link set {place.host.name} down")
 
     @override
     def heal(self, place: Place) -> None:
-        place.netns.switch(f"link set {place.host.name} up")
-        place.netns.await_link([place.host])
+        place.netns.run_ip(f"link set {place.host.name} up")
+        place.netns.wait_for_links([place.host])
 
 
 class SecondInterface(Fault):
@@ -93,7 +96,7 @@ class SecondInterface(Fault):
     def default(self, place: Place) -> str:
         return f"ens9={SECOND_NETWORK}.{re.split('[.:]', place.host.address)[-1]}/24"
 
-    def _cable(self, place: Place) -> str:
+    def _veth(self, place: Place) -> str:
         return f"{place.host.name}-2"
 
     @override
@@ -101,11 +104,11 @@ class SecondInterface(Fault):
         name, equals, address = place.value.partition("=")
         if not (name and equals and "/" in address):
             raise UsageError(f"expected {self.takes}, found {place.value!r}")
-        place.netns.switch(f"link add {SECOND_BRIDGE} type bridge forward_delay 0", check=False)
-        place.netns.switch(
+        place.netns.run_ip(f"link add {SECOND_BRIDGE} type bridge forward_delay 0", check=False)
+        place.netns.run_ip(
             f"link set {SECOND_BRIDGE} up",
-            *place.netns.cable(
-                place.host, name=self._cable(place), interface=name, bridge=SECOND_BRIDGE
+            *place.netns.veth_commands(
+                self._veth(place), SECOND_BRIDGE, name, place.netns.init_pid(place.host.name)
             ),
         )
         batch = f"address add {address} dev {name}\nlink set {name} up\n"
@@ -113,7 +116,7 @@ class SecondInterface(Fault):
 
     @override
     def heal(self, place: Place) -> None:
-        place.netns.switch(f"link delete {self._cable(place)}", check=False)
+        place.netns.run_ip(f"link delete {self._veth(place)}", check=False)
 
 
 class InterfacesRenamed(Fault):
@@ -122,11 +125,7 @@ class InterfacesRenamed(Fault):
     kind = "interfaces-renamed"
     summary = "the network interface has a new name"
     takes = "NAME"
-
-    @override
-    def default(self, place: Place) -> str:
-        del place
-        return "wan0"
+    default_value = "wan0"
 
     @override
     def inject(self, place: Place) -> None:
@@ -135,29 +134,24 @@ class InterfacesRenamed(Fault):
     @override
     def heal(self, place: Place) -> None:
         # All of it, whatever fails: a name that cannot be has left the interface down.
-        place.try_to(["ip", "-force", "-batch", "-"], _rename(place.value, place.host.interface))
+        place.undo(["ip", "-force", "-batch", "-"], _rename(place.value, place.host.interface))
 
 
 def _rename(old: str, new: str) -> str:
     return f"link set {old} down\nlink set {old} name {new}\nlink set {new} up\n"
 
 
-class PortTaken(Fault):
+class PortTaken(_OfPort):
     """A port that another process listens on, such as a forgotten run."""
 
     kind = "port-taken"
     summary = "another process listens on a port"
-    takes = "PORT"
     loopback = True
 
     @override
-    def default(self, place: Place) -> str:
-        return str(place.master_port)
-
-    @override
     def inject(self, place: Place) -> None:
-        place.hold(_LISTEN, self.kind, str(place.port()))
+        place.start_program(_LISTEN, self.kind, str(place.port()))
 
     @override
     def heal(self, place: Place) -> None:
-        place.release(self.kind, place.value)
+        place.end_program(self.kind, place.value)

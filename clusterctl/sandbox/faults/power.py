@@ -86,12 +86,8 @@ class Slow(Fault):
     kind = "slow"
     summary = "the host gets only a part of one CPU"
     takes = "PERCENT"
+    default_value = "10"
     loopback = True
-
-    @override
-    def default(self, place: Place) -> str:
-        del place
-        return "10"
 
     @override
     def inject(self, place: Place) -> None:
@@ -111,12 +107,8 @@ class WrongClock(Fault):
     kind = "wrong-clock"
     summary = "the clock is off by some seconds, in new sessions"
     takes = "SECONDS"
+    default_value = "+300"
     loopback = True
-
-    @override
-    def default(self, place: Place) -> str:
-        del place
-        return "+300"
 
     @override
     def inject(self, place: Place) -> None:

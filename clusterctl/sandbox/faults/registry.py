@@ -37,7 +37,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InForce:
+class ActiveFault:
     """A fault that a host has now."""
 
     node: str
@@ -45,7 +45,7 @@ class InForce:
     value: str
 
 
-def of_kind(kind: str) -> Fault:
+def find(kind: str) -> Fault:
     """Return the fault of this name.
 
     Raises:
@@ -60,42 +60,42 @@ def of_kind(kind: str) -> Fault:
     )
 
 
-def in_force(layout: Layout) -> list[InForce]:
+def active(layout: Layout) -> list[ActiveFault]:
     """Return the faults of a sandbox, oldest first."""
     if not layout.faults.exists():
         return []
-    return [InForce(**item) for item in json.loads(layout.faults.read_text())]
+    return [ActiveFault(**item) for item in json.loads(layout.faults.read_text())]
 
 
-def _write(layout: Layout, faults: list[InForce]) -> None:
+def _write(layout: Layout, faults: list[ActiveFault]) -> None:
     layout.faults.write_text(json.dumps([asdict(fault) for fault in faults]))
 
 
-def inject(layout: Layout, fault: Fault, place: Place) -> InForce:
+def inject(layout: Layout, fault: Fault, place: Place) -> ActiveFault:
     """Inject a fault; record it first, because a failure may leave half of it.
 
     Raises:
-        UsageError: this backend's hosts cannot have it, or not so; nothing was done.
+        UsageError: this backend's hosts cannot have it, or not with this value; nothing was done.
     """
     if place.backend.name == "loopback" and not fault.loopback:
         raise UsageError(
             f"{fault.kind}: hosts of the loopback backend cannot have it",
             hint="as root: clusterctl sandbox up --backend netns",
         )
-    one = InForce(node=place.host.name, kind=fault.kind, value=place.value)
-    before = in_force(layout)
-    _write(layout, [*before, one])
+    added = ActiveFault(node=place.host.name, kind=fault.kind, value=place.value)
+    before = active(layout)
+    _write(layout, [*before, added])
     try:
         fault.inject(place)
     except UsageError:
         _write(layout, before)
         raise
-    return one
+    return added
 
 
-def heal(layout: Layout, place_of: Callable[[InForce], Place]) -> list[InForce]:
+def heal(layout: Layout, place_of: Callable[[ActiveFault], Place]) -> list[ActiveFault]:
     """Undo all faults, the newest first, and return them."""
-    healed = in_force(layout)[::-1]
+    healed = active(layout)[::-1]
     for at, one in enumerate(healed):
         FAULTS[one.kind].heal(place_of(one))
         _write(layout, healed[at + 1 :][::-1])

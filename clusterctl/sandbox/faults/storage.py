@@ -26,7 +26,7 @@ class SharedUnmounted(Fault):
         shared = place.host.shared
         script = 'mountpoint -q "$2" || mount --bind "$1" "$2"'
         spare = place.backend.seen(place.host, "shared")
-        place.try_to(["sh", "-c", script, "heal", spare, shared])
+        place.undo(["sh", "-c", script, "heal", spare, shared])
 
 
 class SharedReplaced(Fault):
@@ -44,7 +44,7 @@ class SharedReplaced(Fault):
     @override
     def heal(self, place: Place) -> None:
         script = 'findmnt --mountpoint "$1" --source elsewhere && umount --lazy "$1"'
-        place.try_to(["sh", "-c", script, "heal", place.host.shared])
+        place.undo(["sh", "-c", script, "heal", place.host.shared])
 
 
 class HungMount(Fault):
@@ -62,10 +62,10 @@ class HungMount(Fault):
     def inject(self, place: Place) -> None:
         if not place.value.startswith("/"):
             raise UsageError(f"folder: expected an absolute path, found {place.value!r}")
-        place.hold(Path(hang.__file__).read_text(), self.kind, place.value)
+        place.start_program(Path(hang.__file__).read_text(), self.kind, place.value)
 
     @override
     def heal(self, place: Place) -> None:
-        place.release(self.kind, place.value)
+        place.end_program(self.kind, place.value)
         script = 'grep -q "^hung $1 " /proc/mounts && umount --lazy --no-canonicalize "$1"'
-        place.try_to(["sh", "-c", script, "heal", place.value])
+        place.undo(["sh", "-c", script, "heal", place.value])

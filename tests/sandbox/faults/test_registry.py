@@ -12,7 +12,7 @@ from tests.conftest import MakeSandbox
 
 def test_a_misspelt_fault_is_named() -> None:
     with pytest.raises(UsageError, match="frozn") as refused:
-        registry.of_kind("frozn")
+        registry.find("frozn")
     assert refused.value.hint == "did you mean frozen?"
 
 
