@@ -10,7 +10,6 @@ import os
 import shlex
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.stream import Errors
 
 ENDING_SECONDS = 1.0
 """How long a program may take to end once its bytes have."""
@@ -30,10 +30,9 @@ ENDING_SECONDS = 1.0
 class ProxySocket(NoDelaySocket):
     """Our end of a socket pair; at the other end a program carries the bytes on."""
 
-    explain: Callable[[str], NodeError]
-    ended: threading.Event
-    words: str
-    """What the program wrote to stderr, once it has ended."""
+    _explain: Callable[[str], NodeError]
+    _process: subprocess.Popen[bytes]
+    _errors: Errors
 
     @classmethod
     def start(cls, argv: list[str], explain: Callable[[str], NodeError]) -> ProxySocket:
@@ -45,33 +44,27 @@ class ProxySocket(NoDelaySocket):
         """
         ours, theirs = socket.socketpair()
         found = cls(fileno=ours.detach())
-        found.explain = explain
-        found.ended = threading.Event()
-        errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by the thread that waits)
+        found._explain = explain
         with theirs:
-            process = subprocess.Popen(
+            found._process = process = subprocess.Popen(
                 argv,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=errors,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-
-        def wait() -> None:
-            process.wait()
-            with errors:
-                errors.seek(0)
-                found.words = errors.read(1 << 16).decode("utf-8", "backslashreplace")
-            found.ended.set()
-
-        threading.Thread(target=wait, name="proxy", daemon=True).start()
+        assert process.stderr is not None
+        found._errors = Errors(process.stderr, at_end=process.wait)
         return found
 
     def failure(self) -> NodeError | None:
         """Return why the program gave up; None while it runs or if it wrote nothing."""
-        if not self.ended.wait(ENDING_SECONDS) or not self.words.strip():
+        try:
+            self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
             return None
-        return self.explain(self.words)
+        words = self._errors.read().decode("utf-8", "backslashreplace")
+        return self._explain(words) if words.strip() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

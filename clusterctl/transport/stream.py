@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -174,13 +174,14 @@ class Errors:
     The first have what ssh did on connecting, the last why it ended.
     """
 
-    def __init__(self, pipe: IO[bytes]) -> None:
-        """Read along; takes the pipe over.
+    def __init__(self, pipe: IO[bytes], at_end: Callable[[], object] = lambda: None) -> None:
+        """Read the pipe in a thread, which closes it and calls `at_end` when nothing more comes.
 
         Raises:
             CouldNotTell: this machine allows no further thread.
         """
         self._pipe = pipe
+        self._at_end = at_end
         self._first = self._last = b""
         self._lock = threading.Lock()
         os.set_blocking(pipe.fileno(), False)
@@ -196,13 +197,14 @@ class Errors:
     def _drain(self) -> None:
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        over = False
-        while not over:
+        ended = False
+        while not ended:
             poll.poll()
             with self._lock:
-                over = self._take()
-                if over:
+                ended = self._take()
+                if ended:
                     self._pipe.close()
+        self._at_end()
 
     def _take(self) -> bool:
         """Take what is in the pipe; True: no more will come."""

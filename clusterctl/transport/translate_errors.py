@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.transport.interface import State
 from clusterctl.transport.local_limits import HINT, at_limit
 
@@ -28,6 +28,8 @@ _HOST_DOWN = {
 
 def unexpected_error(name: str, error: Exception) -> NodeError:
     """Turn a bug, or a limit of this machine, into the node's failure only."""
+    if isinstance(error, CouldNotTell):
+        return NodeError("lost", "connect", str(error), error.hint or "")
     if at_limit(error):
         return NodeError("lost", "connect", f"this machine is at a limit: {error}", HINT)
     logger.error("%s: unforeseen", name, exc_info=error)

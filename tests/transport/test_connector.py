@@ -25,7 +25,9 @@ from clusterctl.transport import control_master, ssh_config
 from clusterctl.transport.connector import Connector
 from clusterctl.transport.control_master import WORDS_LIMIT, ControlFolder, ControlMaster
 from clusterctl.transport.interface import Request, Timeouts
+from clusterctl.transport.jump_hosts import run_proxy_command
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import ERRORS_LIMIT
 from tests.failed_reply import error_of
 from tests.ports import free_port
@@ -164,6 +166,31 @@ def test_a_host_that_sends_a_banner_without_end_fills_neither_disk_nor_memory(
     assert len(caught.value.message) <= WORDS_LIMIT
     assert len(master.stderr()) <= ERRORS_LIMIT
     assert "Permanently added 'n'" in master.stderr()
+
+
+def test_a_proxy_command_that_writes_without_end_fills_no_disk() -> None:
+    command = "sh -c 'head -c 50000000 /dev/zero >&2; echo done; exec cat'"
+    endpoint = Endpoint(host="n", hostname="n", port=22, user="u", proxy_command=command)
+    with run_proxy_command(endpoint) as sock:
+        assert sock.recv(100) == b"done\n"
+        sizes = []
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # the one of the listing itself
+                sizes.append(descriptor.stat().st_size)
+    assert max(sizes) < 50_000_000
+
+
+def test_a_machine_without_further_threads_is_named_with_openssh_too(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_thread(*_: object, name: str) -> None:
+        raise CouldNotTell(f"no more threads: {name}", hint="raise the limit")
+
+    monkeypatch.setattr("clusterctl.transport.stream.start_thread", start_thread)
+    with Pool(cluster_of(sshd.node("n", via="openssh"))) as pool:
+        (reply,) = pool.call({"n": HELLO})
+    error = error_of(reply)
+    assert (error.message, error.hint) == ("no more threads: stderr", "raise the limit")
 
 
 @pytest.mark.parametrize("via", ["openssh", "jump"])
