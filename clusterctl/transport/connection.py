@@ -1,4 +1,4 @@
-"""One open way to one node; the one to the node that is this machine needs no SSH."""
+"""An open connection to a node: to this machine, or over the system's ssh."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import sys
 from abc import ABC, abstractmethod
 
 from clusterctl.inventory.cluster import Node
+from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
 from clusterctl.transport.agent_call import AgentCall
+from clusterctl.transport.control_master import ControlMaster
 from clusterctl.transport.interface import Call, Request, Timeouts
-from clusterctl.transport.stream import ProcessStream, Stream
+from clusterctl.transport.stream import ExitInfo, ProcessStream, Stream
 from clusterctl.transport.translate_errors import translated
+
+SSH_FAILED = 255
+"""ssh's own exit status for anything that went wrong with the connection."""
 
 
 class Connection(ABC):
-    """One open way to one node, shared by every call of a command."""
+    """An open connection to a node, shared by every call of a command."""
 
     def __init__(self, node: Node, timeouts: Timeouts) -> None:
         """Keep the node, and the limit of each phase of its calls."""
@@ -26,7 +31,7 @@ class Connection(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """False: the way is known to be broken, and another one is needed."""
+        """False: it is known to be broken, and another one is needed."""
 
     @abstractmethod
     def start_agent(self) -> Stream:
@@ -67,3 +72,41 @@ class LocalConnection(Connection):
 
     def close(self) -> None:
         """Nothing is held open between calls."""
+
+
+class OpensshStream(ProcessStream):
+    """An `ssh` that runs a command through a master."""
+
+    def ending(self) -> ExitInfo:
+        """Say how it ended; ssh's own failure means that the way broke."""
+        ending = super().ending()
+        if ending.exit_code != SSH_FAILED:
+            return ending
+        cause = printable_words(ending.errors) or "ssh lost the connection"
+        return ExitInfo(connected=False, errors=ending.errors, cause=cause)
+
+
+class OpensshConnection(Connection):
+    """A node over the system's ssh: one ControlMaster, and each call a session through it.
+
+    For what paramiko cannot do: Kerberos, security keys, certificates.
+    """
+
+    def __init__(self, node: Node, master: ControlMaster, timeouts: Timeouts) -> None:
+        """Take an open master over."""
+        super().__init__(node, timeouts)
+        self._master = master
+
+    @property
+    def alive(self) -> bool:
+        """The master runs."""
+        return self._master.running
+
+    def start_agent(self) -> Stream:
+        """Start the agent in a session of its own."""
+        with translated("open", self.node.host):
+            return OpensshStream(self._master.argv(command=agent.COMMAND))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._master.close()

@@ -1,7 +1,6 @@
-"""Which way leads to a node, and what all ways share: keys, known hosts, ssh_config, jump hosts.
+"""Connects to a node by what its inventory sets: this machine, paramiko or the system's ssh.
 
-paramiko needs it for `Match exec` in ssh_config only, and OpenSSH reads that for us. Others in
-this process who want it still get it.
+All connections share the keys, known hosts, ssh_config and jump hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from clusterctl.inventory.cluster import Node
-from clusterctl.transport import openssh_connection, sockets
-from clusterctl.transport.connection import Connection, LocalConnection
+from clusterctl.transport import sockets
+from clusterctl.transport.connection import Connection, LocalConnection, OpensshConnection
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
@@ -26,11 +25,11 @@ from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
 
 IMPORTING = threading.RLock()
-"""Held while paramiko or Fabric is imported: what the one hides meanwhile, the other needs."""
+"""Held while paramiko or Fabric is imported: what is hidden from the one, the other needs."""
 
 
-class _Later(ModuleType):
-    """Stands for a module until something of it is asked for."""
+class _LazyModule(ModuleType):
+    """Stands for a module, which is imported when a name of it is first used."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(importlib.import_module(self.__name__), name)
@@ -38,7 +37,11 @@ class _Later(ModuleType):
 
 @contextlib.contextmanager
 def without_invoke() -> Iterator[None]:
-    """Let the block import paramiko quickly."""
+    """Let the block import paramiko without Invoke, which loads slowly.
+
+    paramiko needs it for `Match exec` in ssh_config only, and OpenSSH reads that for us. Others in
+    this process who want it still get it.
+    """
     with IMPORTING:
         if {"paramiko", "invoke"} & sys.modules.keys():
             yield
@@ -50,7 +53,7 @@ def without_invoke() -> Iterator[None]:
         finally:
             del sys.modules["invoke"]
             if "paramiko.config" in sys.modules:
-                vars(sys.modules["paramiko.config"])["invoke"] = _Later("invoke")
+                vars(sys.modules["paramiko.config"])["invoke"] = _LazyModule("invoke")
 
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ class Connector:
     """Opens connections; safe from several threads."""
 
     def __init__(self, cluster: str, *, timeouts: Timeouts, accept_new: bool) -> None:
-        """Prepare what the ways share; files are read when they are first needed."""
+        """Prepare what connections share; files are read when they are first needed."""
         self._timeouts = timeouts
         self._resolver = SshConfigResolver()
         self._verifier = HostKeyVerifier(cluster, accept_new=accept_new)
@@ -87,7 +90,7 @@ class Connector:
                 self._paramiko.keyring.refresh()
 
     def connect(self, node: Node) -> Connection:
-        """Open the way that the inventory says.
+        """Connect as the inventory sets it.
 
         Raises:
             NodeError: the node cannot be reached.
@@ -105,11 +108,11 @@ class Connector:
             return LocalConnection(node, self._timeouts)
         endpoint = self._resolver.resolve(node)
         if node.ssh.via == "openssh":
-            return openssh_connection.connect(node, endpoint, self._jumps, self._timeouts)
+            return self._by_openssh(node, endpoint)
         return self._by_paramiko().connect(node, endpoint, partial(self._dial, endpoint))
 
     def close(self) -> None:
-        """Let go of what the ways share."""
+        """Close what connections share."""
         if self._paramiko is not None:
             self._paramiko.keyring.close()
         self.folder.close()
@@ -121,6 +124,29 @@ class Connector:
             return run_proxy_command(endpoint)
         limit = endpoint.connect_timeout or self._timeouts.connect
         return sockets.connect(endpoint.hostname, endpoint.port, timeout=limit)
+
+    def _by_openssh(self, node: Node, endpoint: Endpoint) -> Connection:
+        """Let the system's ssh connect and log in; it reads its ssh_config itself.
+
+        Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
+        """
+        options: list[str] = []
+        settings = (
+            ("-l", node.ssh.user),
+            ("-p", node.ssh.port),
+            ("-i", node.ssh.identity and endpoint.identity),
+        )
+        for flag, value in settings:
+            if value is not None:
+                options += [flag, str(value)]
+        through = None
+        if node.ssh.jump is not None and endpoint.jump:
+            through = self._jumps.open(endpoint, endpoint.jump)
+        elif node.ssh.jump is not None:
+            options += ["-o", "ProxyCommand=none"]
+        name = endpoint.target
+        master = self._jumps.log_in(endpoint, node.host, options, name=name, through=through)
+        return OpensshConnection(node, master, self._timeouts)
 
     def _by_paramiko(self) -> ParamikoConnector:
         with self._lock:

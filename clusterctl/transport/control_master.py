@@ -160,7 +160,7 @@ class ControlMaster:
         """Connect and log in.
 
         Raises:
-            NodeError: it did not come to that.
+            NodeError: the host could not be reached, or did not let us in.
         """
         argv = [
             *("ssh", "-M", "-N", "-T", "-a", "-x", "-S", str(self.control)),

@@ -46,19 +46,12 @@ def own_file(cluster: str) -> Path:
     return state_folder() / cluster / "known_hosts"
 
 
-def other_files(cluster: str) -> tuple[Path, ...]:
-    """Return the known_hosts files of this user's other clusters."""
-    own = own_file(cluster)
-    return tuple(path for path in sorted(own.parent.parent.glob("*/known_hosts")) if path != own)
-
-
 class HostKeyVerifier:
     """Judges host keys; files are read once a command; safe from several threads."""
 
     def __init__(self, cluster: str, *, accept_new: bool) -> None:
         """Use the cluster's own file beside each endpoint's."""
         self._own_file = own_file(cluster)
-        self._cluster = cluster
         self._accept_new = accept_new
         self._lock = threading.Lock()
         self._known: dict[tuple[Path, ...], KnownHosts] = {}
@@ -76,7 +69,7 @@ class HostKeyVerifier:
         with self._lock:
             known = self._load(endpoint)
             types = [kind for name in names for kind in known.key_types(name)]
-            types = types or [*self._load_elsewhere().key_types(names[0])]
+            types += () if types else self._load_elsewhere().key_types(names[0])
         return tuple(dict.fromkeys(types))
 
     def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
@@ -159,6 +152,8 @@ class HostKeyVerifier:
         return self._known[paths]
 
     def _load_elsewhere(self) -> KnownHosts:
+        """Return the keys that this user accepted for other clusters."""
         if self._elsewhere is None:
-            self._elsewhere = KnownHosts.load(other_files(self._cluster))
+            files = sorted(state_folder().glob("*/known_hosts"))
+            self._elsewhere = KnownHosts.load(file for file in files if file != self._own_file)
         return self._elsewhere

@@ -111,4 +111,4 @@ class Call(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the channel up; what the operation detached lives on."""
+        """Close the channel; what the operation detached lives on."""

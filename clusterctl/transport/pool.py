@@ -41,7 +41,7 @@ class Dialogue(Protocol):
 
 
 class Pool:
-    """The ways to a cluster's nodes for one command, and the threads that use them.
+    """The connections to a cluster's nodes for one command, and the threads that use them.
 
     Usable as a context manager. A node is connected when it is first needed; every later call
     uses that connection, or a new one if it broke. A node that could not be reached gives its
@@ -242,7 +242,7 @@ class Pool:
         def start() -> Call:
             opened = self._open(name)
             if isinstance(opened, Reply):
-                self._forget(name, opened)
+                self._failed.pop(name, None)
                 self._connector.refresh()
                 assert opened.error is not None, "a node that is not open has failed"
                 raise opened.error
@@ -256,21 +256,15 @@ class Pool:
         return PendingCall(self._nodes[name], start, ended=ended)
 
     def _ended(self, name: str, connection: Connection, reply: Reply) -> None:
-        """Use a connection no further if it broke or fell silent."""
-        if reply.state in {"lost", "timeout"}:
-            self._forget(name, connection)
-
-    def _forget(self, name: str, opened: Connection | Reply) -> None:
-        """Let the next one who needs this node connect to it, if nobody did meanwhile."""
+        """Use a connection no further if it broke or fell silent: the next call reconnects."""
+        if reply.state not in {"lost", "timeout"}:
+            return
         with self._opening[name]:
-            if isinstance(opened, Reply):
-                self._failed.pop(name, None)
-                return
-            if self._opened.get(name) is not opened:
+            if self._opened.get(name) is not connection:
                 return
             del self._opened[name]
             # Its other calls may still be answered; the one before it has had its time.
-            before, self._retired[name] = self._retired.get(name), opened
+            before, self._retired[name] = self._retired.get(name), connection
         if before is not None:
             before.close()
 
