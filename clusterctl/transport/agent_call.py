@@ -64,7 +64,7 @@ class AgentCall(Call):
         try:
             stream.send(data, timeouts.answer)
         except OSError as error:
-            # What the node says on the other pipe tells more than our failure to write.
+            # What the node writes to the other pipe explains more than our failure to write.
             logger.debug("%s: sending the agent: %s", node.name, error)
         self._speaks_by = time.monotonic() + timeouts.answer
 
@@ -215,7 +215,7 @@ def _status(ending: ExitInfo) -> str:
 
 
 def _last_of(output: bytes) -> str:
-    """Return what ends a message with the last words of a process, if it wrote any."""
+    """Return the end of a message: the last output of a process, if it wrote any."""
     return ": " + output[-300:].decode("utf-8", "backslashreplace") if output else ""
 
 

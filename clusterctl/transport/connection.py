@@ -78,7 +78,7 @@ class OpensshStream(ProcessStream):
     """An `ssh` that runs a command through a master."""
 
     def ending(self) -> ExitInfo:
-        """Say how it ended; ssh's own failure means that the way broke."""
+        """Return how it ended; ssh's own failure means that the connection broke."""
         ending = super().ending()
         if ending.exit_code != SSH_FAILED:
             return ending

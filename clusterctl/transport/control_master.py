@@ -214,9 +214,9 @@ class ControlMaster:
         return self._process is not None and self._process.poll() is None
 
     def argv(self, *options: str, command: str | None = None) -> list[str]:
-        """Return an ssh command that goes through this connection, and in no other way."""
+        """Return an ssh command that uses this connection, and fails without it."""
         through = ["ssh", "-T", "-S", str(self.control), "-o", "BatchMode=yes"]
-        # Without a master ssh would log in again; this makes it fail instead.
+        # Without a master ssh would log in again.
         through += ["-o", "ProxyJump=none", "-o", "ProxyCommand=false", "-o", "RemoteCommand=none"]
         through += ["-o", "LogLevel=ERROR", *options, "--", self.target]
         return through if command is None else [*through, command]

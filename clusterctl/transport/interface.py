@@ -93,8 +93,8 @@ class Call(ABC):
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, up to and with the last.
 
-        Heartbeat frames are consumed. When the stream breaks, iteration ends and `reply()` says
-        how.
+        Heartbeat frames are consumed. When the stream breaks, iteration ends and `reply()` has
+        the reason.
         """
 
     @abstractmethod

@@ -218,5 +218,5 @@ def run_proxy_command(endpoint: Endpoint) -> ProxySocket:
         hint = "correct ProxyCommand in ssh_config"
         return NodeError("lost", "jump", f"{endpoint.target}: ProxyCommand: {words}", hint)
 
-    # The person's own shell line of ssh_config, which says that a shell runs it.
+    # The person's own line of ssh_config, which documents that their shell runs it.
     return ProxySocket.start([os.environ.get("SHELL", "/bin/sh"), "-c", command], explain)

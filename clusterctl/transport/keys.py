@@ -27,10 +27,10 @@ from clusterctl.transport.ssh_config import Endpoint
 DEFAULT_NAMES = frozenset(
     f"id_{kind}" for kind in ("rsa", "dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss")
 )
-"""Keys in ~/.ssh that OpenSSH looks for without being told; nobody misses one of them."""
+"""Keys in ~/.ssh that OpenSSH tries by default: one that is missing is not reported."""
 PASSPHRASE_TRIES = 3
 AGENT_SECONDS = 5.0
-"""For an agent to tell its keys; one behind a connection that is dead never would."""
+"""For an agent to list its keys; one behind a connection that is dead never would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Keyring:
                 found.setdefault(blob, KeyCandidate(key=held[blob], origin="the agent"))
         for path in files:
             if path != endpoint.identity:
-                # A person who has another way in is not asked for every key there is.
+                # A person who has another key is not asked for every passphrase there is.
                 take(path, ask=not found)
         why = "no ssh-agent" if agent is None else agent.problem
         if not why and endpoint.identities_only:

@@ -60,7 +60,7 @@ class KnownHostsLine:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the files say about a host's key."""
+    """What the files have about a host's key."""
 
     verdict: Verdict
     where: str = ""
@@ -116,7 +116,7 @@ class KnownHosts:
     def judge(self, host: str, blob: bytes) -> Judgement:
         """Compare a host's key with what is known.
 
-        A host that is known by other types of keys only counts as changed: whoever stands in
+        A host that is known by other types of keys only counts as changed: a machine in
         between could otherwise offer a type that was never recorded.
         """
         lines = self.lines(host)
@@ -188,7 +188,7 @@ def fingerprint(blob: bytes) -> str:
 
 
 def record(path: Path, host: str, key_type: str, blob: bytes) -> None:
-    """Add one line to a file, whole or not at all, whoever else writes it now."""
+    """Add one line to a file, whole or not at all, also while another process does."""
     line = f"{host} {key_type} {base64.b64encode(blob).decode()}\n"
 
     def add(text: str) -> str:
@@ -220,7 +220,7 @@ def forget(path: Path, host: str) -> int:
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # The lock is a file of its own: the records are replaced, and a lock goes with its inode.
+    # The lock is a file of its own: the records are replaced, and a lock belongs to its inode.
     with path.with_name(path.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         old = path.read_text(errors="surrogateescape") if path.exists() else ""

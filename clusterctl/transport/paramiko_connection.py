@@ -147,7 +147,7 @@ class ChannelStream(Stream):
         self._channel.status_event.wait(EXIT_SECONDS)
         self._drain()
         if not self._channel.eof_received:
-            # No end from over there: paramiko closes the channels of a broken way first.
+            # The node did not end it: paramiko closes the channels of a broken connection first.
             self._transport.join(EXIT_SECONDS)
         if not self._transport.is_active():
             cause = printable_words(
@@ -183,7 +183,7 @@ class ChannelStream(Stream):
 def _as_the_systems() -> Iterator[None]:
     """Turn what paramiko raises into an `OSError`.
 
-    That is `SSHException` where keys are not exchanged anew in time, and `EOFError` where the
+    That is `SSHException` where keys are not exchanged again in time, and `EOFError` where the
     connection broke while a packet was sent.
     """
     try:

@@ -32,7 +32,7 @@ BANNER_TRIES = 5
 RETRY_SECONDS = 0.4
 """Longest wait before the second try; doubled for each further one."""
 _PENALTY = "Not allowed at this time"
-"""What sshd says to an address that it punishes (PerSourcePenalties); trying on makes it worse."""
+"""What sshd sends to an address that it punishes (PerSourcePenalties); each try makes it worse."""
 
 logger = logging.getLogger(__name__)
 
@@ -169,13 +169,13 @@ def _log_in(endpoint: Endpoint, transport: Transport, offer: Offer) -> None:
                 if _accepts(endpoint, transport, candidate.key):
                     return
             if not offer.candidates:
-                # Some servers ask for nothing, their network vouches; others say what they want.
+                # Some servers need no key, as their network is safe; others name what they need.
                 transport.auth_none(endpoint.user)
                 return
         except paramiko.BadAuthenticationType as error:
             allowed = error.allowed_types
         except ConnectionError:
-            # A server that has had enough of our keys hangs up, and tells why.
+            # Beyond MaxAuthTries a server hangs up, and sends why.
             if not transport.disconnect_reason:
                 raise
     raise _auth_failure(endpoint, offer, tried, allowed, transport.disconnect_reason)

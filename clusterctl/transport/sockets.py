@@ -28,7 +28,7 @@ class NoDelaySocket(socket.socket):
     """A socket that acknowledges at once and remembers the first bytes that came."""
 
     first_bytes = b""
-    """What the peer said first: its own words, where it closes before the handshake."""
+    """What the peer sent first: its own words, if it closes before the handshake."""
     _ahead = b""
     _place = 0
     """How many of the bytes received ahead were passed on."""

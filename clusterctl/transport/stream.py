@@ -20,7 +20,8 @@ EXIT_SECONDS = 2.0
 """Seconds to wait for the exit status once the output has ended."""
 ERRORS_LIMIT = 1 << 16
 """Bytes of stderr that are kept: half of them its first ones, half its last."""
-READS = 64
+READS_AT_ONCE = 64
+"""Of a stderr, before others have their turn: one may be written to without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +29,13 @@ class ExitInfo:
     """How a process and its channel ended."""
 
     connected: bool
-    """The way to the node still stands."""
+    """The connection to the node still stands."""
     exit_code: int | None = None
     """None: unknown, or killed by a signal."""
     errors: bytes = b""
     """What it wrote to stderr."""
     cause: str = ""
-    """Why the way broke, where it did."""
+    """Why the connection broke, if it did."""
 
 
 class Stream(ABC):
@@ -62,11 +63,11 @@ class Stream(ABC):
 
     @abstractmethod
     def ending(self) -> ExitInfo:
-        """Say how it ended; call it once `receive` has given empty bytes."""
+        """Return how it ended; call it once `receive` has given empty bytes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it; never raises."""
+        """Close it; never raises."""
 
 
 class ProcessStream(Stream):
@@ -128,7 +129,7 @@ class ProcessStream(Stream):
                     time.sleep(0.001)
 
     def ending(self) -> ExitInfo:
-        """Say how it ended."""
+        """Return how it ended."""
         try:
             code: int | None = self._process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -149,11 +150,11 @@ class ProcessStream(Stream):
         os.close(null)
         if self._process.poll() is None:
             with contextlib.suppress(RuntimeError):  # no more threads: it ends with us
-                threading.Thread(target=self._let_go, daemon=True).start()
+                threading.Thread(target=self._reap, daemon=True).start()
         else:
-            self._let_go()
+            self._reap()
 
-    def _let_go(self) -> None:
+    def _reap(self) -> None:
         self._process.wait()
         with self._receiving, self._sending:
             for pipe in (self._process.stdin, self._process.stdout):
@@ -208,7 +209,7 @@ class Errors:
 
     def _take(self) -> bool:
         """Take what is in the pipe; True: no more will come."""
-        for _ in range(READS):  # and not for ever, from one that writes without end
+        for _ in range(READS_AT_ONCE):
             try:
                 data = os.read(self._pipe.fileno(), ERRORS_LIMIT)
             except BlockingIOError:

@@ -30,7 +30,7 @@ class _OfGpus(Fault):
 
     @abstractmethod
     def _break(self, place: Place) -> None:
-        """Take the GPUs away, in the fault's own way."""
+        """Change what nvidia-smi shows."""
 
 
 class GpuMissing(_OfGpus):

@@ -105,7 +105,7 @@ class Place:
 
 
 class Fault(ABC):
-    """A way in which a host breaks."""
+    """What can break on a host."""
 
     kind: ClassVar[str]
     """Its name on the command line."""
