@@ -113,15 +113,12 @@ def _missing(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[F
     if len(tried) < 2:  # noqa: PLR2004  (there is nothing to compare)
         return
     usual, *others = groups(share, tried)
-    reference = _usual_mount(share, [node for node in tried if node.node in usual])
-    master = cluster.master.name
-    if len(others) == 1 and len(others[0]) == len(usual) and master in others[0]:
+    if len(others) == 1 and len(others[0]) == len(usual) and cluster.master.name in others[0]:
         usual, others = others[0], [usual]
-        reference = _usual_mount(share, [node for node in tried if node.node in usual])
-    lost = set().union(*others) if others else set()
+    reference = _usual_mount(share, [node for node in tried if node.node in usual])
     for node in tried:
         path = node.path(share)
-        if node.node in lost and path is not None:
+        if node.node not in usual and path is not None:
             yield _not_shared(node.node, path, reference, len(usual))
 
 

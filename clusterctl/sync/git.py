@@ -44,7 +44,7 @@ class Worktree:
         claimed = _claimed(folder)
         if claimed is None:
             return None
-        top = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
+        top = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").stdout.rstrip(b"\n")))
         if top != claimed:
             # Git went past a .git that it takes for none, to a repository further up.
             raise _failed(folder, f"{claimed / '.git'} is not a git repository")
@@ -76,7 +76,7 @@ class Worktree:
         if done.returncode and self.commit() is not None:
             shown += f"# git diff failed: {printable_words(done.stderr)}\n"
         new = _git(self.folder, "ls-files", "-z", "--others", "--exclude-standard")
-        names = [path_text(name) for name in filter(None, new.split(b"\0"))]
+        names = [path_text(name) for name in filter(None, new.stdout.split(b"\0"))]
         return shown + "".join(f"# new file: {name!r}\n" for name in names)
 
     def ignores_folder(self) -> bool:
@@ -100,13 +100,10 @@ def _claimed(folder: Path) -> Path | None:
 
 
 def _list_files(folder: Path, prefix: bytes, ignored: Callable[[bytes], bool]) -> Iterator[bytes]:
-    words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    done = _run(folder, *words)
-    if done.returncode:
-        raise _failed(folder, printable_words(done.stderr))
+    done = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     for unreadable, why in _UNREADABLE.findall(done.stderr):
         # git names it from the work tree's own folder on.
-        above = _git(folder, "rev-parse", "--show-prefix").rstrip(b"\n")
+        above = _git(folder, "rev-parse", "--show-prefix").stdout.rstrip(b"\n")
         name = unreadable.removeprefix(above)
         if not ignored(prefix + name.rstrip(b"/")):
             where = folder / os.fsdecode(name)
@@ -127,12 +124,12 @@ def _is_folder(path: bytes) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _git(folder: Path, *words: str) -> bytes:
-    """Return git's output; raise UsageError if it failed."""
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run git; raise UsageError if it failed."""
     done = _run(folder, *words)
     if done.returncode:
         raise _failed(folder, printable_words(done.stderr))
-    return done.stdout
+    return done
 
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
