@@ -1,4 +1,9 @@
-"""Tokens in shared folders: what one node wrote and the others see proves one filesystem."""
+"""Tokens in shared folders: what one node wrote and the others see proves one filesystem.
+
+The tokens of a sync (`node.mirror`) are others: one operation leaves them, only where files differ,
+and a later one looks for their random names. Here a conversation waits for name and content, and
+measures how late they are.
+"""
 
 from __future__ import annotations
 
