@@ -124,9 +124,9 @@ def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:
     Raises:
         UsageError: the run has no such node.
     """
-    if nodes is not None:
-        cluster = cluster.with_nodes(tuple(named(cluster, nodes, option="--node")))
-    return RunLog(run, cluster, judged=False)
+    chosen = cluster.nodes if nodes is None else tuple(named(cluster, nodes, option="--node"))
+    some_nodes = len(chosen) < len(cluster.nodes)
+    return RunLog(run, cluster.with_nodes(chosen), judged=False, some_nodes=some_nodes)
 
 
 def read_logs(

@@ -264,3 +264,12 @@ def test_a_search_of_the_last_lines_reads_all_of_the_log() -> None:
     assert lines_to_read(0, Filter(ranks=frozenset({0}))) == 1
     assert lines_to_read(20, Filter(since=1.0)) == 0
     assert lines_to_read(20, Filter(pattern=re.compile("x"))) == 0
+
+
+@pytest.mark.parametrize(("chosen", "finished"), [(None, True), ("a,b", True), ("a", False)])
+def test_a_run_counts_as_finished_only_if_all_its_nodes_were_read(
+    *, chosen: str | None, finished: bool
+) -> None:
+    log = logs.run_log(RUN, CLUSTER, chosen)
+    finish(logs.read_logs(FakePool(CLUSTER, {n: {"tail": [ended(n)]} for n in "ab"}), log))
+    assert log.finished is finished

@@ -52,7 +52,13 @@ class RunLog:
     """A run's logs and events, as far as they have been read."""
 
     def __init__(
-        self, run: str, cluster: Cluster, *, judged: bool = True, events_only: bool = False
+        self,
+        run: str,
+        cluster: Cluster,
+        *,
+        judged: bool = True,
+        events_only: bool = False,
+        some_nodes: bool = False,
     ) -> None:
         """Start with nothing read.
 
@@ -61,6 +67,7 @@ class RunLog:
             cluster: the nodes that run it.
             judged: the first cause will be asked for.
             events_only: following asks the nodes for no log.
+            some_nodes: the cluster lacks nodes that run it.
         """
         self.run = run
         self.cluster = cluster
@@ -79,6 +86,7 @@ class RunLog:
         """More will be read: a line without an end is kept until then."""
         self._kept = KEPT_LINES if judged else 0
         self._events_only = events_only
+        self._some_nodes = some_nodes
         self._cut = False
         """Logs are not read from their beginning."""
         self._nested = False
@@ -155,6 +163,8 @@ class RunLog:
     @property
     def finished(self) -> bool:
         """Every node's part was read to its end and has finished."""
+        if self._some_nodes:
+            return False  # the others may have failed
         return all(self.node_runs.get(name, {}).get("state") == "finished" for name in self.events)
 
     def first_cause(self) -> FirstCause | None:
