@@ -208,6 +208,7 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     from train.data.dataset import prepare
     from train.distributed.env import RankEnv
     from train.model.load import lora
+    from train.model.lora_targets import EVERY, Targets
 
     chosen = config(options.folder, "no")
     corpus = prepare(chosen, RankEnv(node_rank=0, nodes=1))
@@ -235,7 +236,10 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
         def _get_train_sampler(self, *_: Any, **__: Any) -> SequentialSampler:
             return SequentialSampler(samples)
 
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(chosen.name_or_path), lora(chosen))
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(chosen.name_or_path),
+        lora(chosen, Targets(modules=EVERY[0], parameters=())),
+    )
     arguments = TrainingArguments(
         output_dir=str(options.folder / "trainer"),
         per_device_train_batch_size=PER_DEVICE,

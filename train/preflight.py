@@ -1,4 +1,9 @@
-"""`python -m train --check`: say in seconds what would fail, without any GPU's work."""
+"""`python -m train --check`: say in seconds what would fail, without any GPU's work.
+
+The model is made as the training makes it, but without weights (torch's meta device): what
+transformers or PEFT would refuse is refused here, and what is trained is counted. For the 107
+billion weights of GLM-4.5-Air that takes half a second on a CPU, besides the import of torch.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +24,21 @@ from train.config.config import Config
 from train.data import hub, jsonl, token_cache
 from train.data.formats import FORMS
 from train.errors import ConfigError
-from train.model import lora_targets, memory
+from train.model import memory
 from train.model.memory import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from train.model.kinds import Weights
     from train.model.memory import Shape
 
 NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
 LOOKED_AT = 100
 CHECKPOINT_BYTES = 12
-"""A trained weight on disk: itself and AdamW's two moments."""
+"""A trained weight on disk: itself and AdamW's two moments, all float32."""
+EXPORT_BYTES = 4
+"""A weight of an exported adapter."""
 FAILED = 2
 NODES = (1, 2, 4)
 
@@ -67,7 +75,12 @@ def main(config: Config) -> int:
         findings.append(finding)
         print(f"{finding.state:4}  {finding.about:10} {finding.said}", flush=True)
     failed = sum(finding.state == "fail" for finding in findings)
-    print(f"{failed} of {len(findings)} would stop the training" if failed else "ready to train")
+    if failed:
+        print(f"{failed} of {len(findings)} would stop the training")
+    elif any(finding.about == "trained" for finding in findings):
+        print("ready to train")
+    else:
+        print("nothing found that would stop the training; the model was not looked at")
     return FAILED if failed else 0
 
 
@@ -85,9 +98,13 @@ def check(config: Config) -> Iterator[Finding]:
         else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together",
     )
     yield from _batch(config, max(1, world // nodes))
-    yield from _model(config, devices, max(1, world // nodes))
+    look = _look(config)
+    yield from look.findings
+    if look.shape and look.weights:
+        yield from _memory(config, look.shape, look.weights, devices, max(1, world // nodes))
+        yield _network(config, look.shape, look.weights, max(1, world // nodes), devices)
     yield from _data(config)
-    yield from _folders(config)
+    yield from _folders(config, look)
 
 
 def _packages() -> Iterator[Finding]:
@@ -137,59 +154,79 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
         yield Finding(state="ok", about="batch", said=said)
 
 
-def _model(config: Config, devices: Devices, local: int) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was found of the model."""
+
+    findings: tuple[Finding, ...]
+    shape: Shape | None = None
+    weights: Weights | None = None
+    """None where the model is not here, or cannot be made."""
+
+
+def _look(config: Config) -> Look:
+    """Look at the model's files, and make it without its weights."""
     name = config.name_or_path
     if hub.is_hub_id(name):
-        offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
         token = "with" if os.environ.get("HF_TOKEN") else "without"
-        said = f"{name} is a hub id: downloaded once a node at the start, {token} HF_TOKEN"
-        yield Finding(state="warn" if offline else "ok", about="model", said=said)
-        return
+        said = f"{name} is a hub id, downloaded once a node at the start, {token} HF_TOKEN: "
+        said += "what would be trained is not looked at before it is a folder"
+        return Look(findings=(Finding(state="warn", about="model", said=said),))
     try:
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        yield Finding(state="fail", about="model", said=" ".join(error.problems))
-        return
+        return Look(findings=(_failed("model", " ".join(error.problems)),))
     except (OSError, ValueError, KeyError) as error:
-        yield Finding(state="fail", about="model", said=f"{name}: cannot be read: {error}")
-        return
+        return Look(findings=(_failed("model", f"{name}: cannot be read: {error}"),))
     if not shape.complete or not shape.parameters:
         said = f"{folder}: expected all its *.safetensors, found some missing"
-        yield Finding(state="fail", about="model", said=said)
-        return
-    if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
-        yield Finding(
-            state="fail", about="model", said=f"{folder}: expected a tokenizer, found none"
-        )
+        return Look(findings=(_failed("model", said),))
     said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
-    yield Finding(state="ok", about="model", said=said)
-    yield from _asked_for(config, folder)
-    yield from _memory(config, shape, devices, local)
+    found = [Finding(state="ok", about="model", said=said)]
+    if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
+        found.insert(0, _failed("model", f"{folder}: expected a tokenizer, found none"))
+    return _make(config, folder, shape, found)
 
 
-def _asked_for(config: Config, folder: Path) -> Iterator[Finding]:
-    """Look at the model's own modules, where something is asked for that not every model has."""
-    if lora_targets.is_usual(config, folder):
-        return
+def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> Look:
+    """Make the model without its weights, and add what came of it to what was found."""
+    if not all(importlib.util.find_spec(name) for name in NEEDED):
+        return Look(findings=tuple(found), shape=shape)
+    from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
+
     try:
-        yield Finding(state="ok", about="modules", said=lora_targets.look(config, folder))
+        weights = survey(config, folder)
     except ConfigError as error:
-        for problem in error.problems:
-            hint = f" (hint: {error.hint})" if error.hint else ""
-            yield Finding(state="fail", about="modules", said=problem + hint)
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        found += [_failed("trained", problem + hint) for problem in error.problems]
+        return Look(findings=tuple(found), shape=shape)
+    found.append(Finding(state="ok", about="trained", said=_trained(config, weights)))
+    return Look(findings=tuple(found), shape=shape, weights=weights)
 
 
-def _memory(config: Config, shape: Shape, devices: Devices, local: int) -> Iterator[Finding]:
+def _failed(about: str, said: str) -> Finding:
+    return Finding(state="fail", about=about, said=said)
+
+
+def _trained(config: Config, weights: Weights) -> str:
+    how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
+    share = weights.trained_total / weights.total
+    return f"{how}: {weights.trained_total:,} weights ({share:.2%}): {weights.words()}"
+
+
+def _memory(
+    config: Config, shape: Shape, weights: Weights, devices: Devices, local: int
+) -> Iterator[Finding]:
     """Say what a rank takes, and how few GPUs or nodes would do."""
     shards = 1 if config.parallel in {"ddp", "single"} else local
-    need = memory.memory(config, shape, shards=shards, gpu=devices.are_gpus)
+    need = memory.memory(config, shape, weights, shards=shards, gpu=devices.are_gpus)
     room = devices.memory if devices.are_gpus else devices.memory / max(1, local)
     where = "a GPU" if devices.are_gpus else "a process"
     fits = need.total < room
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
     yield Finding(state="ok" if fits else "warn", about="memory", said=said)
-    alone = memory.memory(config, shape, shards=1, gpu=devices.are_gpus)
+    alone = memory.memory(config, shape, weights, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
         said = f"this fits on one {'GPU' if devices.are_gpus else 'process'}: more only add speed"
     elif fits:
@@ -198,6 +235,30 @@ def _memory(config: Config, shape: Shape, devices: Devices, local: int) -> Itera
         said = "this does not fit on one node: more nodes with parallel: fsdp, a smaller "
         said += "per_device_train_batch_size or seq_len, or activation_checkpointing: true"
     yield Finding(state="ok" if fits else "warn", about="nodes", said=said)
+
+
+def _network(
+    config: Config, shape: Shape, weights: Weights, local: int, devices: Devices
+) -> Finding:
+    """Say what crosses the network between two nodes in a step, by layout.
+
+    With HSDP a ring all-reduce of the gradients: each of two nodes sends as many bytes as they
+    are. With flat FSDP a node takes in all weights for each forward pass, and again for the
+    backward pass where they were let go, and its part of the gradients.
+    """
+    gradients = weights.trained_total * 4
+    try:
+        passes = batch_size(config, local * 2).accumulation
+    except ConfigError:
+        passes = 1
+    passes *= 1 if config.reshard_after_forward is False else 2
+    gathered = shape.parameters * memory.dtype_bytes(config, gpu=devices.are_gpus) * passes
+    said = (
+        f"each of two nodes sends about {memory.size_in_words(gradients)} of gradients a step with "
+        f"hsdp, and takes in {memory.size_in_words(gathered + gradients)} of weights and gradients "
+        "with fsdp over nodes"
+    )
+    return Finding(state="ok", about="network", said=said)
 
 
 def _data(config: Config) -> Iterator[Finding]:
@@ -256,7 +317,7 @@ def _has_template(folder: Path) -> bool:
     return any('"chat_template"' in text for text in texts)
 
 
-def _folders(config: Config) -> Iterator[Finding]:
+def _folders(config: Config, look: Look) -> Iterator[Finding]:
     """Try to write where the run will write, and look for room for its checkpoints."""
     folders = {"output_dir": Path(config.output_dir)}
     if config.cache_dir:
@@ -271,10 +332,10 @@ def _folders(config: Config) -> Iterator[Finding]:
             yield Finding(state="fail", about="folders", said=said)
             continue
         free = shutil.disk_usage(above).free
-        wanted = _checkpoints(config) if key == "output_dir" else 0
+        wanted = _checkpoints(config, look) if key == "output_dir" else 0
         said = f"{key}: {folder} can be written, {free / GIB:.1f} GiB free"
         if wanted:
-            said += f", checkpoints take about {max(wanted / GIB, 0.1):.1f} GiB"
+            said += f", checkpoints and export take about {memory.size_in_words(wanted)}"
         yield Finding(state="ok" if free > wanted else "fail", about="folders", said=said)
     wanted_from = config.resume_from_checkpoint
     if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
@@ -282,12 +343,11 @@ def _folders(config: Config) -> Iterator[Finding]:
         yield Finding(state="fail", about="folders", said=said)
 
 
-def _checkpoints(config: Config) -> int:
-    """Return the bytes that the kept checkpoints and the one being written take."""
-    try:
-        shape = memory.shape(Path(config.name_or_path))
-    except (OSError, ValueError, KeyError):
+def _checkpoints(config: Config, look: Look) -> int:
+    """Return the bytes that the kept checkpoints, the one being written and the export take."""
+    if look.shape is None or look.weights is None:
         return 0
-    lora = config.method == "lora"
-    trained = memory.lora_parameters(shape, config.lora_r) if lora else shape.parameters
-    return trained * CHECKPOINT_BYTES * (config.save_total_limit + 1)
+    trained, kept = look.weights.trained_total, config.save_total_limit + 1
+    if config.method == "lora":  # each checkpoint has its adapter in it
+        return trained * ((CHECKPOINT_BYTES + EXPORT_BYTES) * kept + EXPORT_BYTES)
+    return trained * CHECKPOINT_BYTES * kept + look.shape.on_disk

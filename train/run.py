@@ -19,6 +19,7 @@ from train.distributed.process_group import Ranks
 from train.errors import ConfigError
 from train.lifecycle.signals import StopListener
 from train.model import layout
+from train.model.load import survey
 from train.model.model import build
 from train.model.optimizer import Optimizer
 from train.observe import flops
@@ -126,7 +127,8 @@ def _together(
         | {f"the configuration's {key}": str(value) for key, value in about["config"].items()}
     )
     pythons = _pythons(ranks, about["versions"]["python"])
-    laid = layout.choose(config, ranks, base)
+    # Without any weights: what cannot be trained is told before 200 GB are read.
+    laid = layout.choose(config, ranks, base, survey(config, base))
     config = replace(config, reshard_after_forward=laid.reshards)
     checkpoints = Checkpoints(config, ranks, base, about)
     wanted = config.resume_from_checkpoint
@@ -134,6 +136,7 @@ def _together(
     choice = resume.choose(checkpoints, ranks, wanted) if wanted else None
     torch.manual_seed(config.seed)
     model = build(config, ranks, base, laid.name)
+    checkpoints.adapter = model.adapter
     _refuse_foreign_tokens(config, ranks, model, corpus)
     optimizer = Optimizer(config, model)
     # From here on ranks differ: each drops out other parts of its own samples.

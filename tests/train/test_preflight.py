@@ -1,8 +1,9 @@
-"""The look before a run: what would not work is told, with numbers, and without torch."""
+"""The look before a run: what would not work is told, with numbers, and without a GPU."""
 
 from __future__ import annotations
 
 import json
+import resource
 import struct
 import subprocess
 import sys
@@ -15,8 +16,12 @@ import pytest
 from train import preflight
 from train.config.config import Config
 from train.model import memory
+from train.model.kinds import Weights
 from train.model.memory import GIB
 from train.preflight import Devices, Finding, check
+
+# The model is made by torch, on its meta device: seconds once a process.
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
@@ -25,8 +30,9 @@ def config(tmp_path: Path) -> Config:
     folder = tmp_path / "model"
     folder.mkdir()
     about = {
-        "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
-        "vocab_size": 128256,
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "intermediate_size": 14336, "vocab_size": 128256, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "max_position_embeddings": 8192,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(about))
     (folder / "tokenizer.json").write_text("{}")
@@ -85,16 +91,24 @@ def test_what_fits_is_told(config: Config) -> None:
 def test_the_estimate_is_near_what_one_gpu_took() -> None:
     """LoRA on a Llama of 1.1 billion weights took 36.6 GiB with 8 x 2048 tokens."""
     shape = memory.Shape(
-        parameters=1_100_000_000, layers=22, width=2048, inner=5632, vocabulary=32000, complete=True
+        parameters=1_100_000_000,
+        on_disk=2_200_000_000,
+        layers=22,
+        width=2048,
+        inner=5632,
+        vocabulary=32000,
+        complete=True,
     )
+    weights = Weights(every={}, trained={"attention": 4_505_600, "dense MLP": 8_110_080})
     config = Config(name_or_path="m", dataset_path="d", seq_len=2048, per_device_train_batch_size=8)
-    total = memory.memory(config, shape, shards=1, gpu=True).total
+    total = memory.memory(config, shape, weights, shards=1, gpu=True).total
     assert total / GIB == pytest.approx(36.6, rel=0.15)
 
 
 def test_what_is_held_whole_is_counted() -> None:
     shape = memory.Shape(
         parameters=8_000_000_000,
+        on_disk=16_000_000_000,
         layers=32,
         width=4096,
         inner=14336,
@@ -102,9 +116,11 @@ def test_what_is_held_whole_is_counted() -> None:
         complete=True,
     )
     config = Config(name_or_path="m", dataset_path="d", method="full")
+    weights = Weights(every={}, trained={"dense MLP": 8_000_000_000})
 
     def gathered(**changes: Any) -> float:
-        return memory.memory(replace(config, **changes), shape, shards=8, gpu=True).gathered
+        changed = replace(config, **changes)
+        return memory.memory(changed, shape, weights, shards=8, gpu=True).gathered
 
     once = gathered()
     assert gathered(gradient_accumulation_steps=2) == once + 4 * shape.parameters
@@ -179,21 +195,63 @@ def test_a_line_too_deep_for_json_is_told(config: Config) -> None:
     assert (finding.state, "expected a JSON object" in finding.said) == ("fail", True)
 
 
-def test_it_needs_no_torch(config: Config) -> None:
-    code = (
-        "import sys; from train.__main__ import main; code = main(sys.argv[1:]);"
-        "print([n for n in ('torch', 'transformers') if n in sys.modules]); sys.exit(code)"
-    )
+def test_a_mixture_of_107_billion_weights_is_looked_at_in_seconds(
+    config: Config, tmp_path: Path
+) -> None:
+    """The whole command on the real configuration of GLM-4.5-Air, in seconds of CPU."""
+    folder = Path(config.name_or_path)
+    header = {"w": {"dtype": "BF16", "shape": [106_852_245_504], "data_offsets": [0, 0]}}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    about = {"model_type": "glm4_moe", "head_dim": 128, "attention_bias": True}
+    (folder / "config.json").write_text(json.dumps(about))
     keys = [f"--set={name}={getattr(config, name)}" for name in ("name_or_path", "dataset_path")]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run(
-        [sys.executable, "-c", code, "--check", *keys, f"--output-dir={config.output_dir}"],
+        [sys.executable, "-m", "train", "--check", *keys, f"--output-dir={tmp_path / 'output'}"],
         capture_output=True,
         text=True,
         check=False,
     )
+    took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "ready to train" in done.stdout
+    said = dict(line.split(maxsplit=2)[1:] for line in done.stdout.splitlines()[:-1])
+    assert "attention 31,653,888, shared experts 11,888,640, dense MLP 721,920" in said["trained"]
+    assert "routed experts" not in said["trained"]
+    assert done.stdout.endswith("ready to train\n")
+    assert took < 10
+
+
+@pytest.mark.usefixtures("gpus")
+def test_what_peft_refuses_is_told(config: Config) -> None:
+    about = {"model_type": "glm4_moe", "num_hidden_layers": 2}
+    (Path(config.name_or_path) / "config.json").write_text(json.dumps(about))
+    (finding,) = said(replace(config, lora_dropout=0.05), "trained")
+    assert finding.state == "fail"
+    assert "lora_dropout: expected 0 with adapters on single weights" in finding.said
+    assert "hint: lora_target_modules: [k_proj, o_proj, q_proj, v_proj]" in finding.said
+
+
+@pytest.mark.usefixtures("gpus")
+def test_disk_and_network_are_reckoned_with_what_is_trained(config: Config) -> None:
+    (trained,) = said(config, "trained")
+    assert trained.said.startswith("LoRA r=16: 41,943,040 weights (0.52%): attention 13,631,488, ")
+    (network,) = said(config, "network")
+    assert "about 0.2 GiB of gradients a step with hsdp" in network.said
+    # Gathered for 4 forward and 4 backward passes.
+    taken_in = (8_000_000_000 * 2 * 8 + 41_943_040 * 4) / GIB
+    assert f"takes in {taken_in:.1f} GiB of weights and gradients with fsdp" in network.said
+    (folders,) = said(config, "folders")
+    # 16 bytes a weight in each of 3 + 1 checkpoints, 4 in the adapter.
+    assert f"about {41_943_040 * (16 * 4 + 4) / GIB:.1f} GiB" in folders.said
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_hub_id_is_not_called_ready(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preflight.main(replace(config, name_or_path="meta-llama/Llama-3.1-8B")) == 0
+    out = capsys.readouterr().out
+    assert "ready to train" not in out
+    assert out.endswith("the model was not looked at\n")
 
 
 @pytest.mark.parametrize(

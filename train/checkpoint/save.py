@@ -26,7 +26,6 @@ from train.errors import CheckpointError, ConfigError
 from train.files import measure, write_durably
 from train.lifecycle import run_lock
 from train.model import export
-from train.model.load import lora
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,6 +77,8 @@ class Checkpoints:
         """Whether all nodes see one folder; each has its own otherwise."""
         self.writes = ranks.is_first if self.shared else ranks.is_leader
         """Whether this rank writes what exists once a folder."""
+        self.adapter: Mapping[str, Any] = {}
+        """The adapters' configuration as PEFT saves it, once there is a model."""
         self.last_step: int | None = None
         """The newest step that is known to be on disk, whole."""
         self._release = self._own()
@@ -167,8 +168,7 @@ class Checkpoints:
             raise CheckpointError(message + problems)
 
     def _adapter(self, step: int) -> dict[str, Any]:
-        shape = lora(self._config).to_dict()  # type: ignore[no-untyped-call]
-        return {"shape": shape, "about": {**self.about, "step": step}}
+        return {"shape": self.adapter, "about": {**self.about, "step": step}}
 
     def _problems(self, problem: str) -> str:
         """Return what went wrong on any rank, the same on every rank."""

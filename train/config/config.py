@@ -79,8 +79,16 @@ class Config:
         "lora",
         ("all-linear",),
         "Which modules get an adapter, by the end of their name; `all-linear` is every "
-        "linear layer but the output head.",
+        "linear layer but the output head and, in a mixture of experts, but the routed experts "
+        "and the router.",
         also="lora_target lora_target_linear",
+    )
+    lora_target_parameters: tuple[str, ...] = _key(
+        "lora",
+        (),
+        "Single weights that get an adapter besides, by the end of their name: routed experts "
+        "(`[experts.gate_up_proj, experts.down_proj]`), a router (`[mlp.gate.weight]`). PEFT folds "
+        "each product into the weights, so memory grows with them.",
     )
 
     parallel: Parallel = _key(
@@ -382,6 +390,7 @@ def _quarrels(config: Config) -> list[str]:
             f"{config.per_device_train_batch_size}; a longer seq_len fills the GPU as well, and "
             "attn_implementation: sdpa takes several rows"
         )
-    if config.method == "lora" and not config.lora_target_modules:
+    named = config.lora_target_modules or config.lora_target_parameters
+    if config.method == "lora" and not named:
         found.append("lora_target_modules: expected names of modules or all-linear, found none")
     return found

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from train.config.config import Config
     from train.distributed.process_group import Ranks
+    from train.model.kinds import Weights
 
 USABLE = 0.9
 """Of a device's memory: an estimate is none too exact, and memory fragments."""
@@ -35,22 +36,35 @@ class Layout:
     """Whether a layer's gathered weights are freed after its forward pass."""
 
 
-def choose(config: Config, ranks: Ranks, folder: Path) -> Layout:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a layout is chosen by."""
+
+    config: Config
+    ranks: Ranks
+    folder: Path
+    weights: Weights
+
+
+def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layout:
     """Choose a layout, the same on every rank.
 
     Args:
         config: May say it.
         ranks: All ranks.
         folder: The base model's, whose size is looked at.
+        weights: What of it is trained.
 
     Raises:
         ModelError: What the configuration says cannot be.
     """
-    laid = _laid(config, ranks, folder)
-    return replace(laid, reshards=_reshards(config, ranks, folder, laid.name))
+    plan = Plan(config=config, ranks=ranks, folder=folder, weights=weights)
+    laid = _laid(plan)
+    return replace(laid, reshards=_reshards(plan, laid.name))
 
 
-def _laid(config: Config, ranks: Ranks, folder: Path) -> Layout:
+def _laid(plan: Plan) -> Layout:
+    config, ranks = plan.config, plan.ranks
     counts = ranks.on_nodes()
     size = ranks.env.world_size
     if config.parallel == "single" and size > 1:
@@ -68,12 +82,13 @@ def _laid(config: Config, ranks: Ranks, folder: Path) -> Layout:
         )
     if size > len(counts):
         return Layout(name="hsdp")
-    return _one_a_node(config, ranks, folder)
+    return _one_a_node(plan)
 
 
-def _one_a_node(config: Config, ranks: Ranks, folder: Path) -> Layout:
+def _one_a_node(plan: Plan) -> Layout:
     """Leave the weights where they are, if there is room for all of them on each rank."""
-    rows = enumerate(ranks.gather(_no_room(config, ranks, folder, shards=1, usable=USABLE)))
+    ranks = plan.ranks
+    rows = enumerate(ranks.gather(_no_room(plan, shards=1, usable=USABLE)))
     lacking = [(rank, why) for rank, why in rows if why]
     if not lacking:
         return Layout(name="hsdp")
@@ -86,24 +101,26 @@ def _one_a_node(config: Config, ranks: Ranks, folder: Path) -> Layout:
     return Layout(name="fsdp", remarks=(remark,))
 
 
-def _reshards(config: Config, ranks: Ranks, folder: Path, name: str) -> bool:
+def _reshards(plan: Plan, name: str) -> bool:
     """Say whether layers are gathered anew for the backward pass: one more time over the network.
 
     Where the ranks did not agree on it, they would wait for each other for ever.
     """
+    config, ranks = plan.config, plan.ranks
     if config.reshard_after_forward is not None:
         return config.reshard_after_forward
     shards = ranks.env.local_world_size if name == "hsdp" else ranks.env.world_size
     if name in {"single", "ddp"}:
         return True
-    keeping = replace(config, reshard_after_forward=False)
+    keeping = replace(plan, config=replace(config, reshard_after_forward=False))
     # A rank that holds everything itself has nothing to gather.
-    lacking = shards == 1 or _no_room(keeping, ranks, folder, shards=shards, usable=KEEPABLE)
+    lacking = shards == 1 or _no_room(keeping, shards=shards, usable=KEEPABLE)
     return any(ranks.gather(bool(lacking)))
 
 
-def _no_room(config: Config, ranks: Ranks, folder: Path, *, shards: int, usable: float) -> str:
+def _no_room(plan: Plan, *, shards: int, usable: float) -> str:
     """Return why a rank's part of the training has no room on this device; nothing if it has."""
+    ranks = plan.ranks
     gpu = ranks.device.type == "cuda"
     if gpu:
         room = float(torch.cuda.get_device_properties(ranks.device).total_memory)
@@ -111,7 +128,8 @@ def _no_room(config: Config, ranks: Ranks, folder: Path, *, shards: int, usable:
         room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1.0
         room /= ranks.env.local_world_size
     try:
-        need = memory.memory(config, memory.shape(folder), shards=shards, gpu=gpu)
+        shape = memory.shape(plan.folder)
+        need = memory.memory(plan.config, shape, plan.weights, shards=shards, gpu=gpu)
     except (OSError, ValueError, KeyError) as error:
         return f"its size cannot be read ({type(error).__name__}: {error})"
     if need.total <= usable * room:

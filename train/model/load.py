@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,12 +12,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from train.data.batches import MULTIPLE
 from train.errors import ConfigError
-from train.model.lora_targets import EVERY, count_targets, refuse_shared_head
+from train.model import kinds, lora_targets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from train.config.config import Config
+    from train.model.kinds import Weights
+    from train.model.lora_targets import Targets
+
+BUILT_IN = ("sdpa", "eager")
 
 
 def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
@@ -46,10 +51,11 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
             raise ValueError(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
     _refuse_too_long(config, network)
     if config.method == "lora":
-        if config.lora_target_modules != EVERY:
-            count_targets(config, [name for name, _ in network.named_modules()])
-            refuse_shared_head(config, network)
-        network = get_peft_model(network, lora(config))
+        targets = lora_targets.find(config, network)
+        network = get_peft_model(network, lora(config, targets))
+        lora_targets.prove(config, targets, network)
+        # PEFT puts down where the files lie on this node.
+        network.peft_config["default"].base_model_name_or_path = config.name_or_path
     network.train()
     if config.activation_checkpointing:
         # Before the shards, so that recomputing is inside what FSDP gathers.
@@ -81,17 +87,37 @@ def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as
         raise ConfigError((f"{message} positions, found {config.seq_len}",))
 
 
-def lora(config: Config) -> LoraConfig:
-    """Return the adapters' shape as PEFT writes it down."""
-    targets = config.lora_target_modules
+def lora(config: Config, targets: Targets) -> LoraConfig:
+    """Return the adapters' shape as PEFT takes it."""
+    modules = targets.modules
     return LoraConfig(
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
-        target_modules="all-linear" if targets == EVERY else list(targets),
+        target_modules=modules if isinstance(modules, str) else list(modules),
+        target_parameters=list(targets.parameters) or None,
         base_model_name_or_path=config.name_or_path,
         task_type="CAUSAL_LM",
     )
+
+
+def survey(config: Config, folder: Path) -> Weights:
+    """Make the model with its adapters but without weights, in seconds, and count what is trained.
+
+    Args:
+        config: What is asked for.
+        folder: The base model's; its weights need not be there.
+
+    Raises:
+        ConfigError: transformers or PEFT cannot make it.
+    """
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            network = make(config, folder, torch.float32)
+        except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
+            raise unusable(config, folder, error) from error
+    return kinds.count(network)
 
 
 def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
@@ -119,6 +145,12 @@ def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
             hint="attn_implementation: eager, which every model has",
         )
     if isinstance(error, ImportError):
+        if config.attn_implementation not in BUILT_IN:
+            asked = f"attn_implementation: expected {config.attn_implementation} and its packages"
+            return ConfigError(
+                (f"{asked} installed, found: {text}",),
+                hint="install it on every node, or set attn_implementation: sdpa",
+            )
         return ConfigError(
             (f"the model {config.name_or_path}: expected its packages installed, found: {text}",),
             hint="install it on every node, or set attn_implementation: sdpa",

@@ -1,83 +1,132 @@
-"""A model without its weights: does it have the modules and the attention that are asked for."""
+"""What gets an adapter: names of modules and of single weights, as PEFT is to be told them.
+
+transformers 5 keeps the routed experts of a layer in one tensor. PEFT 0.21 helps old adapters over
+that: in model types that it knows, any target that ends in `gate_proj`, `up_proj`, `down_proj` or
+`gate` is taken for routed experts and router, whatever module is meant (`_convert_peft_config_moe`
+in peft/utils/transformers_weight_conversion.py). Shared experts and dense layers bear those names
+too. They are reached as single weights, `gate_proj.weight`, which PEFT leaves as they are named.
+"""
 
 from __future__ import annotations
 
 import difflib
-import importlib.util
-import json
-import warnings
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from train.errors import ConfigError
+from train.model.kinds import Kinds
 
 if TYPE_CHECKING:
     from train.config.config import Config
 
 EVERY = ("all-linear",)
-BUILT_IN = ("sdpa", "eager")
 
 
-def is_usual(config: Config, folder: Path) -> bool:
-    """Return whether the model is sure to have what is asked for: torch need not be loaded then."""
-    named = config.method == "lora" and config.lora_target_modules != EVERY
-    if named or config.attn_implementation not in BUILT_IN:
-        return False
-    return config.attn_implementation != "sdpa" or _may_have_sdpa(folder)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What PEFT is told."""
+
+    modules: tuple[str, ...] | str
+    """Ends of modules' names, or what PEFT calls all-linear."""
+    parameters: tuple[str, ...]
+    """Ends of single weights' names; PEFT folds the adapter's product into these."""
 
 
-def _may_have_sdpa(folder: Path) -> bool:
-    """Return whether the source of the model's class says so, or there is none to be read."""
-    package = importlib.util.find_spec("transformers")
-    try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-        where = package.submodule_search_locations if package else None
-        source = Path((where or [""])[0], "models", kind, f"modeling_{kind}.py")
-        return "_supports_sdpa = True" in source.read_text(encoding="utf-8")
-    except (OSError, ValueError, TypeError, KeyError):
-        return True
-
-
-def look(config: Config, folder: Path) -> str:
-    """Make the model's modules without any weights, and say what was found.
+def find(config: Config, network: Any) -> Targets:  # noqa: ANN401  (a transformers model)
+    """Return what gets an adapter in this model.
 
     Args:
         config: What is asked for.
-        folder: The base model's.
+        network: The model without adapters, with or without its weights.
 
     Raises:
-        ConfigError: a module or a package is not there.
+        ConfigError: something asked for is not there, or PEFT cannot put an adapter on it.
     """
-    # ruff: noqa: PLC0415  (seconds, for those alone who ask for the unusual)
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    how = {"trust_remote_code": config.trust_remote_code}
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            shape = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
-            network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                shape, attn_implementation=config.attn_implementation, **how
-            )
-        except (ImportError, OSError, ValueError) as error:
-            found = " ".join(str(error).split())
-            built_in = config.attn_implementation in BUILT_IN
-            raise ConfigError(
-                (f"attn_implementation: expected {config.attn_implementation}, found: {found}",),
-                hint="attn_implementation: eager, which every model has"
-                if built_in
-                else "install it on every node, or set attn_implementation: sdpa",
-            ) from error
-    if config.method != "lora" or config.lora_target_modules == EVERY:
-        return f"attention by {config.attn_implementation}"
-    names = [name for name, module in network.named_modules() if _is_linear(module)]
-    counts = count_targets(config, names)
-    refuse_shared_head(config, network)
-    return f"adapters on {sum(counts.values())} modules of {len(names)}"
+    asked = config.lora_target_modules
+    if asked == EVERY:
+        asked = _every_linear(network)
+    else:
+        count_targets(config, network)
+        refuse_shared_head(config, network)
+    _count_parameters(config, network)
+    renamed = _renamed(network)
+    parameters = [f"{name}.weight" for name in asked if _last(name) in renamed]
+    parameters = list(dict.fromkeys((*parameters, *config.lora_target_parameters)))
+    if parameters and config.lora_dropout:
+        message = (
+            f"lora_dropout: expected 0 with adapters on single weights ({', '.join(parameters)}), "
+            f"which PEFT folds into the weights, found {config.lora_dropout}"
+        )
+        hint = f"lora_target_modules: [{', '.join(_attention(network))}] can have it"
+        raise ConfigError((message,), hint=hint)
+    modules = tuple(name for name in asked if _last(name) not in renamed)
+    return Targets(modules=EVERY[0] if modules == EVERY else modules, parameters=tuple(parameters))
 
 
-def count_targets(config: Config, names: list[str]) -> dict[str, int]:
+def _renamed(network: Any) -> frozenset[str]:  # noqa: ANN401  (as above)
+    """Return the last parts of names that PEFT takes for routed experts or the router."""
+    # ruff: noqa: PLC0415  (torch comes with it)
+    try:
+        from peft.utils import transformers_weight_conversion as peft
+    except ImportError:  # a PEFT that does not rename; `prove` would notice if one does
+        return frozenset()
+    kinds = getattr(peft, "_MODEL_TO_CONVERSION_PATTERN", {})
+    names = getattr(peft, "_MOE_TARGET_MODULE_MAPPING", {})
+    return frozenset(names.get(kinds.get(getattr(network.config, "model_type", "")), ()))
+
+
+def _every_linear(network: Any) -> tuple[str, ...]:  # noqa: ANN401  (as above)
+    """Return what all-linear means: in a dense model what it means to PEFT.
+
+    In a mixture of experts it is every linear layer but the output head, the routed experts and
+    the router.
+    """
+    kinds = Kinds(network)
+    of = {name: kinds.of(name) for name, _ in network.named_modules()}
+    if "routed experts" not in of.values() and not _renamed(network):
+        return EVERY
+    head = network.get_output_embeddings()
+    linear = {name: m for name, m in network.named_modules() if _is_linear(m) and m is not head}
+    left_out = {"routed experts", "router", "embeddings and head"}
+    wanted = {name for name in linear if of[name] not in left_out}
+    others = {_last(name) for name in of if name not in wanted}
+    # The end of a name, as PEFT matches it, where it means nothing else.
+    return tuple(sorted({name if _last(name) in others else _last(name) for name in wanted}))
+
+
+def _attention(network: Any) -> list[str]:  # noqa: ANN401  (as above)
+    kinds = Kinds(network)
+    linear = (name for name, module in network.named_modules() if _is_linear(module))
+    return sorted({_last(name) for name in linear if kinds.of(name) == "attention"})
+
+
+def prove(config: Config, targets: Targets, network: Any) -> None:  # noqa: ANN401  (a PeftModel)
+    """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names.
+
+    Raises:
+        ConfigError: naming one that is elsewhere.
+    """
+    if targets.modules == EVERY[0]:
+        return
+    lacking = {*targets.modules, *targets.parameters}
+    for name, module in network.get_base_model().named_modules():
+        if not hasattr(module, "lora_A"):
+            continue
+        place = name.replace(".base_layer", "")
+        place += f".{module.parameter_name}" if hasattr(module, "parameter_name") else ""
+        meant = {t for t in (*targets.modules, *targets.parameters) if _means(t, place)}
+        if not meant:
+            names = ", ".join((*config.lora_target_modules, *config.lora_target_parameters))
+            message = f"lora_target_modules: expected adapters on {names}, found one on {place}"
+            raise ConfigError((message,), hint="this PEFT renames them: name other modules")
+        lacking -= meant
+    if lacking:
+        found = "found none: this PEFT renames it"
+        message = f"lora_target_modules: expected adapters on {min(lacking)}, {found}"
+        raise ConfigError((message,), hint="name other modules")
+
+
+def count_targets(config: Config, network: Any) -> dict[str, int]:  # noqa: ANN401  (as above)
     """Return how many of a model's modules each name in lora_target_modules means.
 
     PEFT is content if one of them is found, and says nothing of the others.
@@ -85,13 +134,46 @@ def count_targets(config: Config, names: list[str]) -> dict[str, int]:
     Raises:
         ConfigError: naming each that means none, and what is nearest.
     """
-    counts = {
-        target: sum(_means(target, name) for name in names) for target in config.lora_target_modules
-    }
-    lacking = [target for target, count in counts.items() if not count]
-    if lacking:
-        raise ConfigError(tuple(_lacks(target, names) for target in lacking))
+    asked = config.lora_target_modules
+    names = [
+        name
+        for name, module in network.named_modules()
+        # A router is no layer, but has weights like one.
+        if _is_linear(module) or (_last(name) == "gate" and hasattr(module, "weight"))
+    ]
+    counts = {target: sum(_means(target, name) for name in names) for target in asked}
+    if lacking := [target for target, count in counts.items() if not count]:
+        known = sorted({_last(name) for name in names})
+        raise ConfigError(
+            tuple(_lacks("lora_target_modules", "modules", target, known) for target in lacking),
+            hint=_experts_hint(network),
+        )
     return counts
+
+
+def _experts_hint(network: Any) -> str | None:  # noqa: ANN401  (as above)
+    """Say how routed experts are reached, where they are no modules of their own."""
+    kinds = Kinds(network)
+    names = {
+        ".".join(name.split(".")[-2:])
+        for name, weight in network.named_parameters()
+        if weight.ndim == 3 and kinds.of(name.rpartition(".")[0]) == "routed experts"  # noqa: PLR2004
+    }
+    listed = ", ".join(sorted(names))
+    return f"routed experts are lora_target_parameters: [{listed}]" if names else None
+
+
+def _count_parameters(config: Config, network: Any) -> None:  # noqa: ANN401  (as above)
+    """Refuse names in lora_target_parameters that mean no weight of a shape that PEFT takes."""
+    found = {name: weight for name, weight in network.named_parameters() if weight.ndim in {2, 3}}
+    known = sorted({".".join(name.split(".")[-2:]) for name in found})
+    problems = [
+        _lacks("lora_target_parameters", "weights", target, known)
+        for target in config.lora_target_parameters
+        if not any(_means(target, name) for name in found)
+    ]
+    if problems:
+        raise ConfigError(tuple(problems))
 
 
 def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (a transformers model)
@@ -111,6 +193,10 @@ def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (
         raise ConfigError((f"lora_target_modules: {said}, found {meant[0]}",), hint="leave it out")
 
 
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _means(target: str, name: str) -> bool:
     """Return whether PEFT takes a module of this name for a target."""
     return name == target or name.endswith(f".{target}")
@@ -121,9 +207,10 @@ def _is_linear(module: object) -> bool:
     return type(module).__name__ in {"Linear", "Conv1D", "Embedding"}
 
 
-def _lacks(target: str, names: list[str]) -> str:
-    """Say that no module is called so, and what is."""
-    known = sorted({name.rpartition(".")[2] for name in names})
-    close = difflib.get_close_matches(target.rpartition(".")[2], known, n=2, cutoff=0.6)
+def _lacks(key: str, what: str, target: str, known: list[str]) -> str:
+    """Say that nothing is called so, and what is."""
+    close = difflib.get_close_matches(target, known, n=2, cutoff=0.6)
+    if not close:
+        close = difflib.get_close_matches(_last(target), known, n=2, cutoff=0.6)
     nearest = f"nearest: {', '.join(close)}" if close else f"there are {', '.join(known)}"
-    return f"lora_target_modules: expected modules of the model, found no {target}; {nearest}"
+    return f"{key}: expected {what} of the model, found no {target}; {nearest}"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from train.config.config import Config
+    from train.model.kinds import Weights
 
 GIB = 2**30
 TRAINED_BYTES = 4 + 4 + 8
@@ -29,6 +30,8 @@ class Shape:
     """A model's numbers, read without loading it."""
 
     parameters: int
+    on_disk: int
+    """Bytes of its files."""
     layers: int
     width: int
     inner: int
@@ -76,6 +79,11 @@ def weights_in_words(count: int) -> str:
     return f"{count} weights"
 
 
+def size_in_words(count: float) -> str:
+    """Return a number of bytes as people say it: 7.3 GiB, 12 MiB."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else f"{count / 2**20:.1f} MiB"
+
+
 def shape(folder: Path) -> Shape:
     """Return a model's numbers from its config.json and the headers of its weights.
 
@@ -94,6 +102,7 @@ def shape(folder: Path) -> Shape:
     width = int(_first(about, "hidden_size", "n_embd", "d_model"))
     return Shape(
         parameters=sum(_parameters(path) for path in present),
+        on_disk=sum(path.stat().st_size for path in present),
         layers=int(_first(about, "num_hidden_layers", "n_layer")),
         width=width,
         inner=int(_first(about, "intermediate_size", "n_inner") or 4 * width),
@@ -120,25 +129,27 @@ def _parameters(path: Path) -> int:
     return sum(math.prod(tensor["shape"]) for tensor in tensors)
 
 
-def lora_parameters(model: Shape, r: int) -> int:
-    """Return about how many weights adapters on every linear layer have."""
-    per_layer = 4 * 2 * model.width + 3 * (model.width + model.inner)
-    return r * model.layers * per_layer
+def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: bool) -> Memory:
+    """Return what one rank takes.
 
-
-def memory(config: Config, model: Shape, *, shards: int, gpu: bool) -> Memory:
-    """Return what one rank takes, the weights being cut over `shards` ranks."""
-    size = 2 if config.dtype == "bfloat16" or (config.dtype == "auto" and gpu) else 4
-    trained = lora_parameters(model, config.lora_r)
-    frozen = model.parameters
-    if config.method == "full":
-        trained, frozen = model.parameters, 0
+    Args:
+        config: The batch, the dtype and what is recomputed.
+        model: The base model's numbers.
+        weights: What of it is trained.
+        shards: Over how many ranks weights are cut.
+        gpu: Whether it is one.
+    """
+    size = dtype_bytes(config, gpu=gpu)
+    trained = weights.trained_total
+    frozen = 0 if config.method == "full" else model.parameters
     layer = model.parameters / max(1, model.layers + 1)
     tokens = config.per_device_train_batch_size * config.seq_len
     kept = 2 if config.activation_checkpointing else ACTIVATION_WIDTHS
     activations = tokens * model.width * model.layers * kept * (size / 2)
     if config.activation_checkpointing:
         activations += tokens * model.width * ACTIVATION_WIDTHS
+    # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
+    activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
     gathered = 0.0
     if shards > 1:
         ends = 2 * model.vocabulary * model.width
@@ -154,6 +165,11 @@ def memory(config: Config, model: Shape, *, shards: int, gpu: bool) -> Memory:
         activations=activations + tokens * model.vocabulary * LOGIT_BYTES,
         overhead=OVERHEAD[gpu],
     )
+
+
+def dtype_bytes(config: Config, *, gpu: bool) -> int:
+    """Return the bytes of a weight of the base."""
+    return 2 if config.dtype == "bfloat16" or (config.dtype == "auto" and gpu) else 4
 
 
 def _accumulates(config: Config, ranks: int) -> bool:

@@ -140,6 +140,12 @@ class Model:
         return int(base_of(self.network).get_input_embeddings().weight.shape[0])
 
     @property
+    def adapter(self) -> dict[str, Any]:
+        """The adapters' configuration as PEFT itself saves it, its names resolved; {} without."""
+        configs = getattr(self.network, "peft_config", None)
+        return {**configs["default"].to_dict(), "inference_mode": True} if configs else {}
+
+    @property
     def gradient_factor(self) -> float:
         """What gradients must be multiplied by to be sums over ranks: DDP takes means."""
         return float(self.mesh.size()) if self.layout == "ddp" else 1.0

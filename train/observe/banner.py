@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from torch.distributed.tensor import DTensor
 
+from train.model import kinds
+
 if TYPE_CHECKING:
     from train.config.batch_size import BatchSize
     from train.config.config import Config
     from train.data.batches import Batches
     from train.distributed.process_group import Ranks
+    from train.model.kinds import Weights
     from train.model.model import Model
 
 RULE = "=" * 80
@@ -27,7 +30,7 @@ def banner(
     step: int,
 ) -> list[str]:
     """Return the lines that rank 0 prints before the first step."""
-    env = ranks.env
+    env, weights = ranks.env, kinds.count(model.network)
     hosts = ", ".join(f"{host} ({count})" for host, count in ranks.on_nodes().items())
     start = "" if env.launched else " (no distributed variables are set: a single process)"
     what = "rows" if config.batching == "packed" else "samples"
@@ -40,7 +43,8 @@ def banner(
         f"Hosts:      {hosts}",
         f"World size: {env.world_size}{start}",
         f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
-        f"Model:      {config.name_or_path}, {_trained(config, model)}",
+        f"Model:      {config.name_or_path}, {_trained(config, model, weights)}",
+        f"Trained:    {weights.words()}",
         f"Data:       {samples} samples{evaluated}",
         f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
         f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
@@ -64,14 +68,13 @@ def _mesh(config: Config, model: Model) -> str:
             return f"sharded over {model.mesh.size()} ranks (FSDP){kept}"
 
 
-def _trained(config: Config, model: Model) -> str:
-    every = sum(p.numel() for p in model.network.parameters())
-    trained = sum(p.numel() for p in model.trained.values())
+def _trained(config: Config, model: Model, weights: Weights) -> str:
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
     held = sum(
         p.to_local().nbytes if isinstance(p, DTensor) else p.nbytes
         for p in model.network.parameters()
     )
+    trained, every = weights.trained_total, weights.total
     return (
         f"{how}: {trained:,} of {every:,} parameters trained ({trained / every:.2%}), "
         f"{held / 2**20:,.0f} MiB of weights on rank 0"

@@ -47,6 +47,7 @@ def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_pat
     from train.distributed.env import RankEnv
     from train.distributed.process_group import Ranks
     from train.model import layout
+    from train.model.kinds import Weights
 
     ranks = SimpleNamespace(
         on_nodes=lambda: {"a": 1, "b": 1},
@@ -55,7 +56,8 @@ def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_pat
         gather=lambda value: [value, value],
         hosts=("a", "b"),
     )
-    laid = layout.choose(world.base, cast("Ranks", ranks), tmp_path)
+    none = Weights(every={}, trained={})
+    laid = layout.choose(world.base, cast("Ranks", ranks), tmp_path, none)
     assert laid.name == "fsdp"
     assert "its size cannot be read (FileNotFoundError" in laid.remarks[0]
 

@@ -83,12 +83,12 @@ def test_peft_loads_the_adapter_and_says_the_same(
     before = base(tokens).logits
     theirs = PeftModel.from_pretrained(base, run.output / "adapter").eval()
     # Ours, from the shards: every trained weight put into a model that never saw the export.
-    from peft import get_peft_model, get_peft_model_state_dict
+    from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
 
-    from train.model.load import lora
+    from train.model.load import make
 
-    ours = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny / model), lora(run.config))
+    ours: Any = make(run.config, tiny / model, torch.float32)
     loss_mask = export.weights(run.output / "step-000006")
     missing = ours.load_state_dict(loss_mask, strict=False).unexpected_keys
     assert not missing
@@ -98,6 +98,16 @@ def test_peft_loads_the_adapter_and_says_the_same(
     assert not torch.allclose(theirs(tokens).logits, before)
     about = json.loads((run.output / "adapter/metadata.json").read_text())
     assert about["step"] == 6
+    # Its configuration is the one that PEFT itself saves: names resolved, for inference.
+    ours.save_pretrained(world.folder / "peft", save_embedding_layers=False)
+    mine, pefts = (
+        json.loads((folder / "adapter_config.json").read_text())
+        for folder in (run.output / "adapter", world.folder / "peft")
+    )
+    for shape in (mine, pefts):
+        shape["target_modules"] = sorted(shape["target_modules"])  # PEFT writes sets in any order
+    assert mine == pefts
+    assert set(mine["target_modules"]) != {"all-linear"}
 
 
 def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> None:
@@ -353,6 +363,7 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
     from train.distributed.process_group import meeting_point
     from train.errors import ModelError
     from train.model.load import lora
+    from train.model.lora_targets import Targets
     from train.model.parallelize import prove
 
     dist.init_process_group("gloo", store=meeting_point(), rank=0, world_size=1)
@@ -361,7 +372,7 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
         mesh = init_device_mesh("cpu", (1,))
         for layer in network.model.layers:
             fully_shard(layer, mesh=mesh)
-        late = get_peft_model(network, lora(base))
+        late = get_peft_model(network, lora(base, Targets(modules="all-linear", parameters=())))
         with pytest.raises(ModelError, match=r"expected every trained parameter sharded"):
             prove(late, "fsdp")
     finally:

@@ -1,0 +1,93 @@
+"""The weights of a model by what they do in it, and which of them are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = (
+    "attention",
+    "shared experts",
+    "routed experts",
+    "router",
+    "dense MLP",
+    "embeddings and head",
+    "other",
+)
+ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+MLPS = frozenset({"mlp", "feed_forward", "ffn"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How many weights a model has, by kind."""
+
+    every: dict[str, int]
+    """Kind → weights, those of adapters included."""
+    trained: dict[str, int]
+    """Kind → trained weights; a kind without any is left out."""
+    folded: int = 0
+    """Base weights that PEFT adds the adapter's product to in each forward pass."""
+
+    @property
+    def trained_total(self) -> int:
+        """All trained weights."""
+        return sum(self.trained.values())
+
+    @property
+    def total(self) -> int:
+        """All weights."""
+        return sum(self.every.values())
+
+    def words(self) -> str:
+        """Return the trained weights by kind, in the order of KINDS."""
+        return ", ".join(f"{kind} {self.trained[kind]:,}" for kind in KINDS if kind in self.trained)
+
+
+def count(network: Any) -> Weights:  # noqa: ANN401  (a transformers model, with adapters or not)
+    """Count a model's weights, those that two modules share once."""
+    kinds = Kinds(network)
+    every = dict.fromkeys(KINDS, 0)
+    trained = dict.fromkeys(KINDS, 0)
+    for name, parameter in network.named_parameters():
+        kind = kinds.of(name.rpartition(".")[0])
+        every[kind] += parameter.numel()
+        trained[kind] += parameter.numel() if parameter.requires_grad else 0
+    return Weights(
+        every=every,
+        trained={kind: number for kind, number in trained.items() if number},
+        folded=sum(
+            module.get_param().numel()
+            for module in network.modules()
+            if type(module).__name__ == "ParamWrapper"
+        ),
+    )
+
+
+class Kinds:
+    """Tells what a module is for, by the names and classes on the way to it."""
+
+    def __init__(self, network: Any) -> None:  # noqa: ANN401  (as above)
+        """Read a model's modules, with adapters or without."""
+        self._classes = {name: type(m).__name__.lower() for name, m in network.named_modules()}
+        ends = {id(network.get_input_embeddings()), id(network.get_output_embeddings())}
+        self._ends = tuple(name for name, m in network.named_modules() if id(m) in ends)
+
+    def of(self, module: str) -> str:
+        """Return the kind of a module, one of KINDS."""
+        parts = module.split(".")
+        classes = [self._classes.get(".".join(parts[: n + 1]), "") for n in range(len(parts))]
+        names, both = set(parts), (*parts, *classes)
+        in_an_end = any(module == end or module.startswith(f"{end}.") for end in self._ends)
+        shared = ("shared_expert", "shared_mlp")
+        # The first that holds counts: a layer's norm may be called after its attention.
+        rules = (
+            ("embeddings and head", in_an_end or classes[-1] == "embedding"),
+            ("other", "norm" in classes[-1]),
+            ("router", names & ROUTERS or any("router" in c or "gating" in c for c in classes)),
+            ("shared experts", any(part.startswith(shared) for part in parts)),
+            ("routed experts", any(word.endswith("experts") for word in both)),
+            ("attention", any("attn" in word or "attention" in word for word in both)),
+            ("dense MLP", names & MLPS or any("mlp" in c for c in classes)),
+        )
+        return next((kind for kind, holds in rules if holds), "other")
