@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import traceback
-from typing import Callable, Dict, Union
+from collections import Counter
+from typing import Callable, Dict, Tuple, Union
 
 from clusterctl.node.event_loop import Callback, EventLoop, Timer
 
@@ -30,26 +31,22 @@ class UnauthenticatedPeers:
 
     def __init__(self, loop: EventLoop, *, most: int, seconds: float) -> None:
         self._loop, self._most, self._seconds = loop, most, seconds
-        self._origins: Dict[Callback, PeerOrigin] = {}
-        self._closing: Dict[PeerOrigin, Dict[Callback, Timer]] = {}
+        self._waiting: Dict[Callback, Tuple[PeerOrigin, Timer]] = {}
+        """By the call that closes the connection, the oldest first."""
 
     def add(self, close: Callback, origin: PeerOrigin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
-        self._origins[close] = origin
         timer = self._loop.call_later(self._seconds, lambda: self._close(close))
-        self._closing.setdefault(origin, {})[close] = timer
-        if len(self._origins) > self._most:
-            largest = max(self._closing.values(), key=len)
-            self._close(next(iter(largest)))
+        self._waiting[close] = origin, timer
+        if len(self._waiting) > self._most:
+            origins = [each for each, _ in self._waiting.values()]
+            oldest = origins.index(Counter(origins).most_common(1)[0][0])
+            self._close(list(self._waiting)[oldest])
 
     def remove(self, close: Callback) -> None:
         """Keep this connection: it has shown who it is, or it is closed."""
-        if close not in self._origins:
-            return
-        origin = self._origins.pop(close)
-        self._closing[origin].pop(close).cancel()
-        if not self._closing[origin]:
-            del self._closing[origin]
+        if close in self._waiting:
+            self._waiting.pop(close)[1].cancel()
 
     def _close(self, close: Callback) -> None:
         self.remove(close)

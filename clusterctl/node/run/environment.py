@@ -39,8 +39,7 @@ def compose_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Envi
     Raises:
         OperationError: `env-init`: the line failed.
     """
-    base = base_environment()
-    env = dict(base)
+    env = base_environment()
     for name, value, layer in job["env"]:
         if layer == "built-in":
             env.setdefault(os.fsencode(name), os.fsencode(value))
