@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -147,6 +148,13 @@ class Config:
         also="sequence_len sequence_length max_length max_seq_length max_seq_len cutoff_len "
         "block_size",
         least=2,
+    )
+    chat_template_kwargs: Mapping[str, Any] | None = _key(
+        "data",
+        None,
+        "What the chat template is given besides messages and tools, such as "
+        "`{enable_thinking: false}`. A line may have its own under the same name, which win.",
+        also="chat_template_args",
     )
     batching: Batching = _key(
         "data",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import re
 import textwrap
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +22,7 @@ from train.config.config import Config
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 Mode = Literal["train", "check", "smoke"]
 OPTIONS = ("config", "set", "check", "smoke", "help")
@@ -178,7 +180,9 @@ def _pairs(
     for key, value in node.value:
         source = f"{path}:{key.start_mark.line + 1}"
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-        if isinstance(value, yaml.MappingNode) and section is None and name in section_names():
+        if isinstance(value, yaml.MappingNode) and takes_mapping(name):
+            found.append((_full(name, section), _plain(value), source))
+        elif isinstance(value, yaml.MappingNode) and section is None and name in section_names():
             found += _pairs(value, path, name, problems)
         elif isinstance(value, yaml.MappingNode):
             close = nearest(name, section_names()) if section is None else ""
@@ -197,6 +201,17 @@ def _pairs(
             empty = value.tag == "tag:yaml.org,2002:null"
             found.append((_full(name, section), None if empty else value.value, source))
     return found
+
+
+def takes_mapping(spelling: str) -> bool:
+    """Whether a key's value is a mapping."""
+    answer = settle(spelling, None)
+    return isinstance(answer, Renamed) and _is_mapping(_kind(answer.name))
+
+
+def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
+    """Return a node's value as Python has it."""
+    return yaml.safe_load(yaml.serialize(node))
 
 
 def _full(name: str, section: str | None) -> str:
@@ -261,17 +276,22 @@ def _read_pairs(pairs: list[tuple[str, Any, str]], problems: list[str]) -> dict[
     return given
 
 
-def convert(name: str, raw: str | list[str] | None) -> Any:  # noqa: ANN401  (the key's own type)
+def convert(  # (the key's own type)
+    name: str, raw: str | list[str] | Mapping[str, Any] | None
+) -> Any:  # noqa: ANN401
     """Return the text as the key's type.
 
     Raises:
         ValueError: it is not of that type; the message says what was wanted.
     """
-    kind = TYPES[name]
-    if isinstance(kind, types.UnionType):
-        if raw is None or (isinstance(raw, str) and raw.lower() in NONE):
-            return None
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    optional = isinstance(TYPES[name], types.UnionType)
+    if optional and (raw is None or (isinstance(raw, str) and raw.lower() in NONE)):
+        return None
+    kind = _kind(name)
+    if _is_mapping(kind):
+        return _mapping(raw)
+    if isinstance(raw, Mapping):
+        raise ValueError(describe(kind))  # noqa: TRY004  (the person's value, not a type error)
     if typing.get_origin(kind) is tuple:
         return _words(raw)
     if not isinstance(raw, str):
@@ -279,6 +299,30 @@ def convert(name: str, raw: str | list[str] | None) -> Any:  # noqa: ANN401  (th
     if name in PATHS and raw.startswith("~"):
         return os.path.expanduser(raw)  # noqa: PTH111  (a hub id must stay as written)
     return _scalar(kind, raw.strip())
+
+
+def _kind(name: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
+    """Return the type of a key, without null."""
+    kind = TYPES[name]
+    if isinstance(kind, types.UnionType):
+        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    return kind
+
+
+def _is_mapping(kind: Any) -> bool:  # noqa: ANN401  (as above)
+    return typing.get_origin(kind) is Mapping
+
+
+def _mapping(raw: Any) -> dict[str, Any]:  # noqa: ANN401  (as written)
+    """Return a mapping; a flag writes it as YAML does: `{enable_thinking: false}`."""
+    try:
+        value = yaml.safe_load(raw) if isinstance(raw, str) else raw
+        json.dumps(value)
+    except (yaml.YAMLError, TypeError):
+        value = None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(describe(Mapping[str, Any]))
+    return dict(value)
 
 
 def _words(raw: str | list[str] | None) -> tuple[str, ...]:
@@ -316,4 +360,6 @@ def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may hav
         return " | ".join(typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         return "a list of names"
+    if _is_mapping(kind):
+        return "a mapping"
     return {bool: "true | false", int: "a whole number", float: "a number", str: "text"}[kind]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
 from train.data import fingerprint, formats, jsonl, token_store
+from train.data.bad_line import BadLine
 from train.data.claims import LOOK, Claims, wait_for
 from train.errors import ConfigError
 from train.files import measure, write_text
@@ -82,6 +83,7 @@ def source(config: Config, env: RankEnv, model: Path, files: tuple[Path, ...]) -
             for name in TOKENIZER_FILES
             if (model / name).is_file()
         },
+        "chat_template_kwargs": config.chat_template_kwargs,
         "seq_len": config.seq_len,
         "code": formats.VERSION,
         "versions": {
@@ -118,7 +120,7 @@ def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any])
                     logger.info(
                         "tokenising %s, shard %d of %d", source.files[0], number + 1, source.shards
                     )
-                    _write(source, number, load(), config.seq_len)
+                    _write(source, number, load(), config)
         time.sleep(LOOK)  # others are at work on what is left
     _verify(source)
 
@@ -131,7 +133,7 @@ def _make_folder(folder: Path) -> None:
         raise ConfigError((problem,)) from error
 
 
-def _write(source: Source, number: int, tokenizer: Any, seq_len: int) -> None:  # noqa: ANN401
+def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:  # noqa: ANN401
     folder = source.folder / shard_name(source, number)
     for half_done in source.folder.glob(
         f"{folder.name}.tmp-*"
@@ -148,7 +150,7 @@ def _write(source: Source, number: int, tokenizer: Any, seq_len: int) -> None:  
     )
     # Only a whole data set that cannot be used is something else; a stretch of it may be bad.
     limit = math.inf if number else ALL_BAD
-    encoded = _encoded(part, complaints, tokenizer, seq_len, limit=limit)
+    encoded = _encoded(part, complaints, tokenizer, config, limit=limit)
 
     def of_unchanged() -> Iterator[tuple[int, list[Sample]]]:
         yield from encoded
@@ -161,18 +163,20 @@ def _encoded(
     part: Iterator[jsonl.Line],
     complaints: list[token_store.Complaint],
     tokenizer: Any,  # noqa: ANN401
-    seq_len: int,
+    config: Config,
     *,
     limit: float,
 ) -> Iterator[tuple[int, list[Sample]]]:
     """Yield each line's samples; what cannot be used is added to the complaints."""
+    reader = formats.Reader(tokenizer, config.chat_template_kwargs)
+    seq_len = config.seq_len
     good = 0
     while together := list(islice(part, TOGETHER)):
         read: list[tuple[jsonl.Line, formats.Document]] = []
         for line in together:
             try:
-                read.append((line, formats.read(line.content, tokenizer)))
-            except formats.BadLine as error:
+                read.append((line, reader.read(line.content)))
+            except BadLine as error:
                 complaints.append(
                     token_store.Complaint(line=line.number, where=line.where, reason=str(error))
                 )

@@ -7,6 +7,7 @@ import dataclasses
 import re
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,8 @@ def values(name: str) -> st.SearchStrategy[Any]:
     if typing.get_origin(kind) is tuple:
         word = st.text("abc_.", min_size=1, max_size=8)
         return st.lists(word, min_size=1, max_size=3).map(tuple)
+    if typing.get_origin(kind) is Mapping:
+        return st.dictionaries(WORDS, st.one_of(st.booleans(), st.integers(), WORDS), max_size=3)
     return {
         bool: st.booleans(),
         int: st.integers(int(least), 10**6),
@@ -177,6 +180,23 @@ def test_what_is_written_is_read_again(tmp_path_factory: Any, data: st.DataObjec
     path = tmp_path_factory.getbasetemp() / "written.yaml"
     path.write_text(yaml.safe_dump(config.to_dict()), encoding="utf-8")
     assert parse(["--config", str(path)]).config() == config
+
+
+def test_a_mapping_is_written_as_yaml_in_the_file_and_in_a_flag(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    text = "name_or_path: m\ndataset_path: d\n"
+    path.write_text(f"{text}data:\n  chat_template_kwargs:\n    enable_thinking: false\n")
+    assert parse(["--config", str(path)]).config().chat_template_kwargs == {
+        "enable_thinking": False
+    }
+    flag = ["--chat-template-kwargs", "{enable_thinking: true, n: 2}"]
+    found = parse(["--config", str(path), *flag]).config().chat_template_kwargs
+    assert found == {"enable_thinking": True, "n": 2}
+    with pytest.raises(ConfigError, match="chat_template_kwargs: expected a mapping, found 'yes'"):
+        parse(["--set", "chat_template_kwargs=yes"])
+    path.write_text("seed: {a: 1}\n")
+    with pytest.raises(ConfigError, match="seed: expected a value or a section, found a mapping"):
+        parse(["--config", str(path)])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.train.tiny import paragraphs
-from train.data.formats import BadLine, Sample, encode, read
+from train.data.bad_line import BadLine
+from train.data.formats import Reader, Sample, encode
 
 pytestmark = pytest.mark.torch
 
@@ -44,7 +45,7 @@ def tokenizer() -> Any:
 
 
 def samples(tokenizer: Any, record: object, seq_len: int = 1000) -> list[Sample]:
-    return encode([read(json.dumps(record).encode(), tokenizer)], tokenizer, seq_len)[0]
+    return encode([Reader(tokenizer).read(json.dumps(record).encode())], tokenizer, seq_len)[0]
 
 
 def loss_mask(tokenizer: Any, sample: Sample) -> str:
@@ -181,7 +182,7 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
 )
 def test_a_line_that_cannot_be_used_says_why(tokenizer: Any, line: bytes, said: str) -> None:
     with pytest.raises(BadLine) as caught:
-        read(line, tokenizer)
+        Reader(tokenizer).read(line)
     assert said in str(caught.value)
 
 
@@ -204,4 +205,4 @@ def test_a_chat_needs_a_template(tokenizer: Any) -> None:
     bare = copy.copy(tokenizer)
     bare.chat_template = None
     with pytest.raises(BadLine, match="chat template, found none"):
-        read(b'{"messages": [{"role": "assistant", "content": "a"}]}', bare)
+        Reader(bare).read(b'{"messages": [{"role": "assistant", "content": "a"}]}')

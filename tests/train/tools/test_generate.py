@@ -60,7 +60,7 @@ def test_a_question_is_put_in_the_chat_template_as_training_puts_it(tmp_path: Pa
     line = {
         "messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
     }
-    document = formats.read(json.dumps(line).encode(), tokenizer)
+    document = formats.Reader(tokenizer).read(json.dumps(line).encode())
     ((sample,),) = formats.encode([document], tokenizer, 1000)
     assert sample.ids[: len(asked)] == asked
     assert not any(sample.loss_mask[: len(asked)])

@@ -1,0 +1,193 @@
+"""Chats as five families of templates write them: what is learned, and where it ends."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import pytest
+
+from tests.train.data.chat_templates import FAMILIES, GLM, LLAMA, MISTRAL, QWEN, Family
+from train.data.bad_line import BadLine
+from train.data.formats import Reader, encode
+
+pytestmark = pytest.mark.torch
+
+ALL = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+CALLING = pytest.mark.parametrize(
+    "family", [GLM, LLAMA, QWEN, MISTRAL], ids=["glm", "llama", "qwen", "mistral"]
+)
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "description": "Of a place", "parameters": {}},
+    }
+]
+CALLS = [
+    {
+        "type": "function",
+        "id": "abcdefghi",
+        "function": {"name": "weather", "arguments": '{"place": "Bonn"}'},
+    }
+]
+ASKED = {"role": "user", "content": "How warm is it?"}
+RESULT = {"role": "tool", "name": "weather", "tool_call_id": "abcdefghi", "content": "21"}
+
+
+@functools.cache
+def tokenizer_of(family: Family) -> Any:
+    # (seconds to import: only these tests need them)
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    letters = {letter: at for at, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
+    bare = Tokenizer(models.BPE(letters, []))
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bare.decoder = decoders.ByteLevel()
+    bare.add_special_tokens([AddedToken(mark, special=True) for mark in family.marks])
+    bare.add_tokens([AddedToken(word, special=False) for word in family.words])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=bare,
+        bos_token=family.marks[0],
+        eos_token=family.eos,
+        chat_template=family.template,
+    )
+
+
+def learned(family: Family, record: dict[str, Any], **arguments: Any) -> tuple[str, str]:
+    """Return the text of a chat, and what of it is learned: stretches with ¦ between them."""
+    tokenizer = tokenizer_of(family)
+    document = Reader(tokenizer, arguments).read(json.dumps(record).encode())
+    ((sample,),) = encode([document], tokenizer, 4000)
+    stretches: list[list[int]] = [[]]
+    for token, counts in zip(sample.ids, sample.loss_mask, strict=True):
+        if counts:
+            stretches[-1].append(token)
+        elif stretches[-1]:
+            stretches.append([])
+    said = [tokenizer.decode(stretch) for stretch in stretches if stretch]
+    return str(tokenizer.decode(sample.ids)), "¦".join(said)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **more}
+
+
+@ALL
+def test_every_answer_ends_with_the_token_that_ends_one_at_inference(family: Family) -> None:
+    chat = [{"role": "system", "content": "Be kind."}, user("Hi"), answer("Hello"), user("And?")]
+    thought = {GLM: "\n<think></think>\n", QWEN: "<think>\n\n</think>\n\n", MISTRAL: " "}
+    before_last = thought.get(family, "")
+    before_inner = "" if family is QWEN else before_last
+    text, said = learned(family, {"messages": [*chat, answer("So.")]})
+    wanted = f"{before_inner}Hello{family.end}¦{before_last}So.{family.end}"
+    assert said == wanted, "each answer, and once what ends it"
+    assert "Be kind." in text
+    _, single = learned(family, {"messages": [user("Hi"), answer("Hello")]})
+    assert single == f"{before_last}Hello{family.end}"
+    # What the model has read when it writes the last answer is what it reads at inference.
+    tokenizer = tokenizer_of(family)
+    asked = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert text.startswith(asked)
+    assert text.rstrip().endswith(f"So.{family.end}")
+
+
+@ALL
+def test_an_answer_that_is_not_the_last_message_is_learned_too(family: Family) -> None:
+    _, said = learned(family, {"messages": [user("Hi"), answer("Hello"), user("Thanks")]})
+    assert said.endswith(f"Hello{family.end}")
+    assert said.count(family.end) == 1
+
+
+@CALLING
+def test_tools_calls_and_results_reach_the_template(family: Family) -> None:
+    chat = [ASKED, answer("", tool_calls=CALLS), RESULT, answer("21 degrees.")]
+    chat[1]["content"] = None  # as OpenAI's API has it
+    text, said = learned(family, {"messages": chat, "tools": TOOLS})
+    assert "Of a place" in text, "what the tool is for"
+    assert "21" in text.split("weather")[-1]
+    assert "None" not in text
+    call, last = said.split("¦")
+    assert "weather" in call
+    assert "Bonn" in call
+    assert '\\"' not in call, "the arguments are an object, not a text with one in it"
+    assert call.endswith("<|observation|>" if family is GLM else family.end)
+    assert last.endswith(f"21 degrees.{family.end}")
+    # Several datasets keep the schemas as text.
+    assert learned(family, {"messages": chat, "tools": json.dumps(TOOLS)}) == (text, said)
+    _, only_call = learned(family, {"messages": chat[:2], "tools": TOOLS})
+    assert only_call.endswith("<|observation|>" if family is GLM else family.end)
+
+
+@pytest.mark.parametrize(
+    ("family", "record", "said"),
+    [
+        ("gemma", {"messages": [user("a"), answer("b")], "tools": TOOLS}, "tools: expected a chat"),
+        ("gemma", {"messages": [user("a"), answer("b"), RESULT]}, "roles take turns"),
+        ("mistral", {"messages": [user("a"), answer("b"), {"role": "critic", "content": "c"}]},
+         "only user, assistant and tool"),
+        ("glm", {"messages": [user("a"), answer("b"), {"role": "critic", "content": "c"}]},
+         "message 3: expected a chat template that writes the role critic"),
+        ("gemma", {"messages": [user("a"), answer("", tool_calls=CALLS)]},
+         "message 2, an answer, is not to be found"),
+        ("qwen", {"messages": [user("a"), answer("", tool_calls=[{"function": {}}])]},
+         "tool_calls of message 2: expected a list"),
+        ("qwen", {"messages": [user("a"), answer("b")], "tools": "[{"}, "tools: expected a list"),
+        ("qwen", {"messages": [user("a"), answer("b")], "chat_template_kwargs": 3},
+         "chat_template_kwargs: expected an object"),
+    ],
+)  # fmt: skip
+def test_nothing_is_left_out_without_a_word(family: str, record: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadLine) as caught:
+        learned(FAMILIES[family], record)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("family", [GLM, QWEN], ids=["glm", "qwen"])
+def test_thoughts_are_learned_where_the_template_keeps_them(family: Family) -> None:
+    thinking = "<think>\nIt rains.\n</think>\n\nTake a coat."
+    chat = [user("Hi"), answer(thinking), user("And now?"), answer(thinking)]
+    text, said = learned(family, {"messages": chat})
+    first, last = said.split("¦")
+    assert "It rains." not in first, "the template drops thoughts before the last question"
+    assert first.endswith(f"Take a coat.{family.end}")
+    assert last.lstrip().startswith("<think>")
+    assert "It rains." in last
+    assert last.endswith(f"Take a coat.{family.end}")
+    apart = [*chat[:3], answer("Take a coat.", reasoning_content="It rains.")]
+    assert learned(family, {"messages": apart}) == (text, said)
+    # A thought before a call is dropped as soon as there is another question.
+    calls = [user("Hi"), answer("<think>weather?</think>", tool_calls=CALLS), RESULT, answer("21")]
+    text, said = learned(family, {"messages": [*calls, user("Sure?"), answer("Yes")]})
+    assert "weather?" not in text
+    assert [part.count(family.end) for part in said.split("¦")] == [family is QWEN, 1, 1]
+    text, _ = learned(family, {"messages": calls})
+    assert "weather?" in text
+
+
+@pytest.mark.parametrize("family", [GLM, QWEN], ids=["glm", "qwen"])
+def test_the_template_takes_arguments_of_the_file_and_of_the_line(family: Family) -> None:
+    chat = {"messages": [user("Hi"), answer("Hello"), user("And?"), answer("So.")]}
+    _, said = learned(family, chat, enable_thinking=False)
+    inner, last = said.split("¦")
+    assert last.strip("\n") == f"So.{family.end}", "the empty thought is given, not learned"
+    assert inner.strip("\n") == f"Hello{family.end}"
+    of_line = {**chat, "chat_template_kwargs": {"enable_thinking": True}}
+    assert learned(family, of_line, enable_thinking=False) == learned(family, chat)
+
+
+def test_a_template_without_marks_ends_the_last_answer_with_the_end_of_text() -> None:
+    plain = Family(
+        template="{% for m in messages %}### {{ m.role }}\n{{ m.content }}\n\n{% endfor %}"
+        "{% if add_generation_prompt %}### assistant\n{% endif %}",
+        marks=("<eos>",),
+        eos="<eos>",
+        end="<eos>",
+    )
+    text, said = learned(plain, {"messages": [user("Hi"), answer("Hello")]})
+    assert (text, said) == ("### user\nHi\n\n### assistant\nHello<eos>", "Hello<eos>")
