@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from train.preflight import main as check  # noqa: PLC0415  (it needs no torch)
 
                 return check(arguments.config())
+            case "show-sample":
+                from train.data.show_sample import main as show  # noqa: PLC0415  (as above)
+
+                return show(arguments.config(), arguments.sample)
             case "smoke":
                 from train.tools.smoke import main as smoke  # noqa: PLC0415  (as above)
 

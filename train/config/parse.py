@@ -24,8 +24,8 @@ from train.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Mode = Literal["train", "check", "smoke"]
-OPTIONS = ("config", "set", "check", "smoke", "help")
+Mode = Literal["train", "check", "smoke", "show-sample"]
+OPTIONS = ("config", "set", "check", "smoke", "show-sample", "help")
 """Flags that are no keys."""
 START = "python -m train --config FILE; `python -m train.tools.demo_assets demo` makes one to try"
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
@@ -58,6 +58,8 @@ class Arguments:
 
     mode: Mode
     given: Mapping[str, Given]
+    sample: int = 1
+    """Which sample to show, counted from 1."""
 
     def config(self, **replaced: object) -> Config:
         """Return the Config; `replaced` wins over what was given.
@@ -92,6 +94,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     given |= _read_pairs(flags, problems)
     if problems:
         raise ConfigError(tuple(problems), hint="every key is in docs/reference/train-config.md")
+    if known.show_sample is not None:
+        return Arguments(mode="show-sample", given=given, sample=known.show_sample)
     mode: Mode = "check" if known.check else "smoke" if known.smoke else "train"
     return Arguments(mode=mode, given=given)
 
@@ -144,6 +148,14 @@ def _parser() -> argparse.ArgumentParser:
     modes.add_argument("--check", action="store_true", help="say what would not work, and end")
     modes.add_argument(
         "--smoke", action="store_true", help="train, save, resume and export a toy, in seconds"
+    )
+    modes.add_argument(
+        "--show-sample",
+        type=int,
+        nargs="?",
+        const=1,
+        metavar="N",
+        help="print sample N (from 1) as tokenized, with what is learned, and end",
     )
     return parser
 
