@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -21,8 +20,8 @@ from typing import TYPE_CHECKING, Literal
 
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import hub, jsonl, token_cache
-from train.data.formats import FORMS
+from train.data import formats, hub, jsonl, token_cache
+from train.data.bad_line import BadLine
 from train.errors import ConfigError
 from train.model import memory
 from train.model.memory import GIB
@@ -282,15 +281,17 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
     first = list(islice(jsonl.read(files), LOOKED_AT))
     bad = []
+    chats = False
     for line in first:
         try:
-            record = json.loads(line.content)
-            keys = set(record)
-        except (ValueError, TypeError, RecursionError):
+            record = formats.record_of(line.content)
+        except BadLine:
             bad.append(f"{line.where}: expected a JSON object")
             continue
-        if not ({"text", "messages"} & keys or {"prompt", "completion"} <= keys):
-            bad.append(f"{line.where}: expected {FORMS}, found the keys {', '.join(sorted(keys))}")
+        chats = chats or formats.is_chat(record)
+        if not formats.is_known(record):
+            keys = ", ".join(sorted(record))
+            bad.append(f"{line.where}: expected {formats.FORMS}, found the keys {keys}")
     size = sum(path.stat().st_size for path in files)
     if not first:
         return Finding(state="fail", about="data", said=f"{key}: expected lines, found none")
@@ -298,7 +299,6 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
         return Finding(
             state="fail", about="data", said=f"{bad[0]} ({len(bad)} of {len(first)} bad)"
         )
-    chats = any(b'"messages"' in line.content for line in first)
     if chats and not _has_template(Path(config.name_or_path)):
         said = f"{key}: expected a chat template beside the model for messages, found none"
         return Finding(state="fail", about="data", said=said)

@@ -70,11 +70,16 @@ class ChatTemplate:
         Raises:
             BadLine: these are no messages, or the template leaves something out.
         """
-        if not self._tokenizer.chat_template:
+        if not self.exists:
             raise BadLine("messages: expected a tokenizer with a chat template, found none")
         cleaned = _cleaned(messages)
         render = self._renderer(_tools(tools), self._arguments | _arguments(arguments))
         return _Reading(self, render, cleaned).chat(learn_from)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the tokenizer has one."""
+        return bool(self._tokenizer.chat_template)
 
     @property
     def end(self) -> str:

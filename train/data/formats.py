@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from train.data import other_forms
 from train.data.bad_line import BadLine
 from train.data.chat import ChatTemplate
 
@@ -17,7 +18,10 @@ VERSION = 6
 """Part of the token cache's key: raise it when the same line would give other tokens."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
-FORMS = 'text, prompt with completion, or messages ({"role", "content"} each)'
+FORMS = (
+    'text, prompt with completion, messages ({"role", "content"} each), conversations ({"from", '
+    '"value"} each), or instruction with output'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,10 @@ class Reader:
     def _document(self, record: dict[str, Any]) -> Document:
         if "messages" in record:
             return self._chat(record, record["messages"], learn_from=0)
+        if "conversations" in record:
+            return self._chat(record, other_forms.messages_of_sharegpt(record), learn_from=0)
+        if "instruction" in record and "output" in record:
+            return self._alpaca(record)
         if "prompt" in record and "completion" in record:
             prompt, completion = record["prompt"], record["completion"]
             if isinstance(prompt, list) and isinstance(completion, list):
@@ -88,6 +96,13 @@ class Reader:
             return Document(pieces=pieces, ends=True, splits=True)
         raise BadLine(f"expected {FORMS}, found the keys {', '.join(map(str, record)) or '(none)'}")
 
+    def _alpaca(self, record: dict[str, Any]) -> Document:
+        """Return a task as a chat, as LLaMA-Factory does; without a template in Alpaca's words."""
+        task = other_forms.Task.of(record)
+        if self._template.exists:
+            return self._chat(record, task.messages(), learn_from=0)
+        return _completion(task.prompt(), task.output)
+
     def _chat(self, record: dict[str, Any], messages: Any, *, learn_from: int) -> Document:  # noqa: ANN401
         chat = self._template.write(
             messages,
@@ -97,6 +112,17 @@ class Reader:
         )
         piece = Piece(text=chat.text, special=False, spans=chat.spans)
         return Document(pieces=(piece,), ends=False, splits=False)
+
+
+def is_known(record: dict[str, Any]) -> bool:
+    """Whether a record has the keys of one of the forms."""
+    several = ({"prompt", "completion"}, {"instruction", "output"})
+    return is_chat(record) or "text" in record or any(keys <= record.keys() for keys in several)
+
+
+def is_chat(record: dict[str, Any]) -> bool:
+    """Whether only a chat template can write a record."""
+    return "messages" in record or "conversations" in record
 
 
 def record_of(line: bytes) -> dict[str, Any]:

@@ -146,6 +146,31 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
     assert "Not" not in loss_mask(tokenizer, sample)
 
 
+def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> None:
+    said = [("system", "Be kind."), ("human", "Hi"), ("gpt", "Hello!"), ("user", "And?")]
+    roles = {"human": "user", "gpt": "assistant"}
+    messages = [{"role": roles.get(name, name), "content": text} for name, text in said]
+    messages.append({"role": "assistant", "content": "So."})
+    sharegpt = [{"from": name, "value": text} for name, text in (*said, ("gpt", "So."))]
+    wanted = samples(tokenizer, {"messages": messages})
+    assert samples(tokenizer, {"conversations": sharegpt}) == wanted
+    assert samples(tokenizer, {"conversations": messages}) == wanted
+    apart = {"system": "Be kind.", "conversations": sharegpt[1:]}
+    assert samples(tokenizer, apart) == wanted
+    task = {"instruction": "Add.", "input": "1, 2", "output": "3", "system": ""}
+    asked = [{"role": "user", "content": "Add.\n1, 2"}, {"role": "assistant", "content": "3"}]
+    assert samples(tokenizer, task) == samples(tokenizer, {"messages": asked})
+    bare = copy.copy(tokenizer)
+    bare.chat_template = None
+    (sample,) = samples(bare, task)
+    assert loss_mask(bare, sample) == "3<eos>"
+    assert "### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:\n3" in bare.decode(
+        sample.ids
+    )
+    (sample,) = samples(bare, {**task, "input": None})
+    assert "### Input" not in bare.decode(sample.ids)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -154,7 +179,19 @@ def test_prompt_and_completion_may_be_messages(tokenizer: Any) -> None:
         (b'{"text": "\xff"}', "expected UTF-8"),
         (b'{"text": " "}', "text: expected some text"),
         (b'{"text": 3}', "found 3"),
-        (b'{"instruction": "a", "output": "b"}', "found the keys instruction, output"),
+        (b'{"instruction": "a", "outputs": "b"}', "found the keys instruction, outputs"),
+        (b'{"instruction": "a", "output": ""}', "output: expected some text, found nothing"),
+        (b'{"instruction": 3, "output": "b"}', "instruction: expected text, found int"),
+        (b'{"conversations": "a"}', 'conversations: expected a list of {"from", "value"}'),
+        (
+            b'{"conversations": [{"from": "alien", "value": "a"}]}',
+            "conversations: message 1: expected from human, user, gpt",
+        ),
+        (b'{"conversations": [{"from": "gpt"}]}', "message 1: expected from and value, found from"),
+        (
+            b'{"conversations": [{"from": "function_call", "value": "{"}]}',
+            "message 1: expected a call as JSON",
+        ),
         (b'{"prompt": 1, "completion": "b"}', "prompt: expected text"),
         (b'{"prompt": "a", "completion": ""}', "completion: expected some text, found nothing"),
         (b'{"text": "a \\ud83d b"}', "found half a character, '\\ud83d'"),
