@@ -268,11 +268,10 @@ def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     changed = {
         key: (then["config"].get(key), value)
         for key, value in now["config"].items()
-        if key not in NOT_THE_NUMBERS and then["config"].get(key) != value
+        if key not in NOT_THE_NUMBERS and (then["config"].get(key) or None) != (value or None)
     }
-    fixed = [
-        key for key in ("method", "lora_r", "lora_alpha", "lora_target_modules") if key in changed
-    ]
+    shape = ("method", "lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters")
+    fixed = [key for key in shape if key in changed]
     if fixed:
         was, is_now = changed[fixed[0]]
         message = f"{fixed[0]}: expected {was} as in the checkpoint, found {is_now}"

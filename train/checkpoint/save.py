@@ -284,8 +284,9 @@ def _in_background(work: Callable[[], str]) -> Future[str]:
 
 
 def trained_state(model: Model, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return what a checkpoint holds, by name: the trained weights and AdamW's moments."""
-    weights = {f"{export.MODEL}{name}": p.detach() for name, p in model.trained.items()}
+    """Return what a checkpoint holds, by name: trained weights, buffers, AdamW's moments."""
+    held = model.trained | model.buffers
+    weights = {f"{export.MODEL}{name}": tensor.detach() for name, tensor in held.items()}
     return weights | {f"adamw.{name}": moment for name, moment in optimizer.state().items()}
 
 

@@ -13,7 +13,8 @@ from safetensors.torch import save
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
 from train.files import write_durably
 
@@ -52,7 +53,10 @@ def export(
 
 
 def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_code: bool) -> None:
-    """Write a fully trained model as transformers reads it, beside its base's tokenizer and code.
+    """Write a fully trained model as `save_pretrained` does, beside its base's tokenizer and code.
+
+    Names are the hub's: transformers 5 holds the experts of a layer in one tensor, and its own
+    reverse conversion takes that apart again.
 
     Args:
         checkpoint: A folder whose shards are all there.
@@ -63,8 +67,13 @@ def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_cod
     shape = AutoConfig.from_pretrained(
         base, trust_remote_code=trust_remote_code, local_files_only=True
     )
-    named = weights(checkpoint)
-    kept = {name: tensor.to(shape.dtype or tensor.dtype) for name, tensor in named.items()}
+    with torch.device("meta"):
+        network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            shape, trust_remote_code=trust_remote_code
+        )
+    named = revert_weight_conversion(network, _in_own_dtype(weights(checkpoint), network))
+    # Parts of one tensor would be written as one.
+    kept = {name: tensor.clone() for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
     save_torch_state_dict(kept, folder)
     for path in base.iterdir():
@@ -72,8 +81,21 @@ def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_cod
             shutil.copyfile(path, folder / path.name)
 
 
+def _in_own_dtype(named: dict[str, Tensor], network: Any) -> dict[str, Tensor]:  # noqa: ANN401
+    """Return weights in the base's dtype, but for buffers and what a model keeps in float32."""
+    exact = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
+    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    dtype = network.config.dtype
+    return {
+        name: tensor.to(dtype)
+        if dtype and name in parameters and not set(name.split(".")) & set(exact)
+        else tensor
+        for name, tensor in named.items()
+    }
+
+
 def weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Read every trained weight whole, by its name in the model."""
+    """Read whatever a checkpoint holds of the model whole, by its name in the model."""
     stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     found = {
         key: torch.empty(about.size, dtype=about.properties.dtype)

@@ -64,6 +64,8 @@ class Model:
         self.mesh = mesh
         self.trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
         """Name → parameter, of everything that the optimizer may change."""
+        self.buffers = _persistent_buffers(network) if not self.adapter else {}
+        """Name → buffer that a model's files hold, where all of the model is exported."""
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
         self._head = Head(base_of(network).get_output_embeddings())
@@ -160,6 +162,12 @@ class Model:
                 return self.mesh.size(0)
             case _:
                 return 1
+
+
+def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that a state dict has, such as the bias of a router's choice."""
+    stored = network.state_dict().keys()
+    return {name: buffer for name, buffer in network.named_buffers() if name in stored}
 
 
 def build(config: Config, ranks: Ranks, folder: Path, layout: str) -> Model:

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.train.families import make_family
 from tests.train.world import World
 from train.config.config import Config
 
@@ -111,14 +112,35 @@ def test_peft_loads_the_adapter_and_says_the_same(
 
 
 def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> None:
+    """What is exported says what was trained, has the hub's names, and is trained further."""
     import torch
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run = world.run(nodes=(2,), method="full", name_or_path=str(tiny / "tied"), max_steps=2)
-    trained = AutoModelForCausalLM.from_pretrained(run.output / "model")
-    tokens = AutoTokenizer.from_pretrained(run.output / "model")("Python", return_tensors="pt")
-    base = AutoModelForCausalLM.from_pretrained(tiny / "tied")
-    assert not torch.allclose(trained(**tokens).logits, base(**tokens).logits)
+    from train.model import export
+    from train.model.load import make
+
+    make_family(world.folder / "glm4_moe", "glm4_moe", tiny / "model")
+    for folder in (tiny / "tied", world.folder / "glm4_moe"):
+        run = world.run(nodes=(2,), method="full", name_or_path=str(folder), max_steps=2)
+        exported = AutoModelForCausalLM.from_pretrained(run.output / "model")
+        about = AutoTokenizer.from_pretrained(run.output / "model")("Python", return_tensors="pt")
+        tokens = {"input_ids": about.input_ids}
+        base = AutoModelForCausalLM.from_pretrained(folder)
+        assert not torch.allclose(exported(**tokens).logits, base(**tokens).logits)
+        trained: Any = make(run.config, folder, torch.float32).eval()
+        held = export.weights(run.output / "step-000002")
+        lacking = set(trained.load_state_dict(held, strict=False).missing_keys)
+        assert lacking <= {"lm_head.weight"}, "tied to the embeddings"
+        trained.tie_weights()
+        assert torch.equal(exported(**tokens).logits, trained(**tokens).logits)
+        files = (load_file(path / "model.safetensors") for path in (run.output / "model", folder))
+        written, theirs = ({n: (t.shape, t.dtype) for n, t in file.items()} for file in files)
+        assert written == theirs
+    again = world.run(
+        nodes=(1,), method="full", name_or_path=str(run.output / "model"), max_steps=1
+    )
+    assert again.status()["state"] == "done"
 
 
 CODE = """
