@@ -35,7 +35,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 8, "tie_word_embeddings": True,
     },
     "phi3": {},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "gpt2": {
+        "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256,
+        "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,  # random numbers of each rank
+    },
     "qwen3_next": {
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
         "shared_expert_intermediate_size": 16, "linear_num_value_heads": 2,
@@ -64,7 +67,7 @@ def make_family(folder: Path, name: str, tokenizer: Path, *, seed: int = 0) -> P
 
     shape = AutoConfig.for_model(name, **COMMON | FAMILIES[name])
     torch.manual_seed(seed)
-    network = AutoModelForCausalLM.from_config(shape)
+    network = AutoModelForCausalLM.from_config(shape)  # type: ignore[no-untyped-call]
     for buffer_name, buffer in network.named_buffers():
         if buffer_name.endswith("e_score_correction_bias"):
             buffer.normal_(std=0.1)

@@ -97,7 +97,7 @@ class Config:
         "auto",
         "`fsdp` shards over all ranks, `hsdp` within each node and repeats over the nodes, `ddp` "
         "keeps the whole model on each rank, `single` is one process. `auto`: single for one "
-        "rank, hsdp for several equal nodes (of one rank each: if the model fits), else fsdp.",
+        "rank, hsdp for several equal nodes where a node's share of the model fits, else fsdp.",
         also="strategy parallelism",
     )
     reshard_after_forward: bool | None = _key(
@@ -389,7 +389,7 @@ def _quarrels(config: Config) -> list[str]:
             f"warmup_steps: expected at most max_steps ({config.max_steps}), "
             f"found {config.warmup_steps}"
         )
-    flash = config.attn_implementation.startswith("flash_attention")
+    flash = "flash" in config.attn_implementation  # also of kernels-community
     if flash and config.batching == "packed" and config.per_device_train_batch_size > 1:
         # transformers tells packed documents apart there only where they are one row.
         found.append(

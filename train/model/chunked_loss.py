@@ -26,7 +26,8 @@ class Head:
     def __init__(self, layer: nn.Module) -> None:
         """Take over a layer; `set` tells it what to predict before each pass of the model."""
         self.raw: Tensor | None = None
-        """The logits as the layer made them, where it made them whole."""
+        """The logits as the layer last made them, while `watched`; they hold a graph."""
+        self.watched = False
         self.whole = not isinstance(layer, nn.Linear) or layer.weight.requires_grad
         """Whether all logits are made at once: the layer learns, or is no plain layer."""
         self._layer = layer
@@ -53,8 +54,9 @@ class Head:
     def _take_over(self, hidden: Tensor) -> Tensor:
         rows = hidden.flatten(0, -2).index_select(0, self._kept)
         if self.whole:
-            self.raw = self._forward(rows)
-            return self.raw
+            logits = self._forward(rows)
+            self.raw = logits if self.watched else None
+            return logits
         total: Tensor = _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
             rows, self._layer.weight, self._layer.bias, self._wanted
         )

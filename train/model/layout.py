@@ -80,22 +80,21 @@ def _laid(plan: Plan) -> Layout:
             name="fsdp",
             remarks=(f"flat FSDP over all ranks, because nodes differ in ranks ({shape})",),
         )
-    if size > len(counts):
-        return Layout(name="hsdp")
-    return _one_a_node(plan)
+    return _repeated(plan, local=size // len(counts))
 
 
-def _one_a_node(plan: Plan) -> Layout:
-    """Leave the weights where they are, if there is room for all of them on each rank."""
+def _repeated(plan: Plan, *, local: int) -> Layout:
+    """Repeat the model over nodes, if its part has room on each rank; else shard it over all."""
     ranks = plan.ranks
-    rows = enumerate(ranks.gather(_no_room(plan, shards=1, usable=USABLE)))
+    rows = enumerate(ranks.gather(_no_room(plan, shards=local, usable=USABLE)))
     lacking = [(rank, why) for rank, why in rows if why]
     if not lacking:
         return Layout(name="hsdp")
     rank, why = lacking[0]
+    of = f"nodes of {local} ranks" if local > 1 else "nodes of one rank"
     remark = (
-        "flat FSDP over nodes of one rank each: every layer's weights cross the network in every "
-        f"pass, because the whole model does not fit on rank {rank} on {ranks.hosts[rank]}: {why}; "
+        f"flat FSDP over {of} each: every layer's weights cross the network in every pass, because "
+        f"a node's share of the model does not fit on rank {rank} on {ranks.hosts[rank]}: {why}; "
         "parallel: hsdp asks for it all the same"
     )
     return Layout(name="fsdp", remarks=(remark,))

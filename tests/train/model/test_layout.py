@@ -39,6 +39,9 @@ def test_where_one_node_has_no_room_all_are_sharded_flat_and_it_is_said(world: W
     assert "every layer's weights cross the network" in run.said()
     assert "does not fit on rank 1 on " in run.said()
     assert "expected about 0." in run.said()
+    several = world.run(nodes=(2, 2), before=short_of_memory, **SHORT)
+    assert "sharded over 4 ranks (FSDP)" in several.said()
+    assert "flat FSDP over nodes of 2 ranks each" in several.said()
 
 
 def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_path: Path) -> None:
