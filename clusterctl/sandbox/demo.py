@@ -119,7 +119,7 @@ def run(name: str, backend: BackendName | None = None) -> int:
     Raises:
         ClusterError: a step failed or took too long.
     """
-    if not Path("train", "demo_assets.py").exists():
+    if not Path("train", "tools", "demo_assets.py").exists():
         raise UsageError(
             "the demo trains with the project's own train/, which is not in this folder",
             hint="cd to a clone of clusterctl, then: make demo",

@@ -34,10 +34,12 @@ class Demo:
     """The demo in a process, with a first step of the test's own instead of a model."""
 
     def __init__(self, folder: Path, assets: str) -> None:
-        (folder / "train").mkdir()
+        tools = folder / "train" / "tools"
+        tools.mkdir(parents=True)
         # A folder without it yields to the real package, where a host can see the clone.
         (folder / "train" / "__init__.py").touch()
-        (folder / "train" / "demo_assets.py").write_text(assets)
+        (tools / "__init__.py").touch()
+        (tools / "demo_assets.py").write_text(assets)
         self.name = f"d{os.getpid()}"
         self.log = folder / "log"
         with self.log.open("w") as log:
@@ -105,8 +107,8 @@ def test_nothing_stays_when_a_step_fails(make_demo: Callable[[str], Demo]) -> No
 def test_nothing_stays_when_nobody_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "demo_assets.py").touch()
+    (tmp_path / "train" / "tools").mkdir(parents=True)
+    (tmp_path / "train" / "tools" / "demo_assets.py").touch()
     monkeypatch.chdir(tmp_path)
     down: list[bool] = []
     box = SimpleNamespace(hosts=[], down=lambda: down.append(True))
