@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from clusterctl.errors import UsageError
 from clusterctl.node.mirror.tree_hash import path_text
@@ -149,10 +150,10 @@ def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _failed(folder: Path, words: str) -> UsageError:
-    hint = f"try: git -C '{folder}' status; without git, .gitignore would not count"
+    hint = f"try: git -C {quote(str(folder))} status; without git, .gitignore would not count"
     if "dubious ownership" in words:
         words = "the folder belongs to another user"
-        hint = f"try: git config --global --add safe.directory '{folder}'"
+        hint = f"try: git config --global --add safe.directory {quote(str(folder))}"
     elif "not on PATH" in words:
         hint = "install git: it decides which files belong to the code"
     return UsageError(f"{folder}: git: {words}", hint=hint)

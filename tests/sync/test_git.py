@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -106,6 +107,15 @@ def test_a_foreign_repository_is_named_in_any_language(
     with pytest.raises(UsageError, match="belongs to another user") as refused:
         read_source(code)
     assert "safe.directory" in str(refused.value.hint)
+
+
+def test_a_hint_quotes_a_folder_for_the_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    (folder / ".git").write_text("no git file\n")
+    with pytest.raises(UsageError) as refused:
+        read_source(folder)
+    assert str(folder) in shlex.split(str(refused.value.hint).partition(";")[0])
 
 
 @pytest.mark.parametrize("nested", ["submodule", "repository"])
