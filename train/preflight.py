@@ -22,7 +22,8 @@ from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data import formats, hub, jsonl, token_cache
 from train.data.bad_line import BadLine
-from train.errors import ConfigError
+from train.distributed.env import RankEnv
+from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
 from train.model.memory import GIB
 
@@ -87,8 +88,14 @@ def check(config: Config) -> Iterator[Finding]:
     """Yield what was found, the cheapest first."""
     yield from _packages()
     devices = find_devices()
-    world = int(os.environ.get("WORLD_SIZE", devices.count))
-    nodes = int(os.environ.get("GROUP_WORLD_SIZE", os.environ.get("NNODES", "1")))
+    local = devices.count
+    try:
+        env = RankEnv.from_environment()
+        local = env.local_world_size if env.launched else local
+    except LauncherEnvError as error:
+        yield Finding(
+            state="fail", about="ranks", said=str(error).replace("\nhint: ", " (hint: ") + ")"
+        )
     yield Finding(
         state="ok",
         about="devices",
@@ -96,12 +103,12 @@ def check(config: Config) -> Iterator[Finding]:
         if devices.are_gpus
         else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together",
     )
-    yield from _batch(config, max(1, world // nodes))
+    yield from _batch(config, local)
     look = _look(config)
     yield from look.findings
     if look.shape and look.weights:
-        yield from _memory(config, look.shape, look.weights, devices, max(1, world // nodes))
-        yield _network(config, look.shape, look.weights, max(1, world // nodes), devices)
+        yield from _memory(config, look.shape, look.weights, devices, local)
+        yield _network(config, look.shape, look.weights, local, devices)
     yield from _data(config)
     yield from _folders(config, look)
 

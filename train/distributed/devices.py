@@ -37,7 +37,7 @@ def choose(env: RankEnv) -> torch.device:
     """Return the device that this process computes on.
 
     Raises:
-        NoPlace: The node has GPUs, but fewer than processes.
+        LauncherEnvError: The node has GPUs, but fewer than processes.
     """
     if not torch.cuda.is_available():
         if "OMP_NUM_THREADS" not in os.environ:

@@ -67,7 +67,7 @@ class Ranks:
             env: This process among the ranks.
             timeout: Seconds that a collective may take until `shorten_timeouts`.
             traces: Folder for NCCL's flight recorder, written when a collective hangs.
-            rendezvous: Where to meet, as a torch init method; the environment says it if None.
+            rendezvous: Where to meet, as a torch init method; `env` says it if None.
 
         Raises:
             NodesDiffer: Ranks compute on different kinds of devices, or two on the same one.
@@ -79,7 +79,7 @@ class Ranks:
         limit = timedelta(seconds=timeout)
         store: Store = meeting_point()
         if env.launched:
-            url = rendezvous or "env://"
+            url = rendezvous or env.rendezvous
             store, _, _ = next(meet(url, env.rank, env.world_size, timeout=limit))
             store.set_timeout(limit)
         # Before any group: a rank without its GPU would let NCCL wait for it until the limit.

@@ -32,7 +32,8 @@ def banner(
     """Return the lines that rank 0 prints before the first step."""
     env, weights = ranks.env, kinds.count(model.network)
     hosts = ", ".join(f"{host} ({count})" for host, count in ranks.on_nodes().items())
-    start = "" if env.launched else " (no distributed variables are set: a single process)"
+    alone = env.remark or "no distributed variables are set: a single process"
+    start = "" if env.launched else f" ({alone})"
     what = "rows" if config.batching == "packed" else "samples"
     tokens = round(batches.tokens_per_step)
     samples, held_out = batches.samples

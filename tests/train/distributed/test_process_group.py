@@ -1,4 +1,4 @@
-"""A process's place as its launcher tells it, and time limits that notice a rank that hangs."""
+"""Ranks that meet: what must be the same on all, and time limits that notice one that hangs."""
 
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
@@ -16,67 +16,6 @@ import pytest
 from tests.train.world import World
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
-
-TORCHRUN = {
-    "RANK": "5",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "6",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "2",
-    "GROUP_WORLD_SIZE": "3",
-    "MASTER_ADDR": "10.0.0.1",
-    "MASTER_PORT": "29500",
-}
-
-
-def test_torchruns_variables_are_read() -> None:
-    from train.distributed.env import RankEnv
-
-    env = RankEnv.from_environment(TORCHRUN)
-    assert (env.rank, env.local_rank, env.node_rank, env.nodes) == (5, 1, 2, 3)
-    assert env.launched
-
-
-def test_the_variables_of_guides_are_enough() -> None:
-    from train.distributed.env import RankEnv
-
-    few = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    env = RankEnv.from_environment(few)
-    assert (env.rank, env.local_rank, env.node_rank, env.nodes) == (3, 0, 3, 4)
-
-
-def test_without_variables_it_is_a_single_process() -> None:
-    from train.distributed.env import RankEnv
-
-    assert RankEnv.from_environment({"PATH": "/bin"}) == RankEnv()
-
-
-def test_half_of_the_variables_are_refused() -> None:
-    from train.distributed.env import RankEnv
-    from train.errors import LauncherEnvError
-
-    with pytest.raises(
-        LauncherEnvError, match=r"MASTER_ADDR, MASTER_PORT: expected .*\n?hint: .*torchrun"
-    ):
-        RankEnv.from_environment({"RANK": "0", "WORLD_SIZE": "2"})
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("WORLD_SIZE", "abc", "expected a whole number from 1 on, found 'abc'"),
-        ("LOCAL_WORLD_SIZE", "0", "expected a whole number from 1 on, found '0'"),
-        ("GROUP_WORLD_SIZE", "0", "expected a whole number from 1 on, found '0'"),
-        ("LOCAL_RANK", "-1", "expected a whole number from 0 on, found '-1'"),
-        ("RANK", "6", "expected one below WORLD_SIZE, which is 6, found 6"),
-    ],
-)
-def test_a_variable_that_is_no_such_number_is_refused(name: str, text: str, words: str) -> None:
-    from train.distributed.env import RankEnv
-    from train.errors import LauncherEnvError
-
-    with pytest.raises(LauncherEnvError, match=rf"^{name}: {words}\nhint: "):
-        RankEnv.from_environment(TORCHRUN | {name: text})
 
 
 def test_a_rank_that_hangs_is_noticed_within_the_step_timeout(world: World) -> None:
