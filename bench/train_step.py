@@ -134,6 +134,7 @@ def config(folder: Path, save: str) -> Config:
         learning_rate=1e-3,
         parallel="fsdp",
         save_steps=None if save == "no" else 2,
+        save_minutes=0,
         async_save=save == "async",
         tensorboard="off",
     )

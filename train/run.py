@@ -12,6 +12,7 @@ import torch
 
 from train.checkpoint import provenance, resume
 from train.checkpoint.save import Checkpoints, Progress
+from train.checkpoint.schedule import Schedule
 from train.config.batch_size import batch_size
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
@@ -171,6 +172,7 @@ def _together(
         optimizer=optimizer,
         batches=batches,
         checkpoints=checkpoints,
+        schedule=Schedule(config, tells=ranks.is_first),
         stop_listener=stop_listener,
         meter=meter,
         status=status,

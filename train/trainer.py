@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from train.checkpoint.save import Checkpoints
+    from train.checkpoint.schedule import Schedule
     from train.config.config import Config
     from train.data.batches import Batch, Batches, Step
     from train.distributed.process_group import Ranks
@@ -46,6 +47,7 @@ class Trainer:
     optimizer: Optimizer
     batches: Batches
     checkpoints: Checkpoints
+    schedule: Schedule
     stop_listener: StopListener
     meter: Meter
     status: Status
@@ -78,7 +80,8 @@ class Trainer:
                     decision |= self.evaluate(number)
                     owes = decision.stop
                 progress = Progress(step=number, position=step.position, owes_evaluation=owes)
-                if decision.save or self.saves_at(progress, step):
+                epochs = step.position.epoch if step.epoch_end else None
+                if decision.save or self.schedule.follows(number, finished_epochs=epochs):
                     self.save(progress)
                     decision = replace(decision, save=False)
                 if decision.stop or number == self.steps:
@@ -96,7 +99,8 @@ class Trainer:
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
             # The one moment of a step in which the CPU waits for a GPU.
             mine = torch.stack((total, squared_norm)).tolist()
-            sums = self.ranks.sum([*mine, *self.stop_listener.vote()])
+            stop, save = self.stop_listener.vote()
+            sums = self.ranks.sum([*mine, stop, save, self.schedule.vote()])
             scale = self.model.gradient_factor / max(1, step.valid)
             loss_mean, norm = sums[0] / max(1, step.valid), math.sqrt(sums[1]) * scale
             if not (math.isfinite(loss_mean) and math.isfinite(norm)):
@@ -116,7 +120,8 @@ class Trainer:
             tokens=step.tokens,
             padded_tokens=sum(int(batch.input_ids.size) for batch in step.micro_batches),
         )
-        return self.stop_listener.decide(sums[2:])
+        decision = self.stop_listener.decide(sums[2:4])
+        return decision | StopDecision(save=sums[4] > 0)
 
     def learn(self, batch: Batch) -> Tensor:
         """Add a micro-batch's gradients to those before it, and return its loss.
@@ -187,17 +192,11 @@ class Trainer:
         last = step == self.steps
         return self.evaluates and (last or (every is not None and step % every == 0))
 
-    def saves_at(self, progress: Progress, step: Step) -> bool:
-        """Return whether a checkpoint follows a step."""
-        steps, epochs = self.config.save_steps, self.config.save_epochs
-        if steps is not None:
-            return progress.step % steps == 0
-        return epochs is not None and step.epoch_end and progress.position.epoch % epochs == 0
-
     def save(self, progress: Progress) -> None:
         """Write a checkpoint, or start to."""
         with self.meter.time("save"):
             self.checkpoints.save(progress, self.model, self.optimizer)
+        self.schedule.saved()
         self.status.set("running")
 
     def keep(self, progress: Progress) -> bool:

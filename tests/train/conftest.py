@@ -45,6 +45,7 @@ def base(tiny: Path) -> Config:
         learning_rate=2e-2,
         warmup_steps=1,
         max_steps=6,
+        save_minutes=0,
         tensorboard="off",
     )
 

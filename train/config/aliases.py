@@ -99,6 +99,8 @@ def _switch(name: str, value: str) -> Renamed | str | None:  # noqa: PLR0911  (a
             return ""
         case "save_strategy" if value == "epoch":
             return Renamed(name="save_epochs", value="1")
+        case "save_strategy" if value in {"no", "false"}:
+            return Renamed(name="save_minutes", value="0")
         case "save_strategy" | "eval_strategy" | "evaluation_strategy":
             key = f"{name.partition('_')[0].replace('evaluation', 'eval')}_steps"
             return "" if value in {"steps", "no"} else f"expected the key {key}"

@@ -34,6 +34,26 @@ def _key(  # (dataclasses.field is typed as what it stands for)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveEvery:
+    """How often a checkpoint is written; 0 is never, and whichever comes first counts."""
+
+    steps: int = 0
+    epochs: int = 0
+    minutes: float = 0.0
+
+    def words(self) -> str:
+        """Return it as a line says it."""
+        parts = [
+            f"{number:g} {unit}" if number != 1 else unit.removesuffix("s")
+            for number, unit in (
+                (self.steps, "steps"), (self.epochs, "epochs"), (self.minutes, "minutes"),
+            )
+            if number
+        ]  # fmt: skip
+        return f"a checkpoint every {' or '.join(parts)}" if parts else "a checkpoint at the end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """One training, every choice made; read from a file and flags by `train.config.parse`."""
 
@@ -274,9 +294,16 @@ class Config:
     save_epochs: int | None = _key(
         "checkpoint",
         None,
-        "A checkpoint every so many epochs. Without either, one at the end. The spelling "
-        "`save_strategy: epoch` means 1.",
+        "A checkpoint every so many epochs. The spelling `save_strategy: epoch` means 1.",
         least=1,
+    )
+    save_minutes: float | None = _key(
+        "checkpoint",
+        None,
+        "A checkpoint where the last one is so many minutes old, by rank 0's clock; also beside "
+        "save_steps or save_epochs. Default: 30 and each epoch's end, where none of the three is "
+        "set. 0 or `save_strategy: no`: never. There is always one at the end.",
+        least=0,
     )
     save_total_limit: int = _key(
         "checkpoint", 3, "Good checkpoints kept.", also="keep keep_checkpoints", least=1
@@ -320,6 +347,17 @@ class Config:
             raise ConfigError(problems)
 
     @property
+    def save_every(self) -> SaveEvery:
+        """How often a checkpoint is written; where nothing is said, a failure may cost little."""
+        if self.save_steps is None and self.save_epochs is None and self.save_minutes is None:
+            return SaveEvery(epochs=1, minutes=30.0)
+        return SaveEvery(
+            steps=self.save_steps or 0,
+            epochs=self.save_epochs or 0,
+            minutes=self.save_minutes or 0.0,
+        )
+
+    @property
     def eval_batch_size(self) -> int:
         """Samples in one forward pass of evaluation."""
         return self.per_device_eval_batch_size or self.per_device_train_batch_size
@@ -334,8 +372,8 @@ class Config:
 
 NOT_THE_NUMBERS = frozenset({
     "async_save", "cache_dir", "checkpoint_storage", "eval_steps", "logging_steps", "offline",
-    "output_dir", "resume_from_checkpoint", "save_epochs", "save_steps", "save_total_limit",
-    "slow_ratio", "start_timeout", "step_timeout", "tensorboard",
+    "output_dir", "resume_from_checkpoint", "save_epochs", "save_minutes", "save_steps",
+    "save_total_limit", "slow_ratio", "start_timeout", "step_timeout", "tensorboard",
 })  # fmt: skip
 """Keys that may change between a run and its continuation without changing a loss."""
 

@@ -49,7 +49,7 @@ def banner(
         f"Data:       {samples} samples{evaluated}",
         f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
         f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
-        f"Output:     {config.output_dir}, with {made}/ at the end",
+        f"Output:     {config.output_dir}, {config.save_every.words()}; {made}/ at the end",
         RULE,
     ]
 

@@ -19,6 +19,7 @@ from train.config.aliases import Renamed, settle
         ("bf16", "auto", "dtype", "auto"),
         ("dtype", "bf16", "dtype", "bfloat16"),
         ("save_strategy", "epoch", "save_epochs", "1"),
+        ("save_strategy", "no", "save_minutes", "0"),
         ("use_lora", "no", "method", "full"),
         ("gradient_checkpointing", "true", "activation_checkpointing", "true"),
     ],

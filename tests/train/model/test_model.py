@@ -213,7 +213,7 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
         "LoRA r=16",
         "tokens a step",
         "Steps:      1",
-        "with adapter/ at the end",
+        "a checkpoint at the end; adapter/ at the end",
     ):
         assert words in said
     how: dict[str, Any] = {"global_batch_size": 4, "batching": "packed"}

@@ -1,0 +1,54 @@
+"""When a checkpoint is written: every so many steps, epochs or minutes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from train.config.config import Config
+
+
+class Schedule:
+    """Says which steps a checkpoint follows.
+
+    Steps and epochs are the same on every rank. Clocks are not: only rank 0 looks at its own, and
+    tells the others what it saw with the sum that every step makes anyway.
+    """
+
+    def __init__(
+        self, config: Config, *, tells: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin to measure the time.
+
+        Args:
+            config: Says how often.
+            tells: Whether this rank's clock counts.
+            clock: In seconds.
+        """
+        self._every = config.save_every
+        self._tells = tells
+        self._clock = clock
+        self._last = clock()
+
+    def vote(self) -> float:
+        """Return 1.0 where this rank sees the minutes over, to be summed over all ranks."""
+        over = self._clock() - self._last >= self._every.minutes * 60
+        return float(self._tells and self._every.minutes > 0 and over)
+
+    def follows(self, step: int, *, finished_epochs: int | None) -> bool:
+        """Return whether a checkpoint follows a step, however long it has taken until there.
+
+        Args:
+            step: Its number.
+            finished_epochs: How many are done, where the step ended one.
+        """
+        steps, epochs = self._every.steps, self._every.epochs
+        ended = finished_epochs is not None and epochs > 0 and finished_epochs % epochs == 0
+        return ended or (steps > 0 and step % steps == 0)
+
+    def saved(self) -> None:
+        """Begin to measure the time anew."""
+        self._last = self._clock()
