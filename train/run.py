@@ -29,6 +29,8 @@ from train.observe.metrics import Meter
 from train.trainer import Trainer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from train.checkpoint.resume import Choice
     from train.config.batch_size import BatchSize
     from train.config.config import Config
@@ -97,8 +99,9 @@ def run(
     )
     stop_listener = StopListener(ranks, output)
     stop_listener.listen(early_signals)
+    unwatch = ranks.first_failure.watch(lambda cause: status.set("failed", cause))
     try:
-        return _together(config, ranks, stop_listener, base, corpus, size, status)
+        return _together(config, ranks, stop_listener, base, corpus, size, status, unwatch)
     except BaseException as error:
         if theirs := ranks.first_failure.behind(error):
             raise theirs from error
@@ -113,6 +116,7 @@ def _together(
     corpus: Corpus,
     size: BatchSize,
     status: Status,
+    unwatch: Callable[[], None],
 ) -> Outcome:
     """Train, now that all ranks are there."""
     env = ranks.env
@@ -182,6 +186,7 @@ def _together(
     outcome = trainer.run(progress)
     meter.close()
     checkpoints.close()
+    unwatch()
     status.set(outcome.state, outcome.reason)
     if ranks.is_first:
         print(f"{outcome.state} at step {outcome.step}: {outcome.reason}", flush=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
 
-from train.errors import AnotherRankFailed
+from train.errors import UNEXPECTED, AnotherRankFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,10 @@ PATIENCE = 2.0
 """Seconds for a failing rank to say why; and for the store, whose own process may be gone."""
 CONSEQUENCES = ("closed by peer", "reset by peer", "broken pipe", "timed out", "remote process")
 """What gloo says on ranks that have done nothing wrong."""
+LOOK = 1.0
+"""Seconds between two looks for another rank's failure."""
+GRACE = 10.0
+"""Seconds for this rank to hear of it by its own collective, which ends it in better order."""
 
 
 class FirstFailure:
@@ -34,12 +40,50 @@ class FirstFailure:
         """Return the other rank's failure that an error came of; keep one that came of none."""
         if not is_consequence(error):
             text = f"{type(error).__name__}: {error}"
-            who = f"rank {self._rank} on {socket.gethostname()}"
-            _patiently(lambda: self._store.compare_set(KEY, "", f"{who}: {text}"))
+            _patiently(lambda: self._store.compare_set(KEY, "", f"{self._who()}: {text}"))
             return None
         heard: list[str] = []
         _patiently(lambda: heard.append(self._hear()))
         return AnotherRankFailed(heard[0]) if heard else None
+
+    def watch(self, tell: Callable[[str], None]) -> Callable[[], None]:
+        """End this process where another rank failed and this one does not come to hear of it.
+
+        gloo ends a collective as soon as another process is gone. NCCL blocks, without holding
+        Python's lock, until its watchdog aborts.
+
+        Args:
+            tell: Called with the cause at once, in another thread, while this process may still
+                be ended from outside.
+
+        Returns:
+            What ends watching.
+        """
+        done = threading.Event()
+        threading.Thread(target=self._watch, args=(tell, done), daemon=True).start()
+        return done.set
+
+    def _watch(self, tell: Callable[[str], None], done: threading.Event) -> None:
+        while not done.wait(LOOK):
+            try:
+                if not self._store.check([KEY]):
+                    continue
+                cause = self._store.get(KEY).decode()
+            except RuntimeError:  # nobody to ask any more
+                return
+            if cause.startswith(f"{self._who()}:"):
+                return  # this rank is about to end by itself
+            if done.is_set():
+                return
+            tell(cause)
+            if not done.wait(GRACE):
+                print(f"error: {cause}", file=sys.stderr, flush=True)
+                sys.stdout.flush()
+                os._exit(UNEXPECTED)
+            return
+
+    def _who(self) -> str:
+        return f"rank {self._rank} on {socket.gethostname()}"
 
     def _hear(self) -> str:
         self._store.wait([KEY], timedelta(seconds=PATIENCE / 2))

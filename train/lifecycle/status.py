@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +31,7 @@ class Status:
         if not self._writes:
             return
         document = {"schema": 1, "state": state, "step": self.step, "reason": reason}
-        aside = self._path.with_name(f".{STATUS}.{os.getpid()}")
+        aside = self._path.with_name(f".{STATUS}.{os.getpid()}-{threading.get_ident()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             aside.write_text(json.dumps(document | {"time": time.time()}) + "\n")

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from tests.train.world import World
+from tests.train.world import LIMIT, World
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -43,6 +44,32 @@ def test_the_first_ranks_own_words_are_kept(world: World, tmp_path: Path, storag
     assert f"error: {reason}" in run.said()
     assert "Traceback" not in run.said(), "the one of rank 1 is what is worth reading"
     assert "Traceback" in run.said(1)
+
+
+def fails_and_stays(rank: int) -> None:
+    """Have rank 1 fail as `broken`, but keep its connections: as NCCL, gloo then sees nothing."""
+    from train.distributed import first_failure
+
+    first_failure.GRACE = 1.0
+    broken(rank)
+    if rank == 1:
+        real = first_failure.FirstFailure.behind
+
+        def behind(*args: Any) -> Any:
+            real(*args)
+            time.sleep(LIMIT)
+
+        patch.object(first_failure.FirstFailure, "behind", behind).start()
+
+
+def test_a_rank_that_blocks_in_a_collective_hears_of_it(world: World) -> None:
+    run = world.start(**LONG, before=fails_and_stays, step_timeout=300.0)
+    run.processes[0].join(LIMIT / 2)
+    assert run.processes[0].exitcode == 1, "long before the collective's own limit"
+    reason = f"rank 1 on {socket.gethostname()}: ValueError: the sun has set"
+    assert (run.status()["state"], run.status()["reason"]) == ("failed", reason)
+    assert f"error: {reason}" in run.said()
+    assert run.processes[1].is_alive()
 
 
 def test_a_rank_that_could_say_nothing_leaves_what_was_seen_of_it(world: World) -> None:
