@@ -300,8 +300,8 @@ class Config:
     save_minutes: float | None = _key(
         "checkpoint",
         None,
-        "A checkpoint where the last one is so many minutes old, by rank 0's clock; also beside "
-        "save_steps or save_epochs. Default: 30 and each epoch's end, where none of the three is "
+        "A checkpoint where the last one is so many minutes old, by rank 0's clock; also "
+        "with save_steps or save_epochs. Default: 30 and each epoch's end, where none of the three is "
         "set. 0 or `save_strategy: no`: never. There is always one at the end.",
         least=0,
     )
