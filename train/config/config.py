@@ -301,8 +301,8 @@ class Config:
         "checkpoint",
         None,
         "A checkpoint where the last one is so many minutes old, by rank 0's clock; also "
-        "with save_steps or save_epochs. Default: 30 and each epoch's end, where none of the three is "
-        "set. 0 or `save_strategy: no`: never. There is always one at the end.",
+        "with save_steps or save_epochs. Default: 30 and each epoch's end, where none of the "
+        "three is set. 0 or `save_strategy: no`: never. There is always one at the end.",
         least=0,
     )
     save_total_limit: int = _key(
