@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 NOISE = (
     ".*is_gradient_checkpointing.* is deprecated",  # peft asks transformers for it
+    "fan_in_fan_out is set to False but the target module is `Conv1D`",  # peft sets it itself
     "The PEFT config's `base_model_name_or_path` was renamed",  # ours is written down in the end
     "torch.distributed is disabled, unavailable or uninitialized",  # the export reads alone
 )

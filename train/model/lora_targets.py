@@ -75,20 +75,35 @@ def _renamed(network: Any) -> frozenset[str]:  # noqa: ANN401  (as above)
     return frozenset(names.get(kinds.get(getattr(network.config, "model_type", "")), ()))
 
 
+def _is_refused(network: Any, name: str) -> bool:  # noqa: ANN401  (as above)
+    """Return whether PEFT puts no adapter on modules of this name: `out_proj` beside Mamba's."""
+    from peft import LoraConfig
+    from peft.tuners import tuners_utils
+
+    check = getattr(tuners_utils, "_check_lora_target_modules_mamba", None)
+    try:
+        if check:
+            check(LoraConfig(), network, name)
+    except ValueError:
+        return True
+    return False
+
+
 def _every_linear(network: Any) -> tuple[str, ...]:  # noqa: ANN401  (as above)
     """Return what all-linear means: in a dense model what it means to PEFT.
 
     In a mixture of experts it is every linear layer but the output head, the routed experts and
-    the router.
+    the router; in a state space model all but those that PEFT refuses.
     """
     kinds = Kinds(network)
     of = {name: kinds.of(name) for name, _ in network.named_modules()}
-    if "routed experts" not in of.values() and not _renamed(network):
+    refused = {_last(name) for name in of if _is_refused(network, _last(name))}
+    if "routed experts" not in of.values() and not _renamed(network) and not refused:
         return EVERY
     head = network.get_output_embeddings()
     linear = {name: m for name, m in network.named_modules() if _is_linear(m) and m is not head}
     left_out = {"routed experts", "router", "embeddings and head"}
-    wanted = {name for name in linear if of[name] not in left_out}
+    wanted = {name for name in linear if of[name] not in left_out and _last(name) not in refused}
     others = {_last(name) for name in of if name not in wanted}
     # The end of a name, as PEFT matches it, where it means nothing else.
     return tuple(sorted({name if _last(name) in others else _last(name) for name in wanted}))

@@ -87,7 +87,9 @@ class Optimizer:
             part = self._parts[name]
             # FSDP may have moved its shards to other memory when the first step began.
             part.data = local(parameter)
-            part.grad = None if parameter.grad is None else local(parameter.grad)
+            # What got no gradient here may have one on another number of ranks: it is a zero.
+            gradient = parameter.grad
+            part.grad = torch.zeros_like(part) if gradient is None else local(gradient)
             parameter.grad = None
         self._adamw.step()
         self._adamw.zero_grad()

@@ -48,6 +48,9 @@ def shard(
             # gloo has no other and NCCL's scaled one loses bfloat16 gradients (pytorch#190745).
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+            # Experts that are modules of their own may get no token on one rank and some on
+            # another: ranks would bring gradients of different sizes to one reduction.
+            module.set_reduce_scatter_unused_params(True)
     if layers:
         return ()
     remark = (

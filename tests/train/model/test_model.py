@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.families import make_family
+from tests.train.outcome import close
 from tests.train.world import World
 from train.config.config import Config
 
@@ -180,6 +181,65 @@ def test_a_model_with_code_of_its_own_is_exported_with_it(
         before=functools.partial(keeps_code, tmp_path / "modules"),
     )
     assert (run.output / "model/own.py").read_text() == CODE
+
+
+EXPERTS = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+
+class Experts(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(8))
+
+    def forward(self, x):
+        chosen = x[:, 0, :8].argmax(-1).tolist()
+        return torch.stack([self.experts[one](row) for one, row in zip(chosen, x)])
+
+
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = Experts(config.hidden_size)
+        self.post_init()
+"""
+
+
+def test_experts_that_are_modules_may_get_no_token_on_a_rank(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    import sys
+
+    import torch
+
+    folder = shutil.copytree(tiny / "model", tmp_path / "own")
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    about = json.loads((folder / "config.json").read_text())
+    about |= {"model_type": "own", "auto_map": classes, "architectures": ["OwnModel"]}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "own.py").write_text(EXPERTS)
+    with patch.object(sys, "path", [str(folder), *sys.path]):
+        import own  # type: ignore[import-not-found]
+    torch.manual_seed(0)
+    own.OwnModel(own.OwnConfig(**about)).save_pretrained(folder / "weights")
+    shutil.copyfile(folder / "weights/model.safetensors", folder / "model.safetensors")
+    shutil.rmtree(folder / "weights")
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+    how: dict[str, Any] = {
+        "name_or_path": str(folder), "method": "full", "trust_remote_code": True, "max_steps": 3,
+        "learning_rate": 1e-3, "eval_dataset_path": None,
+        "before": functools.partial(keeps_code, tmp_path / "modules"),
+    }  # fmt: skip
+    alone, two = (world.run(nodes=nodes, **how) for nodes in ((1,), (2,)))
+    assert close(alone.losses(), two.losses())
 
 
 def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
