@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -185,11 +185,12 @@ def _look(config: Config) -> Look:
         return Look(findings=(_failed("model", " ".join(error.problems)),))
     except (OSError, ValueError, KeyError) as error:
         return Look(findings=(_failed("model", f"{name}: cannot be read: {error}"),))
-    if not shape.complete or not shape.parameters:
+    if shape.complete and shape.parameters:
+        said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
+        found = [Finding(state="ok", about="model", said=said)]
+    else:  # its config.json alone still says what would be trained, and in how much memory
         said = f"{folder}: expected all its *.safetensors, found some missing"
-        return Look(findings=(_failed("model", said),))
-    said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
-    found = [Finding(state="ok", about="model", said=said)]
+        found = [_failed("model", said)]
     if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
         found.insert(0, _failed("model", f"{folder}: expected a tokenizer, found none"))
     return _make(config, folder, shape, found)
@@ -208,6 +209,8 @@ def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> L
         found += [_failed("trained", problem + hint) for problem in error.problems]
         return Look(findings=tuple(found), shape=shape)
     found.append(Finding(state="ok", about="trained", said=_trained(config, weights)))
+    if not shape.complete:
+        shape = replace(shape, parameters=weights.total)
     return Look(findings=tuple(found), shape=shape, weights=weights)
 
 

@@ -161,8 +161,10 @@ def test_a_missing_shard_of_the_weights_is_told(config: Config) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}
     path = Path(config.name_or_path) / "model.safetensors.index.json"
     path.write_text(json.dumps(index))
-    (finding,) = said(config, "model")
-    assert (finding.state, "some missing" in finding.said) == ("fail", True)
+    found = {finding.about: finding for finding in check(config)}
+    assert (found["model"].state, "some missing" in found["model"].said) == ("fail", True)
+    assert "attention 13,631,488" in found["trained"].said  # the configuration alone says that
+    assert "weights 1.9" in found["memory"].said
 
 
 @pytest.mark.usefixtures("gpus")
