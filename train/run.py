@@ -16,7 +16,8 @@ from train.checkpoint.schedule import Schedule
 from train.config.batch_size import batch_size
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
-from train.distributed.process_group import Ranks
+from train.distributed.preparation import Preparation
+from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError
 from train.lifecycle.signals import StopListener
 from train.model import layout
@@ -90,14 +91,16 @@ def run(
         torch.use_deterministic_algorithms(mode=True)
     # At once: an hour of tokenising or loading must not end in arithmetic.
     size = batch_size(config, env.world_size)
-    base = hub.model_folder(config)
-    # Before any group exists: no collective may wait, and time out, on somebody's tokeniser.
-    corpus = dataset.prepare(config, env)
-    early_signals.meet()
     output = Path(config.output_dir)
-    ranks = Ranks.join(
-        env, timeout=config.start_timeout, traces=output / "nccl", rendezvous=rendezvous
-    )
+    timeout = config.start_timeout
+    store = open_store(env, timeout=timeout, rendezvous=rendezvous)
+    # Before any group exists: no collective may wait, and time out, on a slow node's tokenizer.
+    with Preparation(store, env, patience=timeout) as preparation:
+        base = hub.model_folder(config)
+        corpus = dataset.prepare(config, env)
+        early_signals.meet()
+        preparation.wait()
+    ranks = Ranks.join(env, timeout=timeout, traces=output / "nccl", store=store)
     stop_listener = StopListener(ranks, output)
     stop_listener.listen(early_signals)
     unwatch = ranks.first_failure.watch(lambda cause: status.set("failed", cause))

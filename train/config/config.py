@@ -130,7 +130,8 @@ class Config:
     start_timeout: float = _key(
         "distributed",
         300.0,
-        "Seconds a collective may take until the first step is done.",
+        "Seconds a collective may take until the first step is done, and seconds without a sign "
+        "of life until a rank is given up that downloads or tokenizes; those may take hours.",
         also="ddp_timeout init_timeout",
         least=1,
     )

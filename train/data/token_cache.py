@@ -12,7 +12,9 @@ import importlib.metadata
 import json
 import logging
 import math
+import os
 import shutil
+import socket
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from train.config.config import Config
 from train.data import fingerprint, formats, jsonl, token_store
 from train.data.bad_line import BadLine
-from train.data.claims import LOOK, Claims, wait_for
+from train.data.claims import LOOK, Claims, beating, wait_for
 from train.errors import ConfigError
 from train.files import measure, write_text
 
@@ -122,7 +124,10 @@ def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any])
                     )
                     _write(source, number, load(), config)
         time.sleep(LOOK)  # others are at work on what is left
-    _verify(source)
+    # The other processes of this node see that it is alive: a large cache takes minutes.
+    alive = source.folder.parent / f"verify-{socket.gethostname()}-{os.getpid()}.alive"
+    with beating(alive):
+        _verify(source)
 
 
 def _make_folder(folder: Path) -> None:

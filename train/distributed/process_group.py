@@ -60,6 +60,7 @@ class Ranks:
         timeout: float,
         traces: Path | None = None,
         rendezvous: str | None = None,
+        store: Store | None = None,
     ) -> Ranks:
         """Meet the other ranks.
 
@@ -68,6 +69,7 @@ class Ranks:
             timeout: Seconds that a collective may take until `shorten_timeouts`.
             traces: Folder for NCCL's flight recorder, written when a collective hangs.
             rendezvous: Where to meet, as a torch init method; `env` says it if None.
+            store: Where they have met already, from `open_store`.
 
         Raises:
             NodesDiffer: Ranks compute on different kinds of devices, or two on the same one.
@@ -77,11 +79,7 @@ class Ranks:
             _set_flight_recorder(traces)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         limit = timedelta(seconds=timeout)
-        store: Store = meeting_point()
-        if env.launched:
-            url = rendezvous or env.rendezvous
-            store, _, _ = next(meet(url, env.rank, env.world_size, timeout=limit))
-            store.set_timeout(limit)
+        store = store or open_store(env, timeout=timeout, rendezvous=rendezvous)
         # Before any group: a rank without its GPU would let NCCL wait for it until the limit.
         devices.agree(store, env, devices.describe(device))
         dist.init_process_group(
@@ -216,6 +214,17 @@ class Ranks:
 def _short(value: str) -> str:
     """Return a value as a message shows it: of a SHA-256 the beginning is enough."""
     return value[:12] if len(value) == SHA256_DIGITS else value
+
+
+def open_store(env: RankEnv, *, timeout: float, rendezvous: str | None = None) -> Store:
+    """Return the store that all ranks see, as soon as they are there; see `Ranks.join`."""
+    if not env.launched:
+        return cast("Store", meeting_point())
+    limit = timedelta(seconds=timeout)
+    url = rendezvous or env.rendezvous
+    store, _, _ = next(meet(url, env.rank, env.world_size, timeout=limit))
+    store.set_timeout(limit)
+    return cast("Store", store)
 
 
 def meeting_point() -> Any:  # noqa: ANN401  (torch does not export the type)

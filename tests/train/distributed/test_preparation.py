@@ -1,0 +1,106 @@
+"""Ranks that prepare: a slow one is waited for, one that fails or falls silent ends the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.train.world import World
+from train.distributed.env import RankEnv
+from train.errors import AnotherRankFailed, ConfigError
+
+pytestmark = pytest.mark.torch
+
+PATIENCE = 0.6
+
+
+def ranks(*works: Callable[[], None]) -> list[BaseException | None]:
+    """Prepare with so many ranks, a thread each; return what each ended with."""
+    from train.distributed.preparation import Preparation  # noqa: PLC0415  (it needs torch)
+    from train.distributed.process_group import meeting_point  # noqa: PLC0415
+
+    store = meeting_point()
+    ended: list[BaseException | None] = [None] * len(works)
+
+    def be(rank: int) -> None:
+        env = RankEnv(rank=rank, world_size=len(works), launched=True)
+        try:
+            with Preparation(store, env, patience=PATIENCE) as preparation:
+                works[rank]()
+                preparation.wait()
+        except Exception as error:  # noqa: BLE001  (the test looks at it)
+            ended[rank] = error
+
+    threads = [threading.Thread(target=be, args=(rank,)) for rank in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    return ended
+
+
+def nothing() -> None:
+    """Be ready at once."""
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_rank_is_waited_for_beyond_all_patience(slow: int) -> None:
+    works: list[Callable[[], None]] = [nothing, nothing, nothing]
+    works[slow] = lambda: time.sleep(3 * PATIENCE)
+    assert ranks(*works) == [None, None, None]
+
+
+def test_a_failed_rank_ends_the_others_with_its_reason() -> None:
+    def fail() -> None:
+        raise ConfigError(("data.jsonl:3: expected text",))
+
+    first, second = ranks(nothing, fail)
+    assert isinstance(second, ConfigError)
+    assert isinstance(first, AnotherRankFailed)
+    assert "rank 1 on " in str(first)
+    assert "ConfigError: data.jsonl:3: expected text" in str(first)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_silent_rank_is_named(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.distributed.preparation import Preparation  # noqa: PLC0415
+
+    beat: Any = Preparation._beat
+
+    def beat_unless_gone(self: Preparation) -> None:
+        if self._env.rank == gone:
+            self._store.set(f"beat-{gone}", "the only one")
+        else:
+            beat(self)
+
+    monkeypatch.setattr(Preparation, "_beat", beat_unless_gone)
+    works: list[Callable[[], None]] = [nothing, nothing]
+    works[gone] = lambda: time.sleep(3 * PATIENCE)
+    ended = ranks(*works)
+    assert f"no sign of life for 1 s from rank {gone} on " in str(ended[1 - gone])
+
+
+def slow_on_the_second_node(rank: int) -> None:
+    """Tokenize for longer than collectives may take."""
+    from unittest.mock import patch  # noqa: PLC0415  (in the rank's own process)
+
+    from train.data import dataset  # noqa: PLC0415
+
+    real = dataset.prepare
+
+    def prepare(*words: Any) -> Any:
+        time.sleep(25.0 * rank)
+        return real(*words)
+
+    patch.object(dataset, "prepare", prepare).start()
+
+
+@pytest.mark.soak
+def test_a_training_waits_for_a_node_that_tokenizes_beyond_start_timeout(world: World) -> None:
+    run = world.start(nodes=(1, 1), before=slow_on_the_second_node, start_timeout=15, max_steps=2)
+    assert run.wait() == [0, 0], run.said()

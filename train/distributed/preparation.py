@@ -1,0 +1,133 @@
+"""Ranks that wait for each other while data is tokenized or a model downloaded, even for hours.
+
+Each rank beats in the store as long as it prepares. So a slow node is waited for, however long it
+takes, and one that fails or falls silent ends the others, with its reason.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from train.errors import AnotherRankFailed
+
+if TYPE_CHECKING:
+    from train.distributed.env import RankEnv
+
+BEAT = 5.0
+"""Seconds between two signs of life, or a quarter of the patience if that is less."""
+LOOK = 1.0
+"""Most seconds until a change in the store is seen."""
+TELL = 60.0
+"""Seconds between two lines that name who is waited for."""
+SHOWN = 5
+
+
+class Preparation:
+    """What the ranks do before their groups exist; within a `with` statement."""
+
+    def __init__(self, store: Store, env: RankEnv, *, patience: float) -> None:
+        """Take part; a rank without a sign of life for `patience` seconds is given up."""
+        self._store = PrefixStore("preparation", store)
+        self._env = env
+        self._patience = patience
+        self._over = threading.Event()
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._seen: dict[int, tuple[bytes, float]] = {}
+
+    def __enter__(self) -> Self:
+        """Begin to beat."""
+        if self._env.world_size > 1:
+            self._store.set(f"host-{self._env.rank}", socket.gethostname())
+            self._beating.start()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """End the beat; after an error tell the others. A stop reaches them by their own signal."""
+        if self._env.world_size == 1:
+            return
+        self._over.set()
+        self._beating.join(LOOK)
+        if isinstance(error, Exception) and not isinstance(error, AnotherRankFailed):
+            host = socket.gethostname()
+            text = f"rank {self._env.rank} on {host}: {type(error).__name__}: {error}"
+            self._store.compare_set("failed", "", text)
+
+    def wait(self) -> None:
+        """Wait until all ranks are prepared.
+
+        Raises:
+            AnotherRankFailed: one of them has failed, or shows no sign of life.
+        """
+        if self._env.world_size == 1:
+            return
+        self._store.set(f"ready-{self._env.rank}", "")
+        missing = list(range(self._env.world_size))
+        told, pause = time.monotonic(), LOOK / 64
+        while missing:
+            if self._store.check(["failed"]):
+                raise AnotherRankFailed(self._store.get("failed").decode())
+            if self._env.rank == 0:
+                missing = [rank for rank in missing if not self._store.check([f"ready-{rank}"])]
+                self._refuse_silent(missing)
+                if missing and time.monotonic() - told > TELL:
+                    told = time.monotonic()
+                    print(f"waiting for {self._names(missing)}, still preparing", flush=True)
+            elif self._store.check(["all"]):
+                missing = []
+            else:
+                self._refuse_silent([0])
+            if missing:
+                time.sleep(pause)
+                pause = min(LOOK, pause * 2)
+        if self._env.rank == 0:
+            self._store.set("all", "")
+
+    def _beat(self) -> None:
+        every = min(BEAT, self._patience / 4)
+        count = 0
+        try:
+            while True:
+                self._store.set(f"beat-{self._env.rank}", str(count))
+                count += 1
+                if self._over.wait(every):
+                    return
+        except RuntimeError:  # (torch's own are of this kind) the main thread finds out by itself
+            return
+
+    def _refuse_silent(self, ranks: list[int]) -> None:
+        """Refuse ranks whose beat has not changed for too long, by this process's clock alone."""
+        now = time.monotonic()
+        silent = []
+        for rank in ranks:
+            key = f"beat-{rank}"
+            beat = self._store.get(key) if self._store.check([key]) else b""
+            last, since = self._seen.setdefault(rank, (beat, now))
+            if last != beat:
+                self._seen[rank] = (beat, now)
+            elif now - since > self._patience:
+                silent.append(rank)
+        away = [str(rank) for rank in silent if not self._seen[rank][0]]
+        if away:
+            found = f"nobody for rank {', '.join(away)}"
+            message = (
+                f"expected all {self._env.world_size} ranks within start_timeout, found {found}"
+            )
+            raise AnotherRankFailed(f"{message}\nhint: their own logs say why")
+        if silent:
+            found = f"no sign of life for {self._patience:.0f} s from {self._names(silent)}"
+            message = f"expected all {self._env.world_size} ranks to prepare, found {found}"
+            raise AnotherRankFailed(f"{message}\nhint: their own logs say why")
+
+    def _names(self, ranks: list[int]) -> str:
+        names = []
+        for rank in ranks[:SHOWN]:
+            key = f"host-{rank}"
+            here = self._store.check([key])
+            names.append(f"rank {rank}" + (f" on {self._store.get(key).decode()}" if here else ""))
+        more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
+        return ", ".join(names) + more
