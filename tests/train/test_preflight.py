@@ -89,7 +89,10 @@ def test_what_fits_is_told(config: Config) -> None:
 
 
 def test_the_estimate_is_near_what_one_gpu_took() -> None:
-    """LoRA on a Llama of 1.1 billion weights took 36.6 GiB with 8 x 2048 tokens."""
+    """LoRA on a Llama of 1.1 billion weights took 36.6 GiB with 8 x 2048 tokens.
+
+    All logits were held then: a model that changes its logits still does so.
+    """
     shape = memory.Shape(
         parameters=1_100_000_000,
         on_disk=2_200_000_000,
@@ -97,12 +100,16 @@ def test_the_estimate_is_near_what_one_gpu_took() -> None:
         width=2048,
         inner=5632,
         vocabulary=32000,
+        changes_logits=True,
         complete=True,
     )
     weights = Weights(every={}, trained={"attention": 4_505_600, "dense MLP": 8_110_080})
     config = Config(name_or_path="m", dataset_path="d", seq_len=2048, per_device_train_batch_size=8)
     total = memory.memory(config, shape, weights, shards=1, gpu=True).total
     assert total / GIB == pytest.approx(36.6, rel=0.15)
+    plain = replace(shape, changes_logits=False)
+    less = total - memory.memory(config, plain, weights, shards=1, gpu=True).total
+    assert less == (8 * 2048 * 32000 - (1 << 25)) * 10
 
 
 def test_what_is_held_whole_is_counted() -> None:

@@ -21,6 +21,10 @@ ACTIVATION_WIDTHS = 40
 as LoRA on a Llama of 1.1 billion weights took on one GPU (36.6 GiB with 8 x 2048 tokens)."""
 LOGIT_BYTES = 10
 """A logit: in bfloat16, in float32 for the loss, and its gradient."""
+LOGITS_AT_A_TIME = 1 << 25
+"""Logits that are held of a frozen head (`train.model.chunked_loss`)."""
+CHANGED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+"""Keys of models that cap or scale their logits after the head: all of them are held then."""
 OVERHEAD = {True: 1.5 * GIB, False: 0.4 * GIB}
 """On a GPU CUDA's own, NCCL's buffers, and what fragments; on a CPU Python and torch."""
 
@@ -37,6 +41,8 @@ class Shape:
     inner: int
     """Width of the feed-forward part."""
     vocabulary: int
+    changes_logits: bool = False
+    """Whether it caps or scales its logits, which are then held whole."""
     complete: bool
     """Whether all the files that its index names are there."""
 
@@ -107,6 +113,7 @@ def shape(folder: Path) -> Shape:
         width=width,
         inner=int(_first(about, "intermediate_size", "n_inner") or 4 * width),
         vocabulary=int(_first(about, "vocab_size")),
+        changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
         complete=len(present) == len(files),
     )
 
@@ -150,6 +157,9 @@ def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: 
         activations += tokens * model.width * ACTIVATION_WIDTHS
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
+    logits = tokens * model.vocabulary
+    if "embeddings and head" not in weights.trained and not model.changes_logits:
+        logits = min(logits, LOGITS_AT_A_TIME)
     gathered = 0.0
     if shards > 1:
         ends = 2 * model.vocabulary * model.width
@@ -162,7 +172,7 @@ def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: 
         weights=frozen * size / shards,
         trained=trained * TRAINED_BYTES / shards,
         gathered=gathered,
-        activations=activations + tokens * model.vocabulary * LOGIT_BYTES,
+        activations=activations + logits * LOGIT_BYTES,
         overhead=OVERHEAD[gpu],
     )
 

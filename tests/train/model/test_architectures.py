@@ -89,6 +89,20 @@ def test_an_adapter_trains_the_same_anywhere_and_is_read_by_peft(
     assert weights(again) == weights(four)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["glm4_moe", "mixtral"])
+def test_adapters_on_routed_experts_and_routers_train_the_same_anywhere(
+    world: World, tiny: Path, name: str
+) -> None:
+    named = ("experts.gate_up_proj", "experts.down_proj", "mlp.gate.weight")
+    start = how(world, tiny, name) | {"lora_target_parameters": named}
+    alone = world.run(nodes=(1,), **start)
+    assert "routed experts" in alone.said()
+    four = world.run(nodes=(2, 2), activation_checkpointing=True, **start)
+    assert close(alone.losses(), four.losses())
+    reloads(four, name)
+
+
 @pytest.mark.parametrize("name", families(quick=set()))
 def test_all_weights_train_the_same_anywhere_and_are_read_by_transformers(
     world: World, tiny: Path, name: str
