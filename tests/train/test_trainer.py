@@ -24,7 +24,7 @@ def test_losses_do_not_depend_on_ranks_or_layout(world: World) -> None:
     assert len(alone.losses()) == 6
     assert alone.losses()[6] < alone.losses()[1] - 0.1, "it learns"
     right = alone.evaluations("eval_accuracy")
-    assert 0 < right[6] < 1
+    assert 0 < right[0] < 1, "of the base: what is learned in six steps may hit nothing"
     for nodes, layout in (
         ((2,), "auto"),
         ((3,), "auto"),

@@ -20,9 +20,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from train.data.formats import IGNORED
 from train.errors import ConfigError, room_for
+from train.model import slices
 from train.model.chunked_loss import Head
 from train.model.load import base_of, compute_dtype, leaks, make, unusable
-from train.model.parallelize import fill, prove, shard
+from train.model.parallelize import fill, prove, shard, start_adapters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,
 in float32 and below: rounding alone changes 3e-7 (Mixtral, on a CPU), a leak 1.4 % and more."""
+
+
+UNUSABLE = (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError)
+"""What transformers and safetensors raise for files that are no model, or not all of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,17 +254,36 @@ def _laid_out(
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the model with its weights, sharded as the layout says, and remarks on that."""
     dtype = compute_dtype(config, ranks.device)
-    source = _loaded(config, ranks, folder, dtype)
     if layout == "single":
-        return cast("nn.Module", source).to(ranks.device), ()
-    with torch.device("meta"):
-        network = make(config, folder, dtype)
+        source = cast("nn.Module", _loaded(config, ranks, folder, dtype))
+        start_adapters(source, config.seed)
+        return source.to(ranks.device), ()
+    try:
+        with torch.device("meta"):
+            network = make(config, folder, dtype)
+    except UNUSABLE as error:
+        raise unusable(config, folder, error) from error
     remarks = () if layout == "ddp" else shard(network, mesh, config, dtype)
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
-    fill(network, source)
+    whole = "DDP keeps it so" if layout == "ddp" else _sliced(config, ranks, folder, network)
+    if whole:
+        fill(network, _loaded(config, ranks, folder, dtype))
+    if whole and layout != "ddp":
+        remarks += (f"the base is read whole on rank 0 and sent, because {whole}",)
+    start_adapters(network, config.seed)
     prove(network, layout)
     return network, remarks
+
+
+def _sliced(config: Config, ranks: Ranks, folder: Path, network: nn.Module) -> str:
+    """Read this rank's slices; return why some rank cannot, the same on every rank."""
+    problem = ""
+    try:
+        slices.fill(network, config, folder)
+    except (slices.CannotSlice, *UNUSABLE) as error:
+        problem = f"{type(error).__name__}: {error}".removeprefix("CannotSlice: ")
+    return next(filter(None, ranks.gather(problem, ranks.storage)), "")
 
 
 def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> nn.Module | None:
@@ -273,7 +297,7 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
             source = make(config, folder, dtype)
         except ConfigError as error:
             problem = error
-        except (ImportError, OSError, RuntimeError, SafetensorError, ValueError) as error:
+        except UNUSABLE as error:
             problem = unusable(config, folder, error)
             problem.__cause__ = error
     (said, *_) = ranks.gather((problem.problems, problem.hint) if problem else None, ranks.storage)

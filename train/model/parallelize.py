@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from train.errors import ModelError
 from train.model.load import base_of
@@ -86,6 +88,37 @@ def fill(network: nn.Module, source: nn.Module | None) -> None:
         if source:
             buffer.copy_(theirs[name])
         dist.broadcast(buffer, src=0)
+
+
+@torch.no_grad()
+def start_adapters(network: nn.Module, seed: int) -> None:
+    """Give adapters their first values as PEFT does: the same in every layout, on any ranks.
+
+    Each rank makes one adapter after the other whole, and keeps its own part.
+
+    Raises:
+        ModelError: Something else than a LoRA adapter was added to the base.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        if "lora_" not in name:
+            continue
+        whole = torch.zeros(parameter.shape)
+        if "lora_A" in name:
+            nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
+        elif "lora_embedding_B" in name:
+            nn.init.normal_(whole, generator=generator)
+        elif "lora_B" not in name and "lora_embedding_A" not in name:
+            raise ModelError(f"{name}: expected an adapter of LoRA, found another")
+        if isinstance(parameter, DTensor):
+            sizes, starts = compute_local_shape_and_global_offset(
+                parameter.shape, parameter.device_mesh, parameter.placements
+            )
+            for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+                whole = whole.narrow(dim, start if size else 0, size)
+            parameter.to_local().copy_(whole)
+        else:
+            parameter.copy_(whole)
 
 
 def prove(network: nn.Module, layout: str) -> None:

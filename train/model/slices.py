@@ -1,0 +1,217 @@
+"""A sharded network filled from safetensors: each rank reads its own slices, and nobody the whole.
+
+transformers (5.23, core_model_loading) reads a tensor through its safetensors slice, cut as the
+parameter it goes to is (a DTensor), also where it fuses many tensors into one, as experts. It knows
+a model without adapters only. So a model without adapters and without memory is made, its
+parameters cut as the network's are, filled a layer at a time, and each layer is handed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+from train.model.load import base_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from train.config.config import Config
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+class CannotSlice(Exception):  # noqa: N818  (named for what is so)
+    """The files cannot be read in slices; the message says why, and they must be read whole."""
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the model's safetensors.
+
+    Raises:
+        CannotSlice: There are none, or not all of them.
+    """
+    names = [SINGLE]
+    if (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        names = sorted(set(index["weight_map"].values()))
+    found = [folder / name for name in names]
+    if missing := [path.name for path in found if not path.is_file()]:
+        raise CannotSlice(f"{missing[0]} is not in {folder}")
+    return found
+
+
+@torch.no_grad()
+def fill(network: nn.Module, config: Config, folder: Path) -> None:
+    """Fill this rank's shards of the base's weights, and its buffers.
+
+    Args:
+        network: Sharded, with storage; its adapters are left as they are.
+        config: What it was made from.
+        folder: The base's files on this node.
+
+    Raises:
+        CannotSlice: transformers does not know how, or a weight or buffer is in no file.
+    """
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: PLC0415
+        from transformers.core_model_loading import (  # noqa: PLC0415
+            convert_and_load_state_dict_in_model,
+        )
+        from transformers.modeling_utils import LoadStateDictConfig  # noqa: PLC0415
+    except ImportError as error:  # before 5.x
+        raise CannotSlice(f"this transformers reads no slices: {error}") from error
+    base = base_of(network)
+    sources = files(folder)
+    with torch.device("meta"):
+        plain: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            base.config,
+            dtype=next(p.dtype for n, p in base.named_parameters() if "lora_" not in n),
+            attn_implementation=config.attn_implementation,
+            trust_remote_code=config.trust_remote_code,
+        )
+    parameters = {_plain(n): p for n, p in base.named_parameters(remove_duplicate=False)}
+    parameters = {name: p for name, p in parameters.items() if "lora_" not in name}
+    buffers = {_plain(name): buffer for name, buffer in base.named_buffers()}
+    blank = {name: _cut_as(parameters[name], p) for name, p in _own(plain)}
+    for name, parameter in blank.items():
+        _put(plain, name, parameter)
+    left = set(plain.state_dict())
+    mapping: Any = get_model_conversion_mapping(plain)
+    with ExitStack() as stack:
+        # Not mapped into memory: what was read would count as this process's own.
+        opened = [
+            stack.enter_context(safe_open(path, framework="pt", backend="pread"))
+            for path in sources
+        ]
+        where = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
+        _refuse_mixed_rows(plain, mapping, where)
+        for keys in _layers(where):
+            info, _ = convert_and_load_state_dict_in_model(
+                model=plain,
+                state_dict={key: where[key].get_slice(key) for key in keys},
+                load_config=LoadStateDictConfig(weight_mapping=mapping),
+            )
+            if wrong := [*info.mismatched_keys, *info.conversion_errors]:
+                raise CannotSlice(f"{wrong[0]} does not fit (and {len(wrong) - 1} others)")
+            for name in left - info.missing_keys:
+                found = plain.get_parameter_or_buffer(name)
+                local = found.to_local() if isinstance(found, DTensor) else found
+                target = parameters.get(name, buffers.get(name))
+                into = target.to_local() if isinstance(target, DTensor) else target
+                assert into is not None
+                into.copy_(local)
+                if name in blank:
+                    _put(plain, name, blank[name])
+            left &= info.missing_keys
+    tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
+    if lacking := sorted(left - tied):
+        raise CannotSlice(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
+    _compute_buffers(plain, buffers)
+
+
+def _refuse_mixed_rows(plain: Any, mapping: Any, keys: Any) -> None:  # noqa: ANN401
+    """Refuse a base whose tensors transformers joins or parts along the rows that FSDP cuts.
+
+    A slice of q, k and v in a row is not a row of their slices, and has the same shape: nobody
+    would notice. Stacked experts, joined along another dimension, are the same either way.
+
+    Raises:
+        CannotSlice: There is such a tensor.
+    """
+    from transformers.core_model_loading import (  # noqa: PLC0415
+        Concatenate,
+        MergeModulelist,
+        WeightConverter,
+        WeightRenaming,
+        rename_source_key,
+    )
+
+    def keeps_rows(operation: object) -> bool:
+        if isinstance(operation, MergeModulelist):
+            return operation.dim == 0
+        return isinstance(operation, Concatenate) and operation.dim > 0
+
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    names = plain.state_dict()
+    for key in keys:
+        _, pattern = rename_source_key(key, renamings, converters, plain.base_model_prefix, names)
+        for converter in converters:
+            if pattern in converter.source_patterns and not all(
+                map(keeps_rows, converter.operations)
+            ):
+                kinds = ", ".join(type(operation).__name__ for operation in converter.operations)
+                raise CannotSlice(f"transformers converts {key} whole ({kinds})")
+
+
+def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: ANN401
+    """Compute the buffers that are in no file (rotary frequencies), as transformers does."""
+    kept = set(plain.state_dict())
+    for path, module in plain.named_modules():
+        names = {n: f"{path}.{n}" if path else n for n, b in module.named_buffers(recurse=False)}
+        computed = {short: name for short, name in names.items() if name not in kept}
+        if not computed:
+            continue
+        for short in computed:
+            old = module.get_buffer(short)
+            lowest = float("nan") if old.is_floating_point() else torch.iinfo(old.dtype).min
+            module.register_buffer(
+                short, torch.full(old.shape, lowest, dtype=old.dtype), persistent=False
+            )
+        plain._init_weights(module)  # noqa: SLF001  (what from_pretrained does with them)
+        for short, name in computed.items():
+            new = module.get_buffer(short)
+            bad = new.isnan() if new.is_floating_point() else new == torch.iinfo(new.dtype).min
+            if bool(bad.any()):
+                raise CannotSlice(f"{name} is in no file, and transformers does not compute it")
+            buffers[name].copy_(new)
+
+
+def _own(plain: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    yield from plain.named_parameters(remove_duplicate=False)
+
+
+def _plain(name: str) -> str:
+    """Return a name in the base as it is without adapters."""
+    return name.replace("base_layer.", "")
+
+
+def _cut_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
+    """Return a parameter without memory that is cut as another one is."""
+    if not isinstance(parameter, DTensor):
+        return nn.Parameter(like.detach(), requires_grad=False)
+    local = torch.empty(parameter.to_local().shape, dtype=like.dtype, device="meta")
+    cut = DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return nn.Parameter(cut, requires_grad=False)
+
+
+def _put(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    path, _, short = name.rpartition(".")
+    setattr(network.get_submodule(path), short, parameter)
+
+
+def _layers(keys: Any) -> list[list[str]]:  # noqa: ANN401  (names of tensors)
+    """Return the names by layer: what is fused into one parameter stands under one number."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        match = re.search(r"\.\d+\.", key)
+        found.setdefault(match[0] if match else "", []).append(key)
+    return list(found.values())
