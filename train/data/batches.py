@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from train.data.formats import IGNORED
-from train.data.packing import pack
+from train.data.packing import Rows, pack
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,13 +122,12 @@ class Pool:
         self._targets = sizes.targets
         self._lengths = sizes.lengths
         self.tokens = int(sizes.lengths.sum())
-        lengths = sizes.lengths.astype(float)
-        self._costs = lengths + lengths * lengths * QUADRATIC
-        self._rows: list[Ints] | None = None
+        self._rows: Rows | None = None
+        count = len(sizes.lengths)
         if config.batching == "packed":
-            first = np.random.default_rng([config.seed, number]).permutation(len(lengths))
+            first = np.random.default_rng([config.seed, number]).permutation(count)
             self._rows = pack(sizes.lengths, first, config.seq_len)
-        self.count = len(lengths) if self._rows is None else len(self._rows)
+        self.count = count if self._rows is None else len(self._rows)
         self._order: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
 
     def take(self, epoch: int, start: int) -> list[Ints]:
@@ -142,7 +141,8 @@ class Pool:
 
     def cost(self, row: Ints) -> float:
         """Return the work of a row."""
-        return float(self._costs[row].sum())
+        lengths = self._lengths[row].astype(float)
+        return float((lengths + lengths * lengths * QUADRATIC).sum())
 
     def count_in(self, rows: list[Ints]) -> tuple[int, int]:
         """Return the labels that count in these rows, and all their tokens."""

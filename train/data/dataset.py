@@ -34,16 +34,28 @@ class TokenSet:
     """Samples on disk; the order is that of the lines, whatever shard they are in."""
 
     parts: tuple[Shard, ...]
-    rows: Ints
-    """A row a sample: shard, row in the shard's index."""
+    index: Ints
+    """A row a sample of all shards: COLUMNS, mapped from disk and shared by a node's ranks."""
+    chosen: Ints | None = None
+    """Rows of the index that are its samples; without it all of them."""
     lengths: Ints
     targets: Ints
     """Tokens of each sample that are predicted and count."""
-    lines: Ints
+
+    @classmethod
+    def of(cls, parts: tuple[Shard, ...], index: Ints) -> TokenSet:
+        """Return all samples of an index."""
+        return cls(parts=parts, index=index, lengths=index[:, 1], targets=index[:, 2])
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self.rows)
+        return len(self.lengths)
+
+    @property
+    def lines(self) -> Ints:
+        """Return the line that each sample is from."""
+        lines = self.index[:, 0]
+        return lines if self.chosen is None else lines[self.chosen]
 
     @property
     def largest(self) -> int:
@@ -52,19 +64,25 @@ class TokenSet:
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """Return the ids, and the labels beside them (-100: masked)."""
-        part = self.parts[self.rows[number, 0]]
-        _, length, _, offset = part.index[self.rows[number, 1]]
+        row = number if self.chosen is None else int(self.chosen[number])
+        _, length, _, offset = self.index[row]
+        for part in self.parts:
+            if row < part.samples:
+                break
+            row -= part.samples
+        else:
+            raise IndexError(number)
         ids = np.array(part.tokens[offset : offset + length], np.int64)
         return ids, np.where(part.loss_mask[offset : offset + length], ids, IGNORED)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TokenSet:
         """Return the samples of the mask only."""
+        rows = np.flatnonzero(mask)
         return replace(
             self,
-            rows=self.rows[mask],
-            lengths=self.lengths[mask],
-            targets=self.targets[mask],
-            lines=self.lines[mask],
+            chosen=rows if self.chosen is None else self.chosen[rows],
+            lengths=self.lengths[rows],
+            targets=self.targets[rows],
         )
 
 
@@ -186,16 +204,9 @@ def _read(source: Source) -> TokenSet:
         token_store.open_shard(source.folder / token_cache.shard_name(source, number))
         for number in range(source.shards)
     )
-    index = np.concatenate([part.index for part in parts])
-    rows = np.concatenate(
-        [
-            np.stack([np.full(len(part.index), number), np.arange(len(part.index))], axis=1)
-            for number, part in enumerate(parts)
-        ]
-    )
-    return TokenSet(
-        parts=parts, rows=rows, lines=index[:, 0], lengths=index[:, 1], targets=index[:, 2]
-    )
+    empty = not any(part.samples for part in parts)
+    mapped = np.load(source.folder / token_cache.INDEX, mmap_mode=None if empty else "r")
+    return TokenSet.of(parts, np.asarray(mapped))
 
 
 def _held_out(line_numbers: Ints, config: Config) -> npt.NDArray[np.bool_]:

@@ -14,8 +14,9 @@ from train.data.chat import ChatTemplate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VERSION = 6
-"""Part of the token cache's key: raise it when the same line would give other tokens."""
+VERSION = 7
+"""Part of the token cache's key: raise it when the same line would give other tokens
+or the files of the cache change."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
 FORMS = (

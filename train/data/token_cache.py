@@ -42,6 +42,8 @@ TOGETHER = 256
 """Lines tokenised in one call."""
 ALL_BAD = 100
 """So many unusable lines at the very start: the whole file is something else."""
+INDEX = "index.npy"
+"""A row a sample of all shards, which every rank maps into its memory."""
 TOKENIZER_FILES = (
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt",
     "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "tokenizer.json",
@@ -202,12 +204,11 @@ def _encoded(
 
 
 def _close(source: Source) -> None:
-    """Write MANIFEST.json and then COMPLETE; several nodes may, all the same."""
-    about = [
-        json.loads((source.folder / shard_name(source, number) / "shard.json").read_text())
-        for number in range(source.shards)
-    ]
-    text = json.dumps({"schema": 1, "key": source.key, "shards": about})
+    """Write the index, MANIFEST.json and then COMPLETE; several nodes may write the same."""
+    folders = [source.folder / shard_name(source, number) for number in range(source.shards)]
+    about = [json.loads((folder / "shard.json").read_text()) for folder in folders]
+    index = token_store.write_index(source.folder / INDEX, folders)
+    text = json.dumps({"schema": 2, "key": source.key, "index": index, "shards": about})
     write_text(source.folder / "MANIFEST.json", text)
     write_text(source.folder / "COMPLETE", hashlib.sha256(text.encode()).hexdigest())
 
@@ -218,7 +219,10 @@ def _verify(source: Source) -> None:
     wrong = []
     if hashlib.sha256(text.encode()).hexdigest() != (source.folder / "COMPLETE").read_text():
         wrong.append(source.folder / "MANIFEST.json")
-    for number, about in enumerate(json.loads(text)["shards"]):
+    manifest = json.loads(text)
+    if measure(source.folder / INDEX).sha256 != manifest["index"]:
+        wrong.append(source.folder / INDEX)
+    for number, about in enumerate(manifest["shards"]):
         for name, wanted in about["files"].items():
             path = source.folder / shard_name(source, number) / name
             if not path.exists() or measure(path).sha256 != wanted:

@@ -43,8 +43,7 @@ class Shard:
 
     tokens: npt.NDArray[Any]
     loss_mask: npt.NDArray[np.uint8]
-    index: Ints
-    """One row a sample: COLUMNS."""
+    samples: int
 
 
 def write(
@@ -104,6 +103,24 @@ def write(
             raise
 
 
+def write_index(path: Path, folders: list[Path]) -> str:
+    """Write the index of all shards as one file, column by column; return its hash."""
+    parts = [np.load(folder / "index.npy", mmap_mode="r") for folder in folders]
+    shape = (sum(len(part) for part in parts), len(COLUMNS))
+    aside = path.with_name(f"{path.name}.tmp-{secrets.token_hex(4)}")
+    with aside.open("wb") as file:
+        about = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.int64))}
+        np.lib.format.write_array_header_1_0(file, about | {"fortran_order": True, "shape": shape})
+        for column in range(len(COLUMNS)):
+            for part in parts:
+                file.write(np.ascontiguousarray(part[:, column]).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    found = measure(aside).sha256
+    aside.replace(path)
+    return found
+
+
 def open_shard(folder: Path) -> Shard:
     """Map a shard into memory."""
     about = json.loads((folder / "shard.json").read_text())
@@ -112,10 +129,10 @@ def open_shard(folder: Path) -> Shard:
         return Shard(
             tokens=empty,
             loss_mask=empty.astype(np.uint8),
-            index=np.zeros((0, len(COLUMNS)), np.int64),
+            samples=0,
         )
     return Shard(
         tokens=np.memmap(folder / "tokens.bin", about["dtype"], mode="r"),
         loss_mask=np.memmap(folder / "loss_mask.bin", np.uint8, mode="r"),
-        index=np.load(folder / "index.npy", mmap_mode="r"),
+        samples=about["samples"],
     )

@@ -180,9 +180,31 @@ def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_a_flipped_bit_is_refused_with_the_way_out(config: Config) -> None:
+def test_the_index_of_all_shards_is_mapped_and_not_held(config: Config) -> None:
+    config = replace(config, seq_len=200)  # a sample a line
+    whole = dataset.prepare(config, RankEnv())
+    for column in (whole.train.lengths, whole.train.targets, whole.train.lines):
+        held: Any = column
+        while isinstance(held, np.ndarray) and not isinstance(held, np.memmap):
+            held = held.base
+        assert isinstance(held, np.memmap)
+    parts = dataset.prepare(replace(config, eval_split=0.2), RankEnv())
+    assert parts.eval is not None
+    found = {
+        int(line): samples.sample(number)[0].tolist()
+        for samples in (parts.train, parts.eval)
+        for number, line in enumerate(samples.lines)
+    }
+    assert [found[line] for line in range(200)] == contents(whole)
+    assert len(parts.train) + len(parts.eval) == 200
+    assert parts.eval.lengths.tolist() == [len(found[int(line)]) for line in parts.eval.lines]
+
+
+@pytest.mark.parametrize("name", ["shard-001-*/tokens.bin", "index.npy"])
+@pytest.mark.usefixtures("_small_shards")
+def test_a_flipped_bit_is_refused_with_the_way_out(config: Config, name: str) -> None:
     dataset.prepare(config, RankEnv())
-    (path,) = cache_of(config).glob("shard-001-*/tokens.bin")
+    (path,) = cache_of(config).glob(name)
     damaged = bytearray(path.read_bytes())
     damaged[7] ^= 4
     path.write_bytes(damaged)
