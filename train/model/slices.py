@@ -89,11 +89,8 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     left = set(plain.state_dict())
     mapping: Any = get_model_conversion_mapping(plain)
     with ExitStack() as stack:
-        # Not mapped into memory: what was read would count as this process's own.
-        opened = [
-            stack.enter_context(safe_open(path, framework="pt", backend="pread"))
-            for path in sources
-        ]
+        # Mapped into memory: with `pread` safetensors reads a tensor whole to cut a slice from it.
+        opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sources]
         where = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
         _refuse_mixed_rows(plain, mapping, where)
         for keys in _layers(where):
