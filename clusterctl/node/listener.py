@@ -33,20 +33,26 @@ class UnauthenticatedPeers:
         self._loop, self._most, self._seconds = loop, most, seconds
         self._waiting: Dict[Callback, Tuple[PeerOrigin, Timer]] = {}
         """By the call that closes the connection, the oldest first."""
+        self._origins: Counter[PeerOrigin] = Counter()
+        """How many wait of each: a flood must not make each of its connections cost more."""
 
     def add(self, close: Callback, origin: PeerOrigin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
         timer = self._loop.call_later(self._seconds, lambda: self._close(close))
         self._waiting[close] = origin, timer
+        self._origins[origin] += 1
         if len(self._waiting) > self._most:
-            origins = [each for each, _ in self._waiting.values()]
-            oldest = origins.index(Counter(origins).most_common(1)[0][0])
-            self._close(list(self._waiting)[oldest])
+            largest = max(self._origins, key=lambda each: self._origins[each])
+            self._close(next(c for c, (each, _) in self._waiting.items() if each == largest))
 
     def remove(self, close: Callback) -> None:
         """Keep this connection: it has shown who it is, or it is closed."""
         if close in self._waiting:
-            self._waiting.pop(close)[1].cancel()
+            origin, timer = self._waiting.pop(close)
+            timer.cancel()
+            self._origins[origin] -= 1
+            if not self._origins[origin]:
+                del self._origins[origin]
 
     def _close(self, close: Callback) -> None:
         self.remove(close)

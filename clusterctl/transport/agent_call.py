@@ -254,7 +254,7 @@ class PendingCall(Call):
             yield from opened.messages()
 
     def send(self, message: Message) -> None:
-        """Send a further message, or keep it until the call is open."""
+        """Send a further message, or keep it until the call is open; waits while kept ones go."""
 
         def send(call: Call) -> None:
             with self._sending:

@@ -61,7 +61,7 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
             raise OperationError("stuck", words, path=place) from None
         except ChildCrashed as crash:
             if not now:
-                raise OperationError("crashed", "cannot inspection: %s" % crash) from crash
+                raise OperationError("crashed", "cannot look: %s" % crash) from crash
             why = "it cannot be read: its reader ended (%s)" % crash
             seen[now] = {**begun.get(now, _blank(now)), "why": why}
             continue

@@ -39,9 +39,10 @@ def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
     del body, channel
     root = args.get("state") or default_state_folder()
     wanted = args.get("node")
-    folders = [paths for paths in run_folders(root, args["cluster"]) if read_json(paths.job)]
-    found = [p for p in folders if wanted in (None, os.path.basename(p.folder))]
-    return Message({"runs": [node_status(paths) for paths in found]})
+    folders = run_folders(root, args["cluster"])
+    # By its name first: a folder that all nodes share has a run's job once for each of them.
+    own = [paths for paths in folders if wanted in (None, os.path.basename(paths.folder))]
+    return Message({"runs": [node_status(paths) for paths in own if read_json(paths.job)]})
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:
@@ -53,7 +54,7 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
     paths = NodePaths.of(args)
     problem = paths.ownership_problem()
     if problem or not read_json(paths.job):
-        message = "run %s has no part here (%s)" % (args["run"], problem or paths.folder)
+        message = "run %s was not on this node (%s)" % (args["run"], problem or paths.folder)
         raise OperationError("no-run", message, folder=paths.folder)
     return paths
 
@@ -180,7 +181,7 @@ class RecordedProcesses:
         self._path = paths.processes
         self._this_boot = read_json(paths.job).get("boot_id") == boot_id()
         self._version = (0, 0, 0)
-        self._marks: List[ProcessKey] = []
+        self._keys: List[ProcessKey] = []
 
     def read(self) -> List[ProcessKey]:
         """Return them; none if the file cannot be read."""
@@ -192,8 +193,8 @@ class RecordedProcesses:
                 version = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
                 if version != self._version:
                     numbers = [int(word) for word in file.read().split()]
-                    self._marks = list(zip(numbers[::2], numbers[1::2]))
+                    self._keys = list(zip(numbers[::2], numbers[1::2]))
                     self._version = version
         except OSError:
             return []
-        return self._marks
+        return self._keys

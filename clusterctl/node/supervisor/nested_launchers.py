@@ -35,7 +35,7 @@ class NestedLaunchers:
 
         Args:
             living: all processes below the supervisor.
-            ranks: their accounts.
+            ranks: their snapshots.
         """
         if self._done:
             return
