@@ -6,13 +6,14 @@ aborts on `=eth0`. TensorPipe takes exact names, else it falls back to loopback.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.network.choice import NodeNetwork
 
 
-class NetworkVariable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NetworkVariable:
     """One variable of a node's ranks, and why it has its value."""
 
     name: str

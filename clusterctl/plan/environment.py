@@ -41,7 +41,7 @@ def compose_environment(
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
         *_devices(cluster, count, facts),
-        *(_chosen(*variable) for variable in network_environment(network, facts)),
+        *(_chosen(v.name, v.value, v.why) for v in network_environment(network, facts)),
         *_job_variables(cluster, folder),
         *(_asked(name, None, "env_from: read at launch") for name in job.env_from),
         *(

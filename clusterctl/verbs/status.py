@@ -42,7 +42,8 @@ def newest_checkpoint(
 ) -> Checkpoint | None:
     """Return the checkpoint that `resume --checkpoint latest` would verify first.
 
-    The first node that answers reads the sizes of its files only.
+    The first node of the run that answers looks at the structure of the files, not at all their
+    bytes.
     """
     if not cluster.job.checkpoints:
         return None
