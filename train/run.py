@@ -136,7 +136,7 @@ def _together(
         | {f"the configuration's {key}": str(value) for key, value in about["config"].items()}
     )
     pythons = _pythons(ranks, about["versions"]["python"])
-    # Without any weights: what cannot be trained is told before 200 GB are read.
+    # Without any weights: what cannot be trained is refused before 200 GB are read.
     laid = layout.choose(config, ranks, base, survey(config, base))
     config = replace(config, reshard_after_forward=laid.reshards)
     checkpoints = Checkpoints(config, ranks, base, about)
@@ -180,7 +180,7 @@ def _together(
         optimizer=optimizer,
         batches=batches,
         checkpoints=checkpoints,
-        schedule=Schedule(config, tells=ranks.is_first),
+        schedule=Schedule(config, is_clock=ranks.is_first),
         stop_listener=stop_listener,
         meter=meter,
         status=status,

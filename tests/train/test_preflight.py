@@ -1,4 +1,4 @@
-"""The look before a run: what would not work is told, with numbers, and without a GPU."""
+"""The check before a run reports what would not work, with numbers, and without a GPU."""
 
 from __future__ import annotations
 

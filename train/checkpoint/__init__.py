@@ -1,1 +1,1 @@
-"""Checkpoints: written whole or not at all, verified, found again and gone on from."""
+"""Checkpoints: written whole or not at all, verified, found and resumed from."""

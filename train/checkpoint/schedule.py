@@ -15,28 +15,28 @@ class Schedule:
     """Says which steps a checkpoint follows.
 
     Steps and epochs are the same on every rank. Clocks are not: only rank 0 looks at its own, and
-    tells the others what it saw with the sum that every step makes anyway.
+    sends the others its vote in the sum that every step makes anyway.
     """
 
     def __init__(
-        self, config: Config, *, tells: bool, clock: Callable[[], float] = time.monotonic
+        self, config: Config, *, is_clock: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin to measure the time.
+        """Start to measure the time.
 
         Args:
             config: Says how often.
-            tells: Whether this rank's clock counts.
+            is_clock: Whether this rank's clock counts.
             clock: In seconds.
         """
         self._every = config.save_every
-        self._tells = tells
+        self._is_clock = is_clock
         self._clock = clock
         self._last = clock()
 
     def vote(self) -> float:
         """Return 1.0 where this rank sees the minutes over, to be summed over all ranks."""
         over = self._clock() - self._last >= self._every.minutes * 60
-        return float(self._tells and self._every.minutes > 0 and over)
+        return float(self._is_clock and self._every.minutes > 0 and over)
 
     def follows(self, step: int, *, finished_epochs: int | None) -> bool:
         """Return whether a checkpoint follows a step, however long it has taken until there.
@@ -50,5 +50,5 @@ class Schedule:
         return ended or (steps > 0 and step % steps == 0)
 
     def saved(self) -> None:
-        """Begin to measure the time anew."""
+        """Start to measure the time again."""
         self._last = self._clock()

@@ -349,7 +349,7 @@ class Config:
 
     @property
     def save_every(self) -> SaveEvery:
-        """How often a checkpoint is written; where nothing is said, a failure may cost little."""
+        """How often a checkpoint is written; the defaults keep the cost of a failure small."""
         if self.save_steps is None and self.save_epochs is None and self.save_minutes is None:
             return SaveEvery(epochs=1, minutes=30.0)
         return SaveEvery(

@@ -65,27 +65,27 @@ def describe(device: torch.device) -> Device:
 
 
 def agree(store: Store, env: RankEnv, mine: Device) -> None:
-    """Tell rank 0 this rank's device, and hear whether all of them go together.
+    """Send rank 0 this rank's device, and learn whether all of them fit together.
 
     Raises:
         NodesDiffer: They do not; on every rank.
         TimeoutError: Some rank has not come.
     """
-    told = PrefixStore("devices", store)
-    told.set(str(env.rank), json.dumps(astuple(mine)))
+    devices = PrefixStore("devices", store)
+    devices.set(str(env.rank), json.dumps(astuple(mine)))
     if env.rank == 0:
-        rows = [_told_by(rank, told, env) for rank in range(env.world_size)]
-        told.set(AGREED, conflict(rows) or AGREED)
-    said = told.get(AGREED).decode()
+        rows = [_device_of(rank, devices, env) for rank in range(env.world_size)]
+        devices.set(AGREED, conflict(rows) or AGREED)
+    said = devices.get(AGREED).decode()
     if said != AGREED:
         raise NodesDiffer(said)
 
 
-def _told_by(rank: int, told: Store, env: RankEnv) -> Device:
+def _device_of(rank: int, devices: Store, env: RankEnv) -> Device:
     try:
-        return Device(*json.loads(told.get(str(rank))))
+        return Device(*json.loads(devices.get(str(rank))))
     except RuntimeError as error:
-        away = [str(r) for r in range(env.world_size) if not told.check([str(r)])]
+        away = [str(r) for r in range(env.world_size) if not devices.check([str(r)])]
         message = (
             f"expected all {env.world_size} ranks within start_timeout, found nobody for rank "
             f"{', '.join(away)}\nhint: their own logs say why"

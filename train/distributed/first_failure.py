@@ -26,7 +26,7 @@ CONSEQUENCES = ("closed by peer", "reset by peer", "broken pipe", "timed out", "
 LOOK = 1.0
 """Seconds between two looks for another rank's failure."""
 GRACE = 10.0
-"""Seconds for this rank to hear of it by its own collective, which ends it in better order."""
+"""Seconds for this rank to learn of it by its own collective, which ends it in better order."""
 
 
 class FirstFailure:
@@ -46,24 +46,24 @@ class FirstFailure:
         _patiently(lambda: heard.append(self._hear()))
         return AnotherRankFailed(heard[0]) if heard else None
 
-    def watch(self, tell: Callable[[str], None]) -> Callable[[], None]:
-        """End this process where another rank failed and this one does not come to hear of it.
+    def watch(self, on_failure: Callable[[str], None]) -> Callable[[], None]:
+        """End this process where another rank failed and this one does not learn of it.
 
         gloo ends a collective as soon as another process is gone. NCCL blocks, without holding
         Python's lock, until its watchdog aborts.
 
         Args:
-            tell: Called with the cause at once, in another thread, while this process may still
-                be ended from outside.
+            on_failure: Called with the cause at once, in another thread, while this process may
+                still be ended from outside.
 
         Returns:
             What ends watching.
         """
         done = threading.Event()
-        threading.Thread(target=self._watch, args=(tell, done), daemon=True).start()
+        threading.Thread(target=self._watch, args=(on_failure, done), daemon=True).start()
         return done.set
 
-    def _watch(self, tell: Callable[[str], None], done: threading.Event) -> None:
+    def _watch(self, on_failure: Callable[[str], None], done: threading.Event) -> None:
         while not done.wait(LOOK):
             try:
                 if not self._store.check([KEY]):
@@ -75,7 +75,7 @@ class FirstFailure:
                 return  # this rank is about to end by itself
             if done.is_set():
                 return
-            tell(cause)
+            on_failure(cause)
             if not done.wait(GRACE):
                 print(f"error: {cause}", file=sys.stderr, flush=True)
                 sys.stdout.flush()

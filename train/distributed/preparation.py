@@ -22,7 +22,7 @@ BEAT = 5.0
 """Seconds between two signs of life, or a quarter of the patience if that is less."""
 LOOK = 1.0
 """Most seconds until a change in the store is seen."""
-TELL = 60.0
+REPORT = 60.0
 """Seconds between two lines that name who is waited for."""
 SHOWN = 5
 
@@ -47,7 +47,7 @@ class Preparation:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """End the beat; after an error tell the others. A stop reaches them by their own signal."""
+        """End the beat, and report an error to the others; a stop reaches them by a signal."""
         if self._env.world_size == 1:
             return
         self._over.set()
@@ -67,15 +67,15 @@ class Preparation:
             return
         self._store.set(f"ready-{self._env.rank}", "")
         missing = list(range(self._env.world_size))
-        told, pause = time.monotonic(), LOOK / 64
+        reported, pause = time.monotonic(), LOOK / 64
         while missing:
             if self._store.check(["failed"]):
                 raise AnotherRankFailed(self._store.get("failed").decode())
             if self._env.rank == 0:
                 missing = [rank for rank in missing if not self._store.check([f"ready-{rank}"])]
                 self._refuse_silent(missing)
-                if missing and time.monotonic() - told > TELL:
-                    told = time.monotonic()
+                if missing and time.monotonic() - reported > REPORT:
+                    reported = time.monotonic()
                     print(f"waiting for {self._names(missing)}, still preparing", flush=True)
             elif self._store.check(["all"]):
                 missing = []

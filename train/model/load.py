@@ -87,7 +87,7 @@ def leaks(name: str) -> ConfigError:
     """Return the refusal of packed rows for a model that does not keep documents apart."""
     message = (
         "batching: expected a model whose packed documents do not see each other, found that in "
-        f"{name} a document changes what is said of the next one in its row"
+        f"{name} a document changes the logits of the next one in its row"
     )
     return ConfigError((message,), hint="batching: balanced")
 

@@ -1,4 +1,4 @@
-"""What gets an adapter: names of modules and of single weights, as PEFT is to be told them.
+"""What gets an adapter: names of modules and of single weights, as PEFT takes them.
 
 transformers 5 keeps the routed experts of a layer in one tensor. PEFT 0.21 helps old adapters over
 that: in model types that it knows, any target that ends in `gate_proj`, `up_proj`, `down_proj` or
@@ -24,7 +24,7 @@ EVERY = ("all-linear",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What PEFT is told."""
+    """What PEFT gets."""
 
     modules: tuple[str, ...] | str
     """Ends of modules' names, or what PEFT calls all-linear."""

@@ -114,11 +114,11 @@ class Model:
     def try_packing(self) -> None:
         """Refuse packed rows if a document sees the one before it; all ranks call this.
 
-        Attention is told documents apart by their positions. The states of linear attention and
+        Attention keeps documents apart by their positions. The states of linear attention and
         of state space models run on through a row, and models without positions do not know.
 
         Raises:
-            ConfigError: Another first document changes what is said of the second.
+            ConfigError: Another first document changes the logits of the second.
         """
         tokens = torch.arange(24) % self.vocabulary
         positions = torch.cat((torch.arange(8), torch.arange(8))).unsqueeze(0)

@@ -29,8 +29,8 @@ def followed(schedule: Schedule, steps: int, each: int = 5) -> list[int]:
 
 def test_a_checkpoint_is_written_each_epoch_and_half_hour_where_nothing_is_said() -> None:
     now = [0.0]
-    schedule = Schedule(config(), tells=True, clock=lambda: now[0])
-    other = Schedule(config(), tells=False, clock=lambda: now[0])
+    schedule = Schedule(config(), is_clock=True, clock=lambda: now[0])
+    other = Schedule(config(), is_clock=False, clock=lambda: now[0])
     assert followed(schedule, 12) == [5, 10]
     now[0] = 1799.0
     assert schedule.vote() == 0
@@ -43,12 +43,12 @@ def test_a_checkpoint_is_written_each_epoch_and_half_hour_where_nothing_is_said(
 
 
 def test_what_is_said_replaces_that() -> None:
-    assert followed(Schedule(config(save_steps=3), tells=True), 12) == [3, 6, 9, 12]
-    assert followed(Schedule(config(save_epochs=2), tells=True), 12) == [10]
+    assert followed(Schedule(config(save_steps=3), is_clock=True), 12) == [3, 6, 9, 12]
+    assert followed(Schedule(config(save_epochs=2), is_clock=True), 12) == [10]
     late = iter([0.0, 1e9, 1e9, 2e9])
-    by_steps = Schedule(config(save_steps=3), tells=True, clock=lambda: next(late))
+    by_steps = Schedule(config(save_steps=3), is_clock=True, clock=lambda: next(late))
     assert by_steps.vote() == 0
-    never = Schedule(config(save_minutes=0), tells=True, clock=lambda: next(late))
+    never = Schedule(config(save_minutes=0), is_clock=True, clock=lambda: next(late))
     assert (followed(never, 12), never.vote()) == ([], 0)
     assert config(save_minutes=0).save_every.words() == "a checkpoint at the end"
 
