@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,30 +21,40 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from train.config.config import Config
+    from train.config.parse import Arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; return the exit code (see `train.lifecycle.status`)."""
+    """Do what the arguments say; return the exit code (see `train.errors`)."""
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        match arguments.mode:
-            case "check":
-                from train.preflight import main as check  # noqa: PLC0415  (it needs no torch)
-
-                return check(arguments.config())
-            case "show-sample":
-                from train.data.show_sample import main as show  # noqa: PLC0415  (as above)
-
-                return show(arguments.config(), arguments.sample)
-            case "smoke":
-                from train.tools.smoke import main as smoke  # noqa: PLC0415  (as above)
-
-                return smoke(arguments)
-            case "train":
-                return train(arguments.config())
+        if arguments.mode == "train":
+            return train(arguments.config())
+        return inspect(arguments)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return errors.USAGE
+
+
+def inspect(arguments: Arguments) -> int:
+    """Print what was asked for; the reader may end early, as `| head` does."""
+    # ruff: noqa: PLC0415  (each imports what it needs, torch perhaps)
+    try:
+        if arguments.mode == "check":
+            from train.preflight import main as check
+
+            return check(arguments.config())
+        if arguments.mode == "show-sample":
+            from train.data.show_sample import main as show
+
+            return show(arguments.config(), arguments.sample)
+        from train.tools.smoke import main as smoke
+
+        return smoke(arguments)
+    except BrokenPipeError:
+        # Python would flush what is left into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.UNEXPECTED
 
 
 def train(config: Config, env: RankEnv | None = None, *, rendezvous: str | None = None) -> int:
@@ -86,9 +97,9 @@ def _train(
         state.set("starting")
         hub.settle(config)
         # After settle: transformers reads the hub's variables when it is imported.
-        from torch.distributed.elastic.multiprocessing.errors import record  # noqa: PLC0415
+        from torch.distributed.elastic.multiprocessing.errors import record
 
-        from train.run import run  # noqa: PLC0415
+        from train.run import run
 
         record(run)(config, env, state, early_signals, rendezvous=rendezvous)
     except Stopped as stopped:

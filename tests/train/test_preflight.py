@@ -274,3 +274,15 @@ def test_a_hub_id_is_not_called_ready(config: Config, capsys: pytest.CaptureFixt
 )
 def test_a_models_size_is_said_as_people_do(count: int, said: str) -> None:
     assert memory.weights_in_words(count) == said
+
+
+def test_a_reader_that_ends_early_gives_no_traceback(config: Config) -> None:
+    keys = ("name_or_path", "dataset_path", "output_dir")
+    words = [f"--set={key}={getattr(config, key)}" for key in keys]
+    argv = [sys.executable, "-m", "train", "--check", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as done:
+        assert done.stdout
+        assert done.stderr
+        done.stdout.close()
+        assert "Traceback" not in done.stderr.read()
+    assert done.returncode == 1
