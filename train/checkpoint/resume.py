@@ -48,7 +48,7 @@ class Choice:
     folder: Path
     step: int
     refused: tuple[str, ...]
-    """Newer ones that were passed over, and why."""
+    """Newer ones that were skipped, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class Found:
     refused: tuple[str, ...]
 
 
-def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> Choice | None:
-    """Agree on the checkpoint to go on from, and bring it to every node.
+def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str | None) -> Choice | None:
+    """Agree on the checkpoint to resume from, and copy it to every node.
 
     Args:
         checkpoints: The run's own.
@@ -70,11 +70,13 @@ def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> Choice | None
         wanted: `latest`, or a path.
 
     Returns:
-        The checkpoint; None where `latest` was asked for and there is none yet.
+        The checkpoint; None if none is wanted, or if `latest` is and there is none yet.
 
     Raises:
         CheckpointError: The path is not whole, or nothing is; on every rank.
     """
+    if not wanted:
+        return None
     found = Found(folder=None, step=-1, seal="", refused=())
     if checkpoints.writes:
         found = newest(checkpoints.output) if wanted == LATEST else _exactly(Path(wanted))
@@ -176,6 +178,34 @@ def _same_seal(ranks: Ranks, best: Found) -> None:
     if wrong:
         message = f"{best.folder}: expected the same checkpoint on every node, found\n"
         raise CheckpointError(message + "\n".join(wrong))
+
+
+def start(
+    choice: Choice | None,
+    checkpoints: Checkpoints,
+    model: Model,
+    optimizer: Optimizer,
+    ranks: Ranks,
+) -> tuple[Progress, tuple[str, ...]]:
+    """Resume from a checkpoint, or start at step 0; return the progress and remarks on it."""
+    about = checkpoints.about
+    # From here on ranks differ: each has its own dropout.
+    torch.manual_seed(seed_of(about["config"]["seed"], 0, ranks.env.rank))
+    if choice is None:
+        remarks = checkpoints.set_aside(after=0)
+        if about["config"]["resume_from_checkpoint"]:
+            none = f"resume: no checkpoint in {checkpoints.output} yet, starting at step 0"
+            remarks = (none, *remarks)
+        return Progress(step=0, position=Position()), remarks
+    progress, differences = load(choice, model, optimizer, ranks, about)
+    if choice.folder.resolve().parent == checkpoints.output.resolve():
+        checkpoints.last_step = progress.step
+    return progress, (
+        *(f"resume: skipped {text}" for text in choice.refused),
+        f"resume: from {choice.folder}, step {progress.step}",
+        *(f"resume: {text}" for text in differences),
+        *checkpoints.set_aside(after=progress.step),
+    )
 
 
 def load(
