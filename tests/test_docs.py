@@ -21,6 +21,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`(clusterctl [^`]+)`")
 LINE = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S* )*(clusterctl (?:.*\\\n)*.*)$", re.MULTILINE)
+MODULE = re.compile(r"`((?:[\w.-]+/)*\w+\.py)`")
+"""A module named in a sentence or a table."""
+EXAMPLES = {"train.py", "job.py", "missing.py"}
+"""The reader's own scripts, in how-tos."""
 OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"}
 ELLIPSES = {"…", "..."}
 
@@ -58,6 +62,20 @@ def anchors(page: Path) -> set[str]:
     """Return the names of a page's headings as GitHub makes them."""
     titles = HEADING.findall(FENCE.sub("", page.read_text()))
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for name in MODULE.findall(FENCE.sub("", page.read_text())):
+            if name not in EXAMPLES:
+                yield str(page.relative_to(ROOT)), name
+
+
+def source_files() -> set[str]:
+    """Return the paths of all Python files of the project."""
+    folders = ("clusterctl", "train", "docs", "tests", "bench")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix() for path in found}
 
 
 @pytest.mark.parametrize(("page", "target"), sorted(set(links())))
@@ -101,3 +119,20 @@ def test_the_page_of_commands_is_what_help_says(monkeypatch: pytest.MonkeyPatch)
 def test_every_verb_has_its_page_entry() -> None:
     headings = anchors(ROOT / "docs" / "reference" / "commands.md")
     assert set(VERBS) <= headings
+
+
+def test_a_module_that_is_named_exists() -> None:
+    """A name may leave out its first folders: `config/parse.py` is `train/config/parse.py`."""
+    files = source_files()
+    wrong = [
+        f"{page}: {name}"
+        for page, name in sorted(set(modules()))
+        if not any(f"/{file}".endswith(f"/{name}") for file in files)
+    ]
+    assert wrong == []
+
+
+def test_the_page_of_training_lists_every_room() -> None:
+    text = (ROOT / "docs" / "explanation" / "training.md").read_text()
+    rooms = {path.parent.name for path in (ROOT / "train").glob("*/__init__.py")}
+    assert rooms == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
