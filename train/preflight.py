@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import formats, hub, jsonl, token_cache
+from train.data import formats, hub, lines, paths, token_cache
 from train.data.bad_line import BadLine
 from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
@@ -279,17 +279,15 @@ def _data(config: Config) -> Iterator[Finding]:
             yield Finding(state="ok", about="data", said=f"{name} is a hub id: downloaded at start")
             continue
         try:
-            files = jsonl.find(Path(name), key=key)
+            yield _lines(config, key, paths.find(Path(name), key=key))
         except ConfigError as error:
             hint = f" (hint: {error.hint})" if error.hint else ""
             yield Finding(state="fail", about="data", said=" ".join(error.problems) + hint)
-            continue
-        yield _lines(config, key, files)
 
 
 def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
-    first = list(islice(jsonl.read(files), LOOKED_AT))
+    first = list(islice(lines.read(files), LOOKED_AT))
     bad = []
     chats = False
     for line in first:
@@ -314,7 +312,7 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
         return Finding(state="fail", about="data", said=said)
     each = sum(len(line.content) for line in first) / len(first)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    said = f"{key}: {names}, {size / 2**20:.1f} MiB, about {size / each:.0f} lines"
+    said = f"{key}: {names}, {size / 2**20:.1f} MiB, about {lines.count(files, each)} lines"
     return Finding(state="ok", about="data", said=said)
 
 

@@ -142,9 +142,8 @@ class Config:
     dataset_path: str = _key(
         "data",
         "",
-        "Training samples, one JSON object a line: a file, a folder of *.jsonl files, or a hub "
-        "dataset id. Where files are named by split (train, validation, test), only those of "
-        "train. Required.",
+        "Training samples, JSON lines or Parquet: a file, a folder of files, or a hub dataset id. "
+        "Where files are named by split (train, validation, test), only those of train. Required.",
         also="dataset dataset_name train_path train_file data_path train_data datasets",
     )
     eval_dataset_path: str | None = _key(
@@ -385,7 +384,7 @@ def _conflicts(config: Config) -> list[str]:
         f"{name}: expected {what}, found nothing"
         for name, what in (
             ("name_or_path", "the base model's folder or hub id"),
-            ("dataset_path", "a .jsonl file, a folder of them, or a hub dataset id"),
+            ("dataset_path", "a .jsonl or .parquet file, a folder of them, or a hub dataset id"),
             ("output_dir", "a folder for checkpoints and the adapter"),
         )
         if not getattr(config, name)

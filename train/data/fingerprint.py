@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from train.data.claims import beating, wait_for
-from train.data.jsonl import Mark
+from train.data.lines import format_of
+from train.data.marks import Mark
 from train.errors import ConfigError
 from train.files import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-BLOCK = 1 << 22
 UNSURE = 2_000_000_000
 """Nanoseconds after a change in which some file systems would show a second one as the same."""
 
@@ -70,35 +69,20 @@ def scan(files: tuple[Path, ...], parts: int) -> Scan:
         ConfigError: somebody writes to them meanwhile.
     """
     began, before = time.time_ns(), identity(files)
-    size = sum(path.stat().st_size for path in files)
-    targets = iter([part * size // parts for part in range(parts)])
-    target: int | None = next(targets)
+    sizes = [path.stat().st_size for path in files]
+    targets = [part * sum(sizes) // parts for part in range(parts)]
     whole = hashlib.sha256()
     marks: list[Mark] = []
     start = lines = 0
-    for number, path in enumerate(files):
-        digest = hashlib.sha256()
-        offset, within, last = 0, 0, b"\n"
-        while target is not None and target <= start:
+    for number, (path, size) in enumerate(zip(files, sizes, strict=True)):
+        while len(marks) < parts and targets[len(marks)] <= start:
             marks.append(Mark(file=number, offset=0, line=lines, within=0))
-            target = next(targets, None)
-        for block in _blocks(path):
-            digest.update(block)
-            while target is not None:
-                # A part begins with the first line that starts at its target or after it.
-                at = block.find(b"\n", max(0, target - 1 - start - offset)) + 1
-                if not at:
-                    break
-                passed = within + block.count(b"\n", 0, at)
-                begin = Mark(file=number, offset=offset + at, line=lines + passed, within=passed)
-                marks.append(begin)
-                target = next(targets, None)
-            within += block.count(b"\n")
-            offset += len(block)
-            last = block[-1:]
-        within += last != b"\n"
-        lines, start = lines + within, start + offset
-        whole.update(digest.digest())
+        inside = [target - start for target in targets[len(marks) :]]
+        found = format_of(path).scan(path, inside)
+        for offset, within in found.begins:
+            marks.append(Mark(file=number, offset=offset, line=lines + within, within=within))
+        lines, start = lines + found.lines, start + size
+        whole.update(found.digest)
     end = Mark(file=len(files), offset=0, line=lines, within=0)
     marks += [end] * (parts - len(marks))
     same(files, before)
@@ -116,12 +100,6 @@ def same(files: tuple[Path, ...], before: Identity) -> None:
             (f"{files[0].parent}: expected data that stays as it is, found it changed meanwhile",),
             hint="start again when it is whole",
         )
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
 
 
 def shared(files: tuple[Path, ...], parts: int, cache: Path, *, local_rank: int) -> Scan:

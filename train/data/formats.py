@@ -1,4 +1,4 @@
-"""From a line of JSONL to token ids, and which of them the loss counts: text, completion, chat."""
+"""From a line of data to token ids, and which of them the loss counts: text, completion, chat."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from train.config.config import Config
-from train.data import jsonl
+from train.data import paths
 from train.errors import ConfigError
 from train.files import write_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Kind = Literal["model", "dataset"]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
-DATASET_FILES = [f"*{suffix}" for suffix in jsonl.SUFFIXES]
+DATASET_FILES = [f"*{suffix}" for suffix in paths.SUFFIXES]
 FRESH = 600.0
 """Seconds in which a node's other processes take the commit that the first one found."""
 
@@ -48,7 +48,7 @@ def is_hub_id(name: str) -> bool:
 
 def is_hub_dataset(name: str) -> bool:
     """Return whether a data set is on the hub; a file that is not there is no hub id."""
-    return is_hub_id(name) and Path(name).suffix not in jsonl.OF_FILES
+    return is_hub_id(name) and Path(name).suffix not in paths.OF_FILES
 
 
 def model_folder(config: Config) -> Path:
@@ -84,15 +84,16 @@ def dataset_files(config: Config) -> dict[str, tuple[Path, ...]]:
         if is_hub_dataset(name):
             path = fetch(name, kind="dataset", config=config, key=key)
             items = sorted(path.rglob("*"))
-            if not any(item.suffix in jsonl.SUFFIXES for item in items):
+            if not any(item.suffix in paths.SUFFIXES for item in items):
+                found_none = f"expected *.jsonl or *.parquet files in {name} on the hub, found none"
                 raise ConfigError(
-                    (f"{key}: expected *.jsonl files in {name} on the hub, found none",),
+                    (f"{key}: {found_none}",),
                     hint=f"hf download --repo-type dataset {name}, and make JSON lines of its "
-                    f"files, as of Parquet: {jsonl.WAY_OUT['.parquet']}",
+                    f"files, as of CSV: {paths.WAY_OUT['.csv']}",
                 )
-            found[key] = jsonl.of_folder(path, items, key=key, name=f"{name} on the hub")
+            found[key] = paths.of_folder(path, items, key=key, name=f"{name} on the hub")
         else:
-            found[key] = jsonl.find(path, key=key)
+            found[key] = paths.find(path, key=key)
     return found
 
 

@@ -1,169 +1,56 @@
-"""The lines of a data set's files: which files, whose lines, and where each one stands."""
+"""JSON lines: one object a line of text; a reader can begin at any line."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from pathlib import Path
+import hashlib
 from typing import TYPE_CHECKING
 
-from train.errors import ConfigError
+from train.data.marks import FileScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-SUFFIXES = (".jsonl", ".ndjson")
-WAY_OUT = {
-    ".json": "one object a line: jq -c '.[]' FILE > FILE.jsonl",
-    ".parquet": "python -c \"import pandas; pandas.read_parquet('F').to_json('F.jsonl', "
-    'orient="records", lines=True)"',
-    ".gz": "gunzip it first",
-    ".csv": "python -c \"import pandas; pandas.read_csv('F').to_json('F.jsonl', "
-    'orient="records", lines=True)"',
-}
-OF_FILES = frozenset((*SUFFIXES, *WAY_OUT))
-"""Endings that a file has; a dot in the name of a hub data set is none of them."""
-
-SPLIT = re.compile(r"(?<![a-z])(train|validation|valid|val|dev|eval|test)(?![a-z])")
-"""How the files of a split are called."""
-HELD_OUT = ("validation", "test")
-"""Splits to evaluate on, the better one first."""
+LINE = ""
+BLOCK = 1 << 22
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line of the data."""
-
-    number: int
-    """Counted over all files, from 0."""
-    where: str
-    """`file:line`, as a person counts."""
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """The beginning of a line."""
-
-    file: int
-    """Which of the files."""
-    offset: int
-    """Bytes into it."""
-    line: int
-    """Lines before it, over all files."""
-    within: int
-    """Lines before it in its file."""
+def scan(path: Path, targets: Sequence[int]) -> FileScan:
+    """Return the digest, the number of lines, and the first line at each target or after it."""
+    digest = hashlib.sha256()
+    begins: list[tuple[int, int]] = []
+    offset, lines, last = 0, 0, b"\n"
+    for block in _blocks(path):
+        digest.update(block)
+        for target in targets[len(begins) :]:
+            at = block.find(b"\n", max(0, target - 1 - offset)) + 1
+            if not at:
+                break
+            begins.append((offset + at, lines + block.count(b"\n", 0, at)))
+        lines += block.count(b"\n")
+        offset += len(block)
+        last = block[-1:]
+    lines += last != b"\n"
+    return FileScan(digest=digest.digest(), lines=lines, begins=tuple(begins))
 
 
-BEGIN = Mark(file=0, offset=0, line=0, within=0)
-
-
-def find(path: Path, *, key: str) -> tuple[Path, ...]:
-    """Return the JSONL files that a path stands for, in the order of their names.
-
-    In a folder whose files are named by split, training takes those of `train` alone.
-
-    Raises:
-        ConfigError: there are none; `key` names the key that gave the path.
-    """
-    if path.is_dir():
-        return of_folder(path, sorted(path.iterdir()), key=key, name=str(path))
-    if not path.is_file():
-        above = next(
-            parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists()
-        )
-        found = (
-            "it is no file" if above == path.absolute() else f"there is {above} and nothing below"
-        )
-        raise ConfigError((f"{key}: expected a file or folder at {path}, found: {found}",))
+def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
+    """Yield the lines from one byte to another; some may be empty."""
     with path.open("rb") as file:
-        start = file.read(64).lstrip()
-    if path.suffix in WAY_OUT and not start.startswith(b"{"):
-        raise ConfigError(
-            (f"{key}: expected JSON lines in {path}, found {path.suffix[1:]}",),
-            hint=WAY_OUT[path.suffix],
-        )
-    if start.startswith(b"["):
-        raise ConfigError(
-            (f"{key}: expected JSON lines in {path}, found one JSON array",),
-            hint=WAY_OUT[".json"],
-        )
-    return (path,)
+        file.seek(begin)
+        for line in file:
+            if end is not None and begin >= end:
+                break
+            begin += len(line)
+            yield line
 
 
-def of_folder(folder: Path, items: list[Path], *, key: str, name: str) -> tuple[Path, ...]:
-    """Return those files that a key means: of its own split, where files are named by split.
-
-    Args:
-        folder: That the data set is.
-        items: What is in it.
-        key: `dataset_path`, or that of the evaluation.
-        name: What the data set is called.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    files = [item for item in items if item.suffix in SUFFIXES]
-    if not files:
-        other = next((item for item in items if item.suffix in WAY_OUT), None)
-        found = "none" if other is None else f"{other.name}, which it cannot read"
-        raise ConfigError(
-            (f"{key}: expected *.jsonl files in {name}, found {found}",),
-            hint=WAY_OUT[other.suffix] if other else None,
-        )
-    splits = {path: _split(path.relative_to(folder)) for path in files}
-    for wanted in ("train",) if key == "dataset_path" else HELD_OUT:
-        chosen = tuple(path for path in files if splits[path] == wanted)
-        if chosen:
-            return chosen
-    unnamed = tuple(path for path in files if splits[path] is None)
-    if not unnamed:
-        found = ", ".join(path.name for path in files)
-        wanted = "train" if key == "dataset_path" else " or ".join(HELD_OUT)
-        raise ConfigError(
-            (f"{key}: expected files named {wanted} in {name}, found {found}",),
-            hint="give the path of the file that is meant",
-        )
-    return unnamed
+def count(path: Path, line_bytes: float) -> int:
+    """Return about how many lines there are."""
+    return round(path.stat().st_size / line_bytes)
 
 
-def _split(path: Path) -> str | None:
-    """Return the split that a file's name, or a folder's that it is in, stands for."""
-    for word in (path.stem, *reversed(path.parent.parts)):
-        if found := SPLIT.search(word.lower()):
-            return {"train": "train", "test": "test"}.get(found[1], "validation")
-    return None
-
-
-def read(
-    files: tuple[Path, ...],
-    begin: Mark = BEGIN,
-    end: Mark | None = None,
-    *,
-    start: int = 0,
-    stride: int = 1,
-) -> Iterator[Line]:
-    """Yield the lines start, start + stride, ...; empty ones count and are left out.
-
-    Args:
-        files: The data.
-        begin: Where to begin reading.
-        end: Where to leave off; without it at the end of the last file.
-        start: Which lines, counted from the first of all whatever `begin` is.
-        stride: The same.
-    """
-    number, within = begin.line, begin.within
-    last = len(files) if end is None else end.file
-    for at in range(begin.file, min(last + 1, len(files))):
-        path, offset = files[at], begin.offset if at == begin.file else 0
-        with path.open("rb") as file:
-            file.seek(offset)
-            for content in file:
-                if end is not None and at == end.file and offset >= end.offset:
-                    break
-                offset += len(content)
-                within += 1
-                if number % stride == start and content.strip():
-                    yield Line(number=number, where=f"{path}:{within}", content=content)
-                number += 1
-        within = 0
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield block

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from train.data import dataset, formats, hub, jsonl
+from train.data import dataset, formats, hub, lines
 from train.data.bad_line import BadLine
 from train.errors import DONE, ConfigError
 
@@ -74,10 +74,10 @@ def find(config: Config, files: tuple[Any, ...], tokenizer: Any, number: int) ->
         ConfigError: there are not so many.
     """
     reader = formats.Reader(tokenizer, config.chat_template_kwargs)
-    lines = jsonl.read(files)
+    waiting = lines.read(files)
     count = 0
     complaints: list[str] = []
-    while number > 0 and (together := list(islice(lines, TOGETHER))):
+    while number > 0 and (together := list(islice(waiting, TOGETHER))):
         documents = []
         for line in together:
             try:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
-from train.data import fingerprint, formats, jsonl, token_store
+from train.data import fingerprint, formats, lines, token_store
 from train.data.bad_line import BadLine
 from train.data.claims import LOOK, Claims, beating, wait_for
 from train.errors import ConfigError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from train.data.fingerprint import Scan
     from train.data.formats import Sample
+    from train.data.marks import Line
     from train.distributed.env import RankEnv
 
 logger = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:
         shutil.rmtree(half_done, ignore_errors=True)
     complaints: list[token_store.Complaint] = []
     begin, *after = source.scan.marks[number:]
-    part = jsonl.read(
+    part = lines.read(
         source.files,
         begin,
         after[0] if after else None,
@@ -167,7 +168,7 @@ def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:
 
 
 def _encoded(
-    part: Iterator[jsonl.Line],
+    part: Iterator[Line],
     complaints: list[token_store.Complaint],
     tokenizer: Any,  # noqa: ANN401
     config: Config,
@@ -179,7 +180,7 @@ def _encoded(
     seq_len = config.seq_len
     good = 0
     while together := list(islice(part, TOGETHER)):
-        read: list[tuple[jsonl.Line, formats.Document]] = []
+        read: list[tuple[Line, formats.Document]] = []
         for line in together:
             try:
                 read.append((line, reader.read(line.content)))

@@ -13,7 +13,8 @@ import pytest
 
 from tests.train.world import context
 from train.config.config import Config
-from train.data import claims, dataset, formats, jsonl, token_cache
+from train.data import claims, dataset, formats, lines, token_cache
+from train.data.marks import Line
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
@@ -230,14 +231,14 @@ def test_every_line_is_read_once_for_all_shards(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
-    plainly = jsonl.read
+    plainly = lines.read
 
-    def counted(*words: Any, **how: Any) -> Iterator[jsonl.Line]:
+    def counted(*words: Any, **how: Any) -> Iterator[Line]:
         for line in plainly(*words, **how):
             read.append(line.number)
             yield line
 
-    monkeypatch.setattr(jsonl, "read", counted)
+    monkeypatch.setattr(lines, "read", counted)
     dataset.prepare(config, RankEnv())
     assert sorted(read) == list(range(200))
     assert len(list(cache_of(config).glob("shard-*"))) > 5

@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data import claims, fingerprint, jsonl
+from train.data import claims, fingerprint, jsonl, lines
+from train.data.marks import Line
 from train.errors import ConfigError
 
 
-def parts_of(files: tuple[Path, ...], found: fingerprint.Scan) -> list[list[jsonl.Line]]:
+def parts_of(files: tuple[Path, ...], found: fingerprint.Scan) -> list[list[Line]]:
     ends = (*found.marks[1:], None)
     return [
-        list(jsonl.read(files, begin, end)) for begin, end in zip(found.marks, ends, strict=True)
+        list(lines.read(files, begin, end)) for begin, end in zip(found.marks, ends, strict=True)
     ]
 
 
@@ -38,11 +39,11 @@ def test_parts_are_all_lines_once_wherever_blocks_end(
     files = tuple(folder / f"{number}.jsonl" for number in range(len(contents)))
     for path, content in zip(files, contents, strict=True):
         path.write_text(content)
-    with mock.patch.object(fingerprint, "BLOCK", block):
+    with mock.patch.object(jsonl, "BLOCK", block):
         found = fingerprint.scan(files, parts)
     assert len(found.marks) == parts
     together = list(itertools.chain.from_iterable(parts_of(files, found)))
-    assert together == list(jsonl.read(files))
+    assert together == list(lines.read(files))
     assert found.digest == fingerprint.scan(files, 1).digest
 
 
@@ -133,13 +134,13 @@ def test_data_that_is_written_to_meanwhile_is_refused(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("x\n")
-    plainly = fingerprint._blocks
+    plainly = jsonl._blocks
 
     def growing(of: Path) -> object:
         yield from plainly(of)
         with of.open("a") as file:
             file.write("y\n")
 
-    monkeypatch.setattr(fingerprint, "_blocks", growing)
+    monkeypatch.setattr(jsonl, "_blocks", growing)
     with pytest.raises(ConfigError, match="expected data that stays as it is"):
         fingerprint.scan((path,), 1)

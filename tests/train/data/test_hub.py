@@ -29,6 +29,7 @@ SPLITS = ("train", "eval")
 FILES = {
     "models/org/tiny": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
     "models/org/gated": {"config.json": b"{}"},
+    "datasets/org/table": {"train/0.parquet": b"PAR1", "test/0.parquet": b"PAR1", "a.csv": b"no"},
     "datasets/org/text": {"data/train.jsonl": b'{"text": "a"}\n', "README.md": b"no"},
 }
 
@@ -166,6 +167,15 @@ def test_a_nodes_processes_download_once(tmp_path: Path, stand_in: Hub) -> None:
     assert len({out for _, out in answers}) == 1
     wanted = {"config.json": 1, "model.safetensors": 1, "data/train.jsonl": 1}
     assert dict(+stand_in.downloads) == wanted  # and nothing that training does not need
+
+
+def test_a_data_set_of_parquet_is_downloaded(tmp_path: Path, stand_in: Hub) -> None:
+    ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/table", "")
+    assert code == 0, out
+    _, data = map(Path, out.split())
+    assert data.parts[-2:] == ("train", "0.parquet")
+    assert data.read_bytes() == b"PAR1"
+    assert "a.csv" not in stand_in.downloads
 
 
 def test_offline_takes_what_is_there_and_asks_nobody(tmp_path: Path, stand_in: Hub) -> None:
@@ -309,7 +319,7 @@ def test_a_hub_data_set_of_other_files_is_told_the_way_out(
     with pytest.raises(ConfigError) as caught:
         hub.dataset_files(Config(name_or_path="org/m", dataset_path="org/a"))
     assert "hf download --repo-type dataset org/a" in str(caught.value)
-    assert "read_parquet" in str(caught.value)
+    assert "read_csv" in str(caught.value)
 
 
 def test_an_evaluation_set_on_the_hub_keeps_the_hub_reachable(

@@ -1,0 +1,54 @@
+"""The lines of a data set's files, whatever their format: all of them, or those of a part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from train.data import jsonl, parquet
+from train.data.marks import BEGIN, Format, Line, Mark
+from train.data.paths import PARQUET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file."""
+    return parquet if path.suffix == PARQUET else jsonl
+
+
+def read(
+    files: tuple[Path, ...],
+    begin: Mark = BEGIN,
+    end: Mark | None = None,
+    *,
+    start: int = 0,
+    stride: int = 1,
+) -> Iterator[Line]:
+    """Yield the lines start, start + stride, ...; empty ones count and are left out.
+
+    Args:
+        files: The data.
+        begin: Where to begin reading.
+        end: Where to leave off; without it at the end of the last file.
+        start: Which lines, counted from the first of all whatever `begin` is.
+        stride: The same.
+    """
+    number, within, offset = begin.line, begin.within, begin.offset
+    last = len(files) if end is None else end.file
+    for at, path in enumerate(files[begin.file : last + 1], begin.file):
+        kind = format_of(path)
+        stop = end.offset if end is not None and at == end.file else None
+        for content in kind.read(path, offset, stop):
+            within += 1
+            if number % stride == start and content.strip():
+                where = f"{path}:{kind.LINE}{within}"
+                yield Line(number=number, where=where, content=content)
+            number += 1
+        within = offset = 0
+
+
+def count(files: tuple[Path, ...], line_bytes: float) -> int:
+    """Return about how many lines there are, if one takes so many bytes as JSON."""
+    return sum(format_of(path).count(path, line_bytes) for path in files)

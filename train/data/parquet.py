@@ -1,0 +1,101 @@
+"""Parquet: a row is an object, read as the line of JSON that says the same.
+
+A reader can begin at any row group, so a shard of the tokens is some row groups. Rows are decoded
+in small batches, and their pages are read as they are needed: memory does not grow with the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from train.data.marks import FileScan
+from train.errors import ConfigError
+from train.files import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+LINE = "row "
+BATCH = 256
+"""Rows decoded together."""
+BUFFER = 1 << 20
+"""Bytes of a column that are read ahead; without a buffer a whole row group would be."""
+
+
+def scan(path: Path, targets: Sequence[int]) -> FileScan:
+    """Return the digest, the number of rows, and the first row group at each target or after it."""
+    with _opened(path) as file:
+        groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    rows, size = sum(groups), path.stat().st_size
+    begins: list[tuple[int, int]] = []
+    before = 0
+    for number, count in enumerate(groups):
+        # Rows take about the same room: so a row group begins at about this byte.
+        while len(begins) < len(targets) and targets[len(begins)] <= size * before // rows:
+            begins.append((number, before))
+        before += count
+    # The same bytes as JSON lines would be other lines.
+    digest = hashlib.sha256(f"parquet {measure(path).sha256}".encode()).digest()
+    return FileScan(digest=digest, lines=rows, begins=tuple(begins))
+
+
+def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
+    """Yield the rows from one row group to another as JSON objects without nulls."""
+    with _opened(path) as file:
+        groups = range(begin, file.num_row_groups if end is None else end)
+        for batch in file.iter_batches(BATCH, row_groups=list(groups), use_threads=False):
+            yield from _lines(batch)
+
+
+def count(path: Path, line_bytes: float) -> int:  # noqa: ARG001  (the file itself has it)
+    """Return how many rows there are."""
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file.
+
+    Raises:
+        ConfigError: it is no Parquet, it is damaged, or nothing here can read it.
+    """
+    try:
+        from pyarrow import ArrowException  # noqa: PLC0415  (an extra that few need)
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ConfigError(
+            (f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",),
+            hint="pip install 'clusterctl[parquet]' on every node",
+        ) from None
+    try:
+        with ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
+            yield file
+    except (ArrowException, OSError) as error:
+        found = str(error).splitlines()[0]
+        raise ConfigError((f"{path}: expected Parquet, found: {found}",)) from error
+
+
+def _lines(batch: Any) -> Iterator[bytes]:  # noqa: ANN401  (a pyarrow.RecordBatch)
+    try:
+        for record in batch.to_pylist():
+            yield json.dumps(_without_nulls(record), default=str).encode()
+    except UnicodeDecodeError as error:
+        if len(batch) == 1:
+            yield error.object  # the reader of the line names the bad byte
+            return
+        for row in range(len(batch)):
+            yield from _lines(batch.slice(row, 1))
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401  (any value of a row)
+    """Return a value without the keys that other rows have: a struct has them all."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
