@@ -20,8 +20,8 @@ from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError
 from train.lifecycle.signals import StopListener
-from train.model import layout
-from train.model.load import survey
+from train.model import kinds, layout
+from train.model.load import bare, compute_dtype
 from train.model.model import build
 from train.model.optimizer import Optimizer
 from train.observe import flops
@@ -30,6 +30,8 @@ from train.observe.metrics import Meter
 from train.trainer import Trainer
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from train.checkpoint.save import Progress
     from train.config.batch_size import BatchSize
     from train.config.config import Config
@@ -123,12 +125,13 @@ def build_and_train(
     """Agree, lay out, build the model, resume, deal out the data, train."""
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
-    laid = layout.choose(config, ranks, base, survey(config, base))
+    network = bare(config, base, compute_dtype(config, ranks.device))
+    laid = layout.choose(config, ranks, base, kinds.count(network))
     config = replace(config, reshard_after_forward=laid.reshards)
     checkpoints = Checkpoints(config, ranks, base, about)
     # Before the model is loaded: a damaged checkpoint is reported at once.
     choice = resume.choose(checkpoints, ranks, config.resume_from_checkpoint)
-    model = build_model(config, ranks, base, laid.name, corpus)
+    model = build_model(config, ranks, base, laid.name, network, corpus)
     checkpoints.adapter = model.adapter
     optimizer = Optimizer(config, model)
     progress, resume_remarks = resume.start(choice, checkpoints, model, optimizer, ranks)
@@ -203,8 +206,10 @@ def agree(
     return about, (f"Python differs: {', '.join(sorted(who))}",) if len(who) > 1 else ()
 
 
-def build_model(config: Config, ranks: Ranks, base: Path, layout: str, corpus: Corpus) -> Model:
-    """Load and shard the model; refuse data with tokens that it has no embeddings for.
+def build_model(
+    config: Config, ranks: Ranks, base: Path, layout: str, network: nn.Module, corpus: Corpus
+) -> Model:
+    """Shard and fill the model; refuse data with tokens that it has no embeddings for.
 
     An embedding would be read past its end; on a GPU that is a failed assertion without a name.
 
@@ -212,7 +217,7 @@ def build_model(config: Config, ranks: Ranks, base: Path, layout: str, corpus: C
         ConfigError: On all ranks; the tokenizer is another model's.
     """
     torch.manual_seed(config.seed)
-    model = build(config, ranks, base, layout)
+    model = build(config, ranks, base, layout, network)
     # All of a node's tokens are read for it, so once per node.
     largest = max(ranks.gather(corpus.largest_token if ranks.is_leader else 0))
     if largest >= model.vocabulary:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from train.model.lora_targets import Targets
 
 BUILT_IN = ("sdpa", "eager")
+UNUSABLE = (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError)
+"""What transformers and safetensors raise for files that are no model, or not all of one."""
 RUNS_ON = re.compile(
     "mamba|ssm|rwkv|deltanet|rglru|shortconv|linearattention|lightningattention|lstm|h1mixer",
     re.IGNORECASE,
@@ -127,12 +130,13 @@ def lora(config: Config, targets: Targets) -> LoraConfig:
     )
 
 
-def survey(config: Config, folder: Path) -> Weights:
-    """Make the model with its adapters but without weights, in seconds, and count what is trained.
+def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
+    """Make the model with its adapters but without memory for its weights, in seconds.
 
     Args:
         config: What is asked for.
         folder: The base model's; its weights need not be there.
+        dtype: Of the base.
 
     Raises:
         ConfigError: transformers or PEFT cannot make it.
@@ -140,10 +144,18 @@ def survey(config: Config, folder: Path) -> Weights:
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            network = make(config, folder, torch.float32)
-        except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
+            return make(config, folder, dtype)
+        except (AttributeError, TypeError, *UNUSABLE) as error:
             raise unusable(config, folder, error) from error
-    return kinds.count(network)
+
+
+def survey(config: Config, folder: Path) -> Weights:
+    """Count a model's weights, and which of them would be trained, in seconds.
+
+    Raises:
+        ConfigError: transformers or PEFT cannot make it.
+    """
+    return kinds.count(bare(config, folder, torch.float32))
 
 
 def compute_dtype(config: Config, device: torch.device) -> torch.dtype:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
@@ -22,7 +21,7 @@ from train.data.formats import IGNORED
 from train.errors import ConfigError, room_for
 from train.model import slices
 from train.model.chunked_loss import Head
-from train.model.load import base_of, compute_dtype, leaks, make, unusable
+from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
 from train.model.parallelize import fill, prove, shard, start_adapters
 
 if TYPE_CHECKING:
@@ -38,10 +37,6 @@ if TYPE_CHECKING:
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,
 in float32 and below: rounding alone changes 3e-7 (Mixtral, on a CPU), a leak 1.4 % and more."""
-
-
-UNUSABLE = (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError)
-"""What transformers and safetensors raise for files that are no model, or not all of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,14 +212,15 @@ def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in network.named_buffers() if name in stored}
 
 
-def build(config: Config, ranks: Ranks, folder: Path, layout: str) -> Model:
-    """Load, adapt, shard and fill the model; every rank must call this.
+def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.Module) -> Model:
+    """Shard and fill the model; every rank must call this.
 
     Args:
         config: What to load and to train.
         ranks: All ranks.
         folder: The base model's folder on this node.
         layout: From `train.model.layout`.
+        network: From `train.model.load.bare`, without memory.
 
     Raises:
         ConfigError: The model cannot be loaded, or lacks weights, on every rank; or there is no
@@ -235,7 +231,7 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str) -> Model:
     mesh = ranks.mesh(layout)
     dtype = compute_dtype(config, ranks.device)
     with room_for("the base model"):
-        network, remarks = _laid_out(config, ranks, folder, layout, mesh)
+        network, remarks = _laid_out(config, ranks, folder, layout, mesh, network)
     forward = network
     if layout == "ddp":
         ids = [ranks.device.index] if ranks.device.type == "cuda" else None
@@ -250,27 +246,27 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str) -> Model:
 
 
 def _laid_out(
-    config: Config, ranks: Ranks, folder: Path, layout: str, mesh: DeviceMesh
+    config: Config,
+    ranks: Ranks,
+    folder: Path,
+    layout: str,
+    mesh: DeviceMesh,
+    network: nn.Module,
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the model with its weights, sharded as the layout says, and remarks on that."""
     dtype = compute_dtype(config, ranks.device)
-    if layout == "single":
-        source = cast("nn.Module", _loaded(config, ranks, folder, dtype))
-        start_adapters(source, config.seed)
-        return source.to(ranks.device), ()
-    try:
-        with torch.device("meta"):
-            network = make(config, folder, dtype)
-    except UNUSABLE as error:
-        raise unusable(config, folder, error) from error
-    remarks = () if layout == "ddp" else shard(network, mesh, config, dtype)
+    remarks = shard(network, mesh, config, dtype) if layout in {"fsdp", "hsdp"} else ()
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
-    whole = "DDP keeps it so" if layout == "ddp" else _sliced(config, ranks, folder, network)
-    if whole:
-        fill(network, _loaded(config, ranks, folder, dtype))
-    if whole and layout != "ddp":
-        remarks += (f"the base is read whole on rank 0 and sent, because {whole}",)
+    if problem := _sliced(config, ranks, folder, network):
+        if layout == "single":
+            network.to_empty(device="meta")  # or it would be there twice
+        source = _loaded(config, ranks, folder, dtype)
+        if layout == "single":
+            network = cast("nn.Module", source).to(ranks.device)
+        else:
+            fill(network, source)
+            remarks += (f"the base is read whole on rank 0 and sent, because {problem}",)
     start_adapters(network, config.seed)
     prove(network, layout)
     return network, remarks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -110,20 +110,24 @@ def start_adapters(network: nn.Module, seed: int) -> None:
             nn.init.normal_(whole, generator=generator)
         elif "lora_B" not in name and "lora_embedding_A" not in name:
             raise ModelError(f"{name}: expected an adapter of LoRA, found another")
-        if isinstance(parameter, DTensor):
-            sizes, starts = compute_local_shape_and_global_offset(
-                parameter.shape, parameter.device_mesh, parameter.placements
-            )
-            for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-                whole = whole.narrow(dim, start if size else 0, size)
-            parameter.to_local().copy_(whole)
-        else:
-            parameter.copy_(whole)
+        into = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        into.copy_(own_part(whole, parameter))
+
+
+def own_part(whole: Tensor, like: Tensor) -> Tensor:
+    """Return the part of a whole tensor that this rank has of a parameter."""
+    if isinstance(like, DTensor):
+        sizes, starts = compute_local_shape_and_global_offset(
+            like.shape, like.device_mesh, like.placements
+        )
+        for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            whole = whole.narrow(dim, start if size else 0, size)
+    return whole
 
 
 def prove(network: nn.Module, layout: str) -> None:
     """Refuse a model with a part that would train alone; loading is strict about missing ones."""
-    if layout == "ddp":
+    if layout in {"ddp", "single"}:
         return
     alone = [
         name

@@ -1,4 +1,4 @@
-"""A sharded network filled from safetensors: each rank reads its own slices, and nobody the whole.
+"""A network filled from safetensors, a layer at a time: each rank reads its own slices only.
 
 transformers (5.23, core_model_loading) reads a tensor through its safetensors slice, cut as the
 parameter it goes to is (a DTensor), also where it fuses many tensors into one, as experts. It knows
@@ -20,9 +20,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from train.model.load import base_of
+from train.model.parallelize import own_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from train.config.config import Config
@@ -56,7 +56,7 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     """Fill this rank's shards of the base's weights, and its buffers.
 
     Args:
-        network: Sharded, with storage; its adapters are left as they are.
+        network: With storage, sharded or whole; its adapters are left as they are.
         config: What it was made from.
         folder: The base's files on this node.
 
@@ -83,48 +83,56 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     parameters = {_plain(n): p for n, p in base.named_parameters(remove_duplicate=False)}
     parameters = {name: p for name, p in parameters.items() if "lora_" not in name}
     buffers = {_plain(name): buffer for name, buffer in base.named_buffers()}
-    blank = {name: _cut_as(parameters[name], p) for name, p in _own(plain)}
-    for name, parameter in blank.items():
-        _put(plain, name, parameter)
+    # With fewer rows than ranks some have none; transformers fails to stack no experts.
+    empty = {name for name, p in parameters.items() if _is_empty(p)}
     left = set(plain.state_dict())
     mapping: Any = get_model_conversion_mapping(plain)
     with ExitStack() as stack:
         # Mapped into memory: with `pread` safetensors reads a tensor whole to cut a slice from it.
         opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sources]
         where = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
-        _refuse_mixed_rows(plain, mapping, where)
+        mixed = _mixed_rows(plain, mapping, where)
+        blank = {
+            name: like if name in mixed else _cut_as(parameters[name], like)
+            for name, like in plain.named_parameters(remove_duplicate=False)
+        }
+        for name, parameter in blank.items():
+            _put(plain, name, parameter)
         for keys in _layers(where):
             info, _ = convert_and_load_state_dict_in_model(
                 model=plain,
                 state_dict={key: where[key].get_slice(key) for key in keys},
                 load_config=LoadStateDictConfig(weight_mapping=mapping),
             )
-            if wrong := [*info.mismatched_keys, *info.conversion_errors]:
+            if wrong := [*info.mismatched_keys, *(info.conversion_errors.keys() - empty)]:
                 raise CannotSlice(f"{wrong[0]} does not fit (and {len(wrong) - 1} others)")
             for name in left - info.missing_keys:
                 found = plain.get_parameter_or_buffer(name)
-                local = found.to_local() if isinstance(found, DTensor) else found
                 target = parameters.get(name, buffers.get(name))
+                assert target is not None
                 into = target.to_local() if isinstance(target, DTensor) else target
-                assert into is not None
-                into.copy_(local)
+                if isinstance(found, DTensor):
+                    into.copy_(found.to_local())
+                else:
+                    into.copy_(own_part(found, target))
                 if name in blank:
                     _put(plain, name, blank[name])
             left &= info.missing_keys
     tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
-    if lacking := sorted(left - tied):
+    if lacking := sorted(left - tied - empty):
         raise CannotSlice(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
     _compute_buffers(plain, buffers)
 
 
-def _refuse_mixed_rows(plain: Any, mapping: Any, keys: Any) -> None:  # noqa: ANN401
-    """Refuse a base whose tensors transformers joins or parts along the rows that FSDP cuts.
+def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN401
+    """Return the parameters that transformers joins or splits along the rows that FSDP cuts.
 
-    A slice of q, k and v in a row is not a row of their slices, and has the same shape: nobody
-    would notice. Stacked experts, joined along another dimension, are the same either way.
+    Their rows do not come from the same rows of the files, so each rank reads these whole: with
+    q, k and v in one parameter a slice of each has the right shape and the wrong rows. Stacked
+    experts, joined along another dimension, are the same either way.
 
     Raises:
-        CannotSlice: There is such a tensor.
+        CannotSlice: Such a parameter is not in the model by the name that transformers gives it.
     """
     from transformers.core_model_loading import (  # noqa: PLC0415
         Concatenate,
@@ -141,15 +149,20 @@ def _refuse_mixed_rows(plain: Any, mapping: Any, keys: Any) -> None:  # noqa: AN
 
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    mixing = [one for one in converters if not all(map(keeps_rows, one.operations))]
     names = plain.state_dict()
+    found: set[str] = set()
     for key in keys:
-        _, pattern = rename_source_key(key, renamings, converters, plain.base_model_prefix, names)
-        for converter in converters:
-            if pattern in converter.source_patterns and not all(
-                map(keeps_rows, converter.operations)
-            ):
-                kinds = ", ".join(type(operation).__name__ for operation in converter.operations)
-                raise CannotSlice(f"transformers converts {key} whole ({kinds})")
+        name, pattern = rename_source_key(
+            key, renamings, converters, plain.base_model_prefix, names
+        )
+        for converter in mixing:
+            if pattern in converter.source_patterns and name in names:
+                first, *_ = converter.target_patterns
+                found |= {name.replace(first, target) for target in converter.target_patterns}
+    if unknown := sorted(found - names.keys()):
+        raise CannotSlice(f"transformers converts to {unknown[0]}, which is not in the model")
+    return found
 
 
 def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: ANN401
@@ -175,13 +188,13 @@ def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: A
             buffers[name].copy_(new)
 
 
-def _own(plain: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    yield from plain.named_parameters(remove_duplicate=False)
-
-
 def _plain(name: str) -> str:
     """Return a name in the base as it is without adapters."""
     return name.replace("base_layer.", "")
+
+
+def _is_empty(parameter: Tensor) -> bool:
+    return isinstance(parameter, DTensor) and not parameter.to_local().numel()
 
 
 def _cut_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
