@@ -48,6 +48,7 @@ NOISE = (
     ".*is_gradient_checkpointing.* is deprecated",  # peft asks transformers for it
     "fan_in_fan_out is set to False but the target module is `Conv1D`",  # peft sets it itself
     "The PEFT config's `base_model_name_or_path` was renamed",  # the export writes its own
+    "find_unused_parameters=True was specified",  # DDP, of a model that uses all its weights
     "torch.distributed is disabled, unavailable or uninitialized",  # the export reads alone
 )
 """Warnings of libraries about each other, which a user cannot act on."""

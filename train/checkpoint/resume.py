@@ -229,10 +229,10 @@ def load(
     then = _state(choice.folder)
     remarks = _differences(then, now)
     state = trained_state(model, optimizer)
+    reader = FileSystemReader(choice.folder)
+    _refuse_missing(choice.folder, reader, state)
     try:
-        state_dict_loader.load(
-            state, storage_reader=FileSystemReader(choice.folder), process_group=ranks.storage
-        )
+        state_dict_loader.load(state, storage_reader=reader, process_group=ranks.storage)
     except CheckpointException as error:  # on every rank, wherever it went wrong
         found = "; ".join(
             f"rank {rank} on {ranks.hosts[rank]}: {type(cause).__name__}: {cause}"
@@ -254,6 +254,23 @@ def load(
         owes_evaluation=then["owes_evaluation"],
     )
     return progress, remarks
+
+
+def _refuse_missing(folder: Path, reader: FileSystemReader, state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that lacks something, such as one from before buffers were saved.
+
+    Raises:
+        CheckpointError: What it lacks would stay as the base has it.
+    """
+    lacking = sorted(state.keys() - reader.read_metadata().state_dict_metadata.keys())
+    if lacking:
+        more = f" (and {len(lacking) - 1} others)" if len(lacking) > 1 else ""
+        message = (
+            f"{folder}: expected {lacking[0]}{more} in the checkpoint, found it missing\n"
+            "hint: an earlier version of train/ wrote it: resume with that, or choose another "
+            "output_dir"
+        )
+        raise CheckpointError(message)
 
 
 def _state(folder: Path) -> dict[str, Any]:

@@ -16,12 +16,15 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
+from train.errors import ConfigError
 from train.files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+    from train.config.config import Config
 
 WEIGHTS = "adapter_model.safetensors"
 SHAPE = "adapter_config.json"
@@ -79,6 +82,27 @@ def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_cod
     for path in base.iterdir():
         if path.suffix in {".json", ".model", ".txt", ".jinja", ".py"} and "index" not in path.name:
             shutil.copyfile(path, folder / path.name)
+
+
+def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401
+    """Refuse a model whose trained weights would not get the hub's names back at the end.
+
+    Args:
+        config: What is asked for.
+        network: The model, which may be on the meta device.
+
+    Raises:
+        ConfigError: transformers loads it by a conversion that it cannot reverse.
+    """
+    try:
+        revert_weight_conversion(network, network.state_dict())
+    except Exception as error:  # (each conversion raises its own)
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        message = (
+            f"method: expected weights of {config.name_or_path} that transformers can save in "
+            f"their own form after full training, found one that it cannot reverse: {found}"
+        )
+        raise ConfigError((message,), hint="method: lora exports an adapter instead") from error
 
 
 def _in_own_dtype(named: dict[str, Tensor], network: Any) -> dict[str, Tensor]:  # noqa: ANN401

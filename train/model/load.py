@@ -13,8 +13,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from train.data.batches import MULTIPLE
-from train.errors import ConfigError
-from train.model import kinds, lora_targets
+from train.errors import ConfigError, exit_code
+from train.model import export, kinds, lora_targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +145,9 @@ def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         warnings.simplefilter("ignore")
         try:
             return make(config, folder, dtype)
-        except (AttributeError, TypeError, *UNUSABLE) as error:
+        except Exception as error:
+            if exit_code(error) is not None:
+                raise
             raise unusable(config, folder, error) from error
 
 
@@ -153,9 +155,12 @@ def survey(config: Config, folder: Path) -> Weights:
     """Count a model's weights, and which of them would be trained, in seconds.
 
     Raises:
-        ConfigError: transformers or PEFT cannot make it.
+        ConfigError: transformers or PEFT cannot make it, or it could not be exported.
     """
-    return kinds.count(bare(config, folder, torch.float32))
+    network = bare(config, folder, torch.float32)
+    if config.method == "full":
+        export.refuse_irreversible(config, network)
+    return kinds.count(network)
 
 
 def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
@@ -174,6 +179,8 @@ def base_of(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes 
 def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
     """Return what a library said of a model as a person can act on it."""
     text = " ".join(str(error).split())
+    if not isinstance(error, ImportError | OSError | ValueError):
+        text = f"{type(error).__name__}: {text}"
     if "target module" in text.lower():
         names = f"lora_target_modules: expected modules of {config.name_or_path}, found: {text}"
         return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")

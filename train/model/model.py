@@ -236,7 +236,12 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
     if layout == "ddp":
         ids = [ranks.device.index] if ranks.device.type == "cuda" else None
         forward = DistributedDataParallel(
-            network, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
+            network,
+            device_ids=ids,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
+            # Experts may get no token on a rank: DDP would wait for their gradients.
+            find_unused_parameters=True,
         )
     model = Model(network, forward, layout, mesh, dtype, remarks)
     model.try_head()

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.train.families import make_family
 from tests.train.outcome import steps_of, weights
 from tests.train.world import World
 from train.files import measure
@@ -202,6 +203,27 @@ def test_a_state_of_another_version_is_refused(
     )  # fmt: skip
     assert again.wait() == [4]
     assert words in again.said()
+    assert "Traceback" not in again.said()
+
+
+def saves_no_buffers(_rank: int) -> None:
+    """Write checkpoints as versions did that kept trained weights only."""
+    from train.model import model
+
+    patch.object(model, "_persistent_buffers", lambda _: {}).start()
+
+
+def test_a_checkpoint_from_before_buffers_were_saved_is_refused(world: World, tiny: Path) -> None:
+    folder = make_family(world.folder / "glm4_moe", "glm4_moe", tiny / "model")
+    how: dict[str, Any] = {
+        "name_or_path": str(folder), "method": "full", "eval_dataset_path": None, "max_steps": 1,
+    }  # fmt: skip
+    first = world.run(**how, before=saves_no_buffers)
+    again = world.start(**how, output_dir=str(first.output), resume_from_checkpoint="latest")
+    assert again.wait() == [4]
+    bias = "model.model.layers.1.mlp.gate.e_score_correction_bias"
+    assert f"expected {bias} (and 1 others) in the checkpoint, found it missing" in again.said()
+    assert "hint: an earlier version of train/ wrote it" in again.said()
     assert "Traceback" not in again.said()
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,7 @@ from tests.train.families import make_family
 from tests.train.outcome import close
 from tests.train.world import World
 from train.config.config import Config
+from train.errors import ConfigError
 
 pytestmark = [
     pytest.mark.torch,
@@ -240,6 +242,44 @@ def test_experts_that_are_modules_may_get_no_token_on_a_rank(
     }  # fmt: skip
     alone, two = (world.run(nodes=nodes, **how) for nodes in ((1,), (2,)))
     assert close(alone.losses(), two.losses())
+    # DDP would wait for a gradient of each expert, in several micro-batches together too.
+    repeated = world.run(nodes=(2,), parallel="ddp", per_device_train_batch_size=1, **how)
+    assert close(alone.losses(), repeated.losses())
+    assert "find_unused_parameters" not in repeated.said()
+
+
+def test_any_error_of_a_library_that_makes_the_model_is_a_named_refusal(
+    base: Config, tmp_path: Path
+) -> None:
+    from train.model.load import survey
+
+    about = json.loads((Path(base.name_or_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(about | {"vocab_size": -5}))
+    with pytest.raises(ConfigError, match=f"language model in {tmp_path}, found: RuntimeError: "):
+        survey(base, tmp_path)
+
+
+def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(base: Config) -> None:
+    from transformers import conversion_mapping
+    from transformers.core_model_loading import ConversionOps, WeightConverter
+
+    from train.model.load import survey
+
+    class OneWay(ConversionOps):
+        """Has no reverse operation."""
+
+        def convert(self, input_dict: dict[str, Any], **_: object) -> dict[str, Any]:
+            return input_dict
+
+    one_way = WeightConverter("q.weight", "q_proj.weight", operations=[OneWay()])
+    survey(replace(base, method="full"), Path(base.name_or_path))
+    with patch.object(
+        conversion_mapping, "get_model_conversion_mapping", lambda *_, **__: [one_way]
+    ):
+        survey(base, Path(base.name_or_path))  # an adapter needs none of it
+        with pytest.raises(ConfigError, match="cannot reverse: NotImplementedError") as refusal:
+            survey(replace(base, method="full"), Path(base.name_or_path))
+    assert str(refusal.value).endswith("hint: method: lora exports an adapter instead")
 
 
 def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
