@@ -268,7 +268,7 @@ def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(bas
     class OneWay(ConversionOps):
         """Has no reverse operation."""
 
-        def convert(self, input_dict: dict[str, Any], **_: object) -> dict[str, Any]:
+        def convert(self, input_dict: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
             return input_dict
 
     one_way = WeightConverter("q.weight", "q_proj.weight", operations=[OneWay()])
