@@ -136,7 +136,6 @@ def config(folder: Path, save: str) -> Config:
         save_steps=None if save == "no" else 2,
         save_minutes=0,
         async_save=save == "async",
-        tensorboard="off",
     )
 
 

@@ -70,7 +70,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
         "trainer", "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config",
         "errors",
     },
-    "preflight": {"model", "data", "distributed", "config", "errors"},
+    "preflight": {"observe", "model", "data", "distributed", "config", "errors"},
     "tools": {"observe", "config", "errors"},
 }  # fmt: skip
 

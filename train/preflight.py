@@ -26,6 +26,7 @@ from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
 from train.model.memory import GIB
+from train.observe import trackers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +112,16 @@ def check(config: Config) -> Iterator[Finding]:
         yield _network(config, look.shape, look.weights, local, devices)
     yield from _data(config)
     yield from _folders(config, look)
+    yield from _trackers(config)
+
+
+def _trackers(config: Config) -> Iterator[Finding]:
+    """Look for the packages of report_to; a run does not fail for want of one."""
+    absent = trackers.missing(config.report_to)
+    for name in config.report_to:
+        state: Literal["ok", "warn"] = "warn" if name in absent else "ok"
+        said = f"{name} is not installed, nothing is sent to it (hint: pip install {name})"
+        yield Finding(state=state, about="report_to", said=said if name in absent else name)
 
 
 def _packages() -> Iterator[Finding]:

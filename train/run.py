@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from train.model.optimizer import Optimizer
 from train.observe import flops
 from train.observe.banner import banner
 from train.observe.metrics import Meter
+from train.observe.trackers import Trackers
 from train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -99,20 +101,22 @@ def run(
     stop_listener = StopListener(ranks, output)
     stop_listener.listen(early_signals)
     unwatch = ranks.first_failure.watch(lambda cause: status.set("failed", cause))
-    try:
-        outcome = build_and_train(config, ranks, base, corpus, stop_listener, status)
-        unwatch()
-        status.set(outcome.state, outcome.reason)
-        if ranks.is_first:
-            print(f"{outcome.state} at step {outcome.step}: {outcome.reason}", flush=True)
-        # The outcome is written before any rank exits: a launcher may look once one has exited.
-        ranks.barrier()
-        ranks.leave()
-    except BaseException as error:
-        if theirs := ranks.first_failure.behind(error):
-            raise theirs from error
-        raise
-    return outcome
+    # Last of all: a tracker may take its time when the outcome is written.
+    with ExitStack() as at_end:
+        try:
+            outcome = build_and_train(config, ranks, base, corpus, stop_listener, status, at_end)
+            unwatch()
+            status.set(outcome.state, outcome.reason)
+            if ranks.is_first:
+                print(f"{outcome.state} at step {outcome.step}: {outcome.reason}", flush=True)
+            # The outcome is written before any rank exits: a launcher may look once one has exited.
+            ranks.barrier()
+            ranks.leave()
+        except BaseException as error:
+            if theirs := ranks.first_failure.behind(error):
+                raise theirs from error
+            raise
+        return outcome
 
 
 def build_and_train(
@@ -122,6 +126,7 @@ def build_and_train(
     corpus: Corpus,
     stop_listener: StopListener,
     status: Status,
+    at_end: ExitStack,
 ) -> Outcome:
     """Agree, lay out, build the model, resume, deal out the data, train."""
     about, version_remarks = agree(config, ranks, base, corpus)
@@ -141,14 +146,16 @@ def build_and_train(
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
     steps = config.max_steps or count_steps(config, batches, size, progress)
     work = flops.per_token(model.network, flops.typical(corpus.train.lengths))
-    meter = Meter(config, ranks, flops_per_token=work)
-    meter.resumed(progress.step)
     status.step = progress.step
     status.set("running")
     if ranks.is_first:
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
         remarks = (*version_remarks, *laid.remarks, *model.remarks, *corpus.notes)
         print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
+    reports = config.report_to if ranks.is_first else ()
+    trackers = at_end.enter_context(Trackers(config, reports, step=progress.step))
+    meter = Meter(config, ranks, flops_per_token=work, trackers=trackers)
+    meter.resumed(progress.step)
     trainer = Trainer(
         config=config,
         ranks=ranks,

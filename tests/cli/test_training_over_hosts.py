@@ -31,7 +31,6 @@ learning_rate: 1e-2
 max_steps: {STEPS}
 save_steps: 8
 save_total_limit: 9
-tensorboard: "off"
 """
 JOB = """\
 job:

@@ -46,7 +46,6 @@ def base(tiny: Path) -> Config:
         warmup_steps=1,
         max_steps=6,
         save_minutes=0,
-        tensorboard="off",
     )
 
 

@@ -37,7 +37,6 @@ _ELSEWHERE = {
     "pipeline_parallel_size": "only data parallelism is done here; see parallel",
     "deepspeed": "sharding is FSDP2's work here; see parallel",
     "fsdp_config": "sharding follows the model's own blocks; see parallel",
-    "report_to": "numbers go to metrics.jsonl and, where installed, TensorBoard; see tensorboard",
     "hf_token": _SECRET,
     "token": _SECRET,
     "optim": "the optimiser is AdamW; leave it out",
@@ -48,7 +47,7 @@ _ELSEWHERE = {
 
 _VALUES = {
     "dtype": {"bf16": "bfloat16", "fp32": "float32", "torch.bfloat16": "bfloat16"},
-    "tensorboard": {"true": "on", "false": "off", "yes": "on", "no": "off"},
+    "report_to": {"none": "", "false": ""},
     "checkpoint_storage": {"true": "shared", "false": "per-node", "per_node": "per-node"},
     "lora_target_modules": {"true": "all-linear", "all": "all-linear"},
     "parallel": {"fsdp2": "fsdp", "none": "single", "hybrid": "hsdp"},
@@ -95,6 +94,8 @@ def _switch(name: str, value: str) -> Renamed | str | None:  # noqa: PLR0911  (a
             return Renamed(name="dtype", value=words.get(value, "float32"))
         case "use_lora" | "lora":
             return Renamed(name="method", value="lora" if on else "full")
+        case "tensorboard" | "use_tensorboard":
+            return Renamed(name="report_to", value="tensorboard") if on else ""
         case "fp16" | "load_in_4bit" | "load_in_8bit" if not on:
             return ""
         case "save_strategy" if value == "epoch":

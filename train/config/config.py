@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from train.config.save_every import SaveEvery
 from train.errors import ConfigError
 
 Method = Literal["lora", "full"]
@@ -17,7 +18,7 @@ Batching = Literal["balanced", "packed", "plain"]
 NodeData = Literal["whole", "strided"]
 Schedule = Literal["cosine", "linear", "constant"]
 Storage = Literal["auto", "shared", "per-node"]
-Switch = Literal["auto", "on", "off"]
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def _key(  # (dataclasses.field is typed as what it stands for)
@@ -31,26 +32,6 @@ def _key(  # (dataclasses.field is typed as what it stands for)
     """Describe one key: its section in the file, its default, what it means, other spellings."""
     about = {"section": section, "text": text, "also": tuple(also.split()), "least": least}
     return field(default=default, metadata=about)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveEvery:
-    """How often a checkpoint is written; 0 is never, and whichever comes first counts."""
-
-    steps: int = 0
-    epochs: int = 0
-    minutes: float = 0.0
-
-    def words(self) -> str:
-        """Return it as a line says it."""
-        parts = [
-            f"{number:g} {unit}" if number != 1 else unit.removesuffix("s")
-            for number, unit in (
-                (self.steps, "steps"), (self.epochs, "epochs"), (self.minutes, "minutes"),
-            )
-            if number
-        ]  # fmt: skip
-        return f"a checkpoint every {' or '.join(parts)}" if parts else "a checkpoint at the end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,8 +311,23 @@ class Config:
     )
 
     logging_steps: int = _key("logging", 1, "A step line every so many steps.", least=1)
-    tensorboard: Switch = _key(
-        "logging", "auto", "Write TensorBoard files; `auto`: where it is installed."
+    report_to: tuple[str, ...] = _key(
+        "logging",
+        (),
+        "Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`. A tracker that "
+        "is not installed or fails is reported, and the training continues.",
+    )
+    project: str | None = _key(
+        "logging",
+        None,
+        "W&B project and MLflow experiment. Default: WANDB_PROJECT, MLFLOW_EXPERIMENT_NAME.",
+        also="wandb_project mlflow_experiment_name",
+    )
+    run_name: str | None = _key(
+        "logging",
+        None,
+        "Name of the run in W&B and MLflow. Default: the tracker invents one.",
+        also="wandb_name mlflow_run_name",
     )
     slow_ratio: float = _key(
         "logging",
@@ -372,8 +368,9 @@ class Config:
 
 NOT_THE_NUMBERS = frozenset({
     "async_save", "cache_dir", "checkpoint_storage", "eval_steps", "logging_steps", "offline",
-    "output_dir", "resume_from_checkpoint", "save_epochs", "save_minutes", "save_steps",
-    "save_total_limit", "slow_ratio", "start_timeout", "step_timeout", "tensorboard",
+    "output_dir", "project", "report_to", "resume_from_checkpoint", "run_name", "save_epochs",
+    "save_minutes", "save_steps", "save_total_limit", "slow_ratio", "start_timeout",
+    "step_timeout",
 })  # fmt: skip
 """Keys that may change between a run and its continuation without changing a loss."""
 
@@ -436,6 +433,8 @@ def _quarrels(config: Config) -> list[str]:
             f"{config.per_device_train_batch_size}; a longer seq_len fills the GPU as well, and "
             "attn_implementation: sdpa takes several rows"
         )
+    if unknown := [name for name in config.report_to if name not in TRACKERS]:
+        found.append(f"report_to: expected any of {', '.join(TRACKERS)}, found {unknown[0]}")
     named = config.lora_target_modules or config.lora_target_parameters
     if config.method == "lora" and not named:
         found.append("lora_target_modules: expected names of modules or all-linear, found none")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from train.config.config import Config
     from train.distributed.env import RankEnv
+    from train.observe.trackers import Trackers
 
 T = TypeVar("T")
 WINDOW = 10
@@ -53,7 +54,12 @@ class Meter:
     """Measures on every rank; speaks and writes on rank 0."""
 
     def __init__(
-        self, config: Config, ranks: Ranks, *, flops_per_token: float | None = None
+        self,
+        config: Config,
+        ranks: Ranks,
+        *,
+        flops_per_token: float | None = None,
+        trackers: Trackers | None = None,
     ) -> None:
         """Begin to measure.
 
@@ -61,12 +67,13 @@ class Meter:
             config: Says how often to speak, and where to write.
             ranks: All ranks; `gather` is called on each of them at the same steps.
             flops_per_token: From `train.observe.flops`, for MFU.
+            trackers: Get each record too, on rank 0.
         """
         self._config = config
         self._ranks = ranks
         self._speaks = ranks.env.rank == 0
         self._records = Records(Path(config.output_dir) / NAME)
-        self._board = _board(config) if self._speaks else None
+        self._trackers = trackers
         self._flops = flops_per_token
         self._peak = peak(_device_name(ranks.device)) if ranks.device.type == "cuda" else None
         from train.observe.collective_clock import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
@@ -208,8 +215,6 @@ class Meter:
     def close(self) -> None:
         """End measuring."""
         self._clock.close()
-        if self._board:
-            self._board.close()
 
     def _look(self, step: int) -> dict[str, Any]:
         """Compare all ranks over the window, name who is slow, and return what to record."""
@@ -284,11 +289,8 @@ class Meter:
 
     def _keep(self, record: dict[str, Any]) -> None:
         self._records.add(record)
-        if self._board is None:
-            return
-        for name, value in record.items():
-            if isinstance(value, float) and name != "time":
-                self._board.add_scalar(f"train/{name}", value, record["step"])
+        if self._trackers:
+            self._trackers.log(record)
 
 
 def _memory(device: Any) -> int:  # noqa: ANN401  (a torch.device)
@@ -305,19 +307,6 @@ def _device_name(device: Any) -> str:  # noqa: ANN401  (a torch.device)
     import torch  # noqa: PLC0415  (as above)
 
     return str(torch.cuda.get_device_name(device))
-
-
-def _board(config: Config) -> Any:  # noqa: ANN401  (TensorBoard's writer, or None)
-    """Return TensorBoard's writer where it is wanted and installed."""
-    if config.tensorboard == "off":
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional)
-    except ImportError:
-        if config.tensorboard == "on":
-            print("tensorboard: on, but the package is not installed: nothing written", flush=True)
-        return None
-    return SummaryWriter(str(Path(config.output_dir) / "tensorboard"))
 
 
 def _duration(seconds: float) -> str:

@@ -219,7 +219,7 @@ def launch(
             *(sys.executable, *launcher, "-m", "train"),
             *("--name-or-path=org/gated", "--dataset-path=org/text"),
             *("--eval-dataset-path=org/text", f"--output-dir={output}", "--max-steps=1"),
-            *("--seq-len=32", "--tensorboard=off", *words),
+            *("--seq-len=32", *words),
         ],
         env=environment,
         stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +39,7 @@ class Alone:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config(name_or_path="m", dataset_path="d", output_dir=str(tmp_path), tensorboard="off")
+    return Config(name_or_path="m", dataset_path="d", output_dir=str(tmp_path))
 
 
 @pytest.fixture
@@ -118,7 +117,9 @@ def test_lines_come_every_so_many_steps(
     said = capsys.readouterr().out.splitlines()
     assert [line.split(" ")[1] for line in said] == ["5/12", "10/12", "12/12"]
     assert len(records(config)) == 12
-    assert records(config)[9]["window"] == metrics.WINDOW
+    looked = records(config)[9]
+    assert looked["window"] == metrics.WINDOW
+    assert looked["places"] == looked["padded_tokens"] == 10 * 1024
 
 
 def test_a_loss_that_is_no_number_is_still_json(meter: Meter, config: Config) -> None:
@@ -137,52 +138,12 @@ def test_collectives_are_given_back_as_they_were(config: Config) -> None:
     assert dist.all_reduce is before
 
 
-class Board:
-    """As much of TensorBoard's writer as is used."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.scalars: dict[str, dict[int, float]] = {}
-        self.closed = False
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.scalars.setdefault(name, {})[step] = value
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_tensorboard_gets_every_steps_numbers(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    boards: list[Board] = []
-
-    def made(folder: str) -> Board:
-        boards.append(Board(folder))
-        return boards[-1]
-
-    module = SimpleNamespace(SummaryWriter=made)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    meter = Meter(dataclasses.replace(config, tensorboard="auto"), Alone())
+def test_trackers_get_what_is_recorded(config: Config) -> None:
+    got: list[dict[str, Any]] = []
+    sent = SimpleNamespace(log=got.append)
+    meter = Meter(config, Alone(), trackers=sent)  # type: ignore[arg-type]
     step(meter, 1)
-    step(meter, 2, loss=3.5)
-    meter.evaluated(step=2, total=1502, loss=2.5, accuracy=0.5, tokens=100)
+    meter.evaluated(step=1, total=1502, loss=2.5, accuracy=0.5, tokens=100)
     meter.close()
-    (board,) = boards
-    assert board.folder == f"{config.output_dir}/tensorboard"
-    assert board.scalars["train/loss"] == {1: 3.68, 2: 3.5}
-    assert board.scalars["train/eval_loss"] == {2: 2.5}
-    assert {"train/lr", "train/grad_norm", "train/tok_s"} <= set(board.scalars)
-    assert "train/time" not in board.scalars
-    assert board.closed
-
-
-def test_tensorboard_that_is_wanted_and_not_installed_is_told(
-    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    for wanted, told in (("auto", False), ("on", True)):
-        meter = Meter(dataclasses.replace(config, tensorboard=wanted), Alone())  # type: ignore[arg-type]
-        step(meter, 1)
-        meter.close()
-        assert ("the package is not installed" in capsys.readouterr().out) is told
+    assert got == records(config)
+    assert [record["kind"] for record in got] == ["step", "eval"]

@@ -1,0 +1,376 @@
+"""Sends a run's metrics to TensorBoard, Weights & Biases and MLflow; a step never waits for one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from train.config.config import Config
+
+WAITING = 10_000
+"""Records that wait for a slow tracker; what comes after them is dropped and counted."""
+FLUSH_SECONDS = 30.0
+"""Time that a tracker has to send the rest after the last step."""
+FLUSH_SECONDS_AFTER_FAILURE = 5.0
+"""The same when the training fails: other ranks wait for the reason."""
+RUNS = "trackers.json"
+"""The file in output_dir that names the run of each tracker, so that a resume continues it."""
+TRAINER_NAMES = {"lr": "learning_rate", "tok_s": "tokens_per_second", "eval_s": "eval_runtime"}
+"""Names in metrics.jsonl that transformers' Trainer names otherwise."""
+NO_CURVE = frozenset({"step", "time", "total", "window", "resumed_from", "places"})
+"""Numbers of a record that no chart needs."""
+SECRET = re.compile(r"token|secret|password|api_?key", re.IGNORECASE)
+CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What is known of one step or evaluation."""
+
+    step: int
+    time: float
+    values: Mapping[str, float]
+    """By the Trainer's names: `loss`, `learning_rate`, `eval_loss`."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Point:
+        """Take the numbers of a record of metrics.jsonl."""
+        left_out = NO_CURVE | ({"eval_s"} if record["kind"] == "step" else set())
+        values = {
+            TRAINER_NAMES.get(name, name): float(value)
+            for name, value in record.items()
+            if isinstance(value, int | float) and name not in left_out
+        }
+        return cls(step=record["step"], time=record["time"], values=values)
+
+    def by_panel(self) -> dict[str, float]:
+        """Return the values as the Trainer groups them: `train/loss`, `eval/loss`."""
+        return {
+            f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}": value
+            for name, value in self.values.items()
+        }
+
+
+class Tracker(Protocol):
+    """An open run of one tracker."""
+
+    name: str
+    """Where the run is, for a person."""
+    run_id: str | None
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send points."""
+
+    def close(self, *, failed: bool) -> None:
+        """Send what is left, and end the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a tracker must know of a run to open it."""
+
+    output: Path
+    config: Mapping[str, Any]
+    """The keys of the training, without secrets."""
+    project: str | None
+    run_name: str | None
+    run_id: str | None
+    """The tracker's own ID of the run that is resumed."""
+    step: int
+    """The last step that is done."""
+
+
+class TensorBoard:
+    """Event files in `output_dir/tensorboard`."""
+
+    run_id: str | None = None
+
+    def __init__(self, run: Run) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional, and slow)
+
+        folder = str(run.output / "tensorboard")
+        # Steps that are repeated after a resume replace those of the files before.
+        self._writer = SummaryWriter(folder, purge_step=run.step + 1 if run.step else 0)
+        self._writer.add_text("args", json.dumps(run.config, indent=2))
+        self.name = folder
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Write events."""
+        for point in points:
+            for name, value in point.by_panel().items():
+                self._writer.add_scalar(name, value, point.step, walltime=point.time)
+        self._writer.flush()
+
+    def close(self, *, failed: bool) -> None:  # noqa: ARG002  (event files have no such mark)
+        """Close the file."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases; key, mode and server come from the WANDB_ variables."""
+
+    def __init__(self, run: Run) -> None:
+        # Neither a prompt for a key nor its hook at exit may wait for long.
+        os.environ.setdefault("WANDB_LOGIN_TIMEOUT", "5")
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", str(FLUSH_SECONDS))
+        import wandb  # noqa: PLC0415  (optional)
+
+        self._run = wandb.init(
+            project=run.project,
+            name=run.run_name,
+            id=run.run_id,
+            resume="allow" if run.run_id else None,
+            dir=run.output,
+            config=dict(run.config),
+            # It would wrap the training's own stdout otherwise.
+            settings=wandb.Settings(console="off"),
+        )
+        # As the Trainer does: W&B refuses a step of its own that goes back after a resume.
+        self._run.define_metric("train/global_step")
+        self._run.define_metric("*", step_metric="train/global_step", step_sync=True)
+        self.run_id: str | None = self._run.id
+        self.name = f"run {self.run_id}"
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Hand points to W&B's own process."""
+        for point in points:
+            self._run.log({**point.by_panel(), "train/global_step": point.step})
+
+    def close(self, *, failed: bool) -> None:
+        """Wait until everything is sent."""
+        self._run.finish(exit_code=int(failed))
+
+
+class MLflow:
+    """A run of MLflow; the server comes from MLFLOW_TRACKING_URI."""
+
+    PARAMETERS = 100
+    METRICS = 1000
+    """The most that its API takes in one call."""
+
+    def __init__(self, run: Run) -> None:
+        from mlflow import MlflowClient  # noqa: PLC0415  (optional, and slow)
+
+        # Not mlflow.start_run: that sends at exit too, and tries for minutes.
+        self._client = MlflowClient()
+        self.run_id: str | None = run.run_id or self._new(run)
+        self._client.update_run(self.run_id, status="RUNNING")
+        self.name = f"run {self.run_id} at {self._client.tracking_uri}"
+
+    def _new(self, run: Run) -> str:
+        project = run.project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        known = self._client.get_experiment_by_name(project)
+        experiment = known.experiment_id if known else self._client.create_experiment(project)
+        run_id: str = self._client.create_run(experiment, run_name=run.run_name).info.run_id
+        from mlflow.entities import Param  # noqa: PLC0415  (as above)
+
+        parameters = [Param(name, str(value)[:500]) for name, value in run.config.items()]
+        for first in range(0, len(parameters), self.PARAMETERS):
+            self._client.log_batch(run_id, params=parameters[first : first + self.PARAMETERS])
+        return run_id
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send points; the Trainer gives MLflow its names without a panel before them."""
+        from mlflow.entities import Metric  # noqa: PLC0415  (as above)
+
+        metrics = [
+            Metric(name, value, round(point.time * 1000), point.step)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        for first in range(0, len(metrics), self.METRICS):
+            self._client.log_batch(self.run_id, metrics=metrics[first : first + self.METRICS])
+
+    def close(self, *, failed: bool) -> None:
+        """Mark the run as ended."""
+        self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
+
+
+OPEN: Mapping[str, Callable[[Run], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+}
+
+
+def missing(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the trackers whose package is not installed; a folder `wandb` is none."""
+    specs = {name: importlib.util.find_spec(name) for name in names}
+    return tuple(name for name, spec in specs.items() if spec is None or spec.origin is None)
+
+
+def without_secrets(value: Any) -> Any:  # noqa: ANN401  (any JSON)
+    """Return a value without passwords in addresses, and without what is named as a secret."""
+    if isinstance(value, dict):
+        return {
+            name: "(secret)" if SECRET.search(name) else without_secrets(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secrets(inner) for inner in value]
+    return CREDENTIALS.sub("", value) if isinstance(value, str) else value
+
+
+class Feed:
+    """One tracker, in a thread of its own: it may be slow or hang, and the training does not."""
+
+    def __init__(self, name: str, run: Run, opened: Callable[[str, str], None]) -> None:
+        """Open the tracker's run in the thread; `opened` gets the tracker's name and run ID."""
+        self._name, self._run, self._opened = name, run, opened
+        self._waiting: list[Point] = []
+        self._changed = threading.Condition()
+        self._ended = self._failed = self._complained = False
+        self._dropped = self._sending = 0
+        self._thread = threading.Thread(target=self._work, name=f"report-{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, point: Point) -> None:
+        """Add a point, or drop it where too many wait."""
+        with self._changed:
+            if len(self._waiting) < WAITING:
+                self._waiting.append(point)
+                self._changed.notify()
+            else:
+                self._dropped += 1
+
+    def end(self, *, failed: bool) -> None:
+        """Let the thread send the rest and end the run."""
+        with self._changed:
+            self._ended, self._failed = True, failed
+            self._changed.notify()
+
+    def wait(self, until: float) -> None:
+        """Wait for the thread to end, until a time of the monotonic clock."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            left = self._dropped + len(self._waiting) + self._sending
+            _note(f"{self._name}: did not finish in time, up to {left} records are not sent")
+        elif self._dropped:
+            _note(f"{self._name}: too slow, {self._dropped} records are not sent")
+
+    def _work(self) -> None:
+        try:
+            tracker = OPEN[self._name](self._run)
+        except Exception as error:  # noqa: BLE001  (a tracker's fault is no fault of the training)
+            _note(f"{self._name}: cannot start, the training continues without it: {_words(error)}")
+            return
+        _note(f"{self._name}: {tracker.name}")
+        if tracker.run_id:
+            self._opened(self._name, tracker.run_id)
+        while points := self._take():
+            self._try(tracker.log, points)
+        self._try(partial(tracker.close, failed=self._failed))
+
+    def _take(self) -> list[Point]:
+        """Wait for points, and return all that are there; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            found, self._waiting = self._waiting, []
+            self._sending = len(found)
+            return found
+
+    def _try(self, send: Callable[..., None], *what: object) -> None:
+        """Send something; the first failure is reported, and later records are still tried."""
+        try:
+            send(*what)
+        except Exception as error:  # noqa: BLE001  (as above)
+            if not self._complained:
+                _note(f"{self._name}: cannot send, the training continues: {_words(error)}")
+            self._complained = True
+
+
+class Trackers:
+    """All trackers of a run, on rank 0; leaving the context flushes them, with a time limit."""
+
+    def __init__(self, config: Config, names: Sequence[str], *, step: int) -> None:
+        """Start the trackers that are installed, and name the others.
+
+        Args:
+            config: Is sent to the trackers.
+            names: Which trackers; none on other ranks than 0.
+            step: The last step that is done; 0 begins new runs, others continue.
+        """
+        self._file = Path(config.output_dir) / RUNS
+        self._lock = threading.Lock()
+        self._ids: dict[str, str] = self._known() if step else {}
+        absent = missing(names)
+        for name in absent:
+            _note(f"{name}: not installed, the training continues without it (pip install {name})")
+        self._feeds = [
+            Feed(
+                name,
+                Run(
+                    output=Path(config.output_dir).absolute(),
+                    config=without_secrets(config.to_dict()),
+                    project=config.project,
+                    run_name=config.run_name,
+                    run_id=self._ids.get(name),
+                    step=step,
+                ),
+                self._keep,
+            )
+            for name in dict.fromkeys(names)
+            if name not in absent
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        limit = FLUSH_SECONDS_AFTER_FAILURE if kind else FLUSH_SECONDS
+        until = time.monotonic() + limit
+        for feed in self._feeds:
+            feed.end(failed=kind is not None)
+        for feed in self._feeds:
+            feed.wait(until)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Hand a record of metrics.jsonl to all trackers; it returns at once."""
+        if self._feeds:
+            point = Point.of(record)
+            for feed in self._feeds:
+                feed.put(point)
+
+    def _known(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _keep(self, name: str, run_id: str) -> None:
+        """Write down the run of a tracker."""
+        with self._lock, contextlib.suppress(OSError):
+            self._ids[name] = run_id
+            aside = self._file.with_name(f".{RUNS}.tmp")
+            aside.write_text(json.dumps(self._ids) + "\n")
+            aside.replace(self._file)
+
+
+def _words(error: Exception) -> str:
+    """Return an error's first line, without credentials."""
+    lines = str(error).strip().splitlines()
+    return CREDENTIALS.sub("", f"{type(error).__name__}: {lines[0]}" if lines else repr(error))
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
