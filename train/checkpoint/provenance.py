@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.data import packing
 from train.files import measure
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def about(config: Config, folder: Path, corpus: str, world_size: int) -> dict[st
         "code": code(),
         "base": base(folder),
         "corpus": corpus,
+        "packing": packing.VERSION,
         "config": config.to_dict(),
         "world_size": world_size,
         "versions": versions(),

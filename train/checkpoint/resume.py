@@ -303,7 +303,7 @@ def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     """Return what changed since a checkpoint was written.
 
     Raises:
-        CheckpointError: The base model or the adapters' shape did.
+        CheckpointError: The base model or the adapters' shape did, or the order within an epoch.
     """
     if then["base"] != now["base"]:
         message = (
@@ -336,6 +336,17 @@ def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
             )
             raise CheckpointError(message)
         remarks.append(f"the nodes' shares of the samples were {wanted}, are {found}")
+    packed = {about["config"].get("batching") for about in (then, now)} == {"packed"}
+    if packed and then.get("packing", 1) != now["packing"]:
+        if then["position"]["consumed"]:
+            message = (
+                f"batching: expected samples packed by version {now['packing']}, found "
+                f"{then.get('packing', 1)} in the checkpoint: in the middle of an epoch some "
+                "samples would come twice and others never\nhint: resume with the version of "
+                "train/ that wrote it, or from a checkpoint at the end of an epoch"
+            )
+            raise CheckpointError(message)
+        remarks.append("samples are packed in other rows since")
     if then["corpus"] != now["corpus"]:
         remarks.append("the data changed since: the position counts samples of the new data")
     if then["code"] != now["code"]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from train.data.formats import IGNORED
 from train.data.packing import Rows, pack
+from train.data.token_store import index_dtype
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class Step:
 
 def order(seed: int, epoch: int, count: int, pool: int = 0) -> Ints:
     """Return the order of an epoch: each of `count` rows once."""
-    return np.random.default_rng([seed, epoch, pool]).permutation(count)
+    numbers: Ints = np.arange(count, dtype=index_dtype(count))
+    np.random.default_rng([seed, epoch, pool]).shuffle(numbers)
+    return numbers
 
 
 def assign(costs: Sequence[float], world_size: int, each: int) -> list[list[int]]:
@@ -125,8 +128,8 @@ class Pool:
         self._rows: Rows | None = None
         count = len(sizes.lengths)
         if config.batching == "packed":
-            first = np.random.default_rng([config.seed, number]).permutation(count)
-            self._rows = pack(sizes.lengths, first, config.seq_len)
+            rng = np.random.default_rng([config.seed, number])
+            self._rows = pack(sizes.lengths, config.seq_len, rng)
         self.count = count if self._rows is None else len(self._rows)
         self._order: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
 

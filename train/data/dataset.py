@@ -77,12 +77,12 @@ class TokenSet:
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TokenSet:
         """Return the samples of the mask only."""
-        rows = np.flatnonzero(mask)
+        rows: Ints = np.flatnonzero(mask).astype(token_store.index_dtype(len(self.index)))
         return replace(
             self,
             chosen=rows if self.chosen is None else self.chosen[rows],
-            lengths=self.lengths[rows],
-            targets=self.targets[rows],
+            lengths=self.lengths[rows].astype(np.int32),
+            targets=self.targets[rows].astype(np.int32),
         )
 
 
@@ -211,7 +211,8 @@ def _read(source: Source) -> TokenSet:
 
 def _held_out(line_numbers: Ints, config: Config) -> npt.NDArray[np.bool_]:
     """Choose whole lines for evaluation: parts of one text are never on both sides."""
-    whole = np.unique(line_numbers)
-    count = max(1, round(len(whole) * config.eval_split))
-    chosen = np.random.default_rng([config.seed, 1]).permutation(whole)[:count]
-    return np.isin(line_numbers, chosen)
+    begins = np.flatnonzero(np.diff(line_numbers, prepend=-1))  # (lines are in order)
+    count = max(1, round(len(begins) * config.eval_split))
+    held_out = np.zeros(len(begins), np.bool_)
+    held_out[np.random.default_rng([config.seed, 1]).permutation(len(begins))[:count]] = True
+    return np.repeat(held_out, np.diff(begins, append=len(line_numbers)))

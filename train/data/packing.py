@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from train.data.token_store import index_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from train.data.token_store import Ints
 
-WINDOW = 2048
-"""Samples looked at together: more fill rows better, fewer leave the order more random."""
+VERSION = 2
+"""Of the rows that a seed gives. A checkpoint within an epoch counts rows, so it needs the same."""
 
 
 class Rows:
@@ -40,35 +42,79 @@ class Rows:
         return (self[row] for row in range(len(self)))
 
 
-def pack(lengths: Ints, numbers: Ints, seq_len: int) -> Rows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A number of rows that hold samples of the same lengths."""
+
+    rows: int
+    lengths: tuple[tuple[int, int], ...]
+    """Each length, and how many samples of it a row has."""
+
+
+def pack(lengths: Ints, seq_len: int, rng: np.random.Generator) -> Rows:
     """Return rows of sample numbers, each sample once, no row longer than seq_len.
 
-    Within a window of the order, the longest sample goes first, into the fullest row that
-    still has room (best fit decreasing).
+    The lengths alone decide which ones share a row, so the work grows with the number of lengths
+    and not of samples. Which sample of a length goes where is random.
     """
-    packed, sizes = array("q"), array("q", [0])
-    for start in range(0, len(numbers), WINDOW):
-        window = numbers[start : start + WINDOW]
-        falling = window[np.argsort(-lengths[window], kind="stable")]
-        for row in _fill(lengths[falling].tolist(), falling.tolist(), seq_len):
-            packed.extend(row)
-            sizes.append(len(row))
-    starts = np.cumsum(np.frombuffer(sizes, np.int64))
-    return Rows(np.frombuffer(packed, np.int64) if packed else np.zeros(0, np.int64), starts)
+    counts = np.bincount(lengths)
+    kind = index_dtype(len(lengths))
+    narrow = np.uint16 if len(counts) <= 1 << 16 else np.uint32  # numpy sorts 16 bits by radix
+    by_length: Ints = np.argsort(lengths.astype(narrow), kind="stable").astype(kind)
+    begins = np.cumsum(counts) - counts
+    present: list[int] = np.flatnonzero(counts).tolist()
+    for length in present:
+        rng.shuffle(by_length[begins[length] : begins[length] + counts[length]])
+    patterns = best_fit({length: int(counts[length]) for length in present}, seq_len)
+    widths = [sum(each for _, each in pattern.lengths) for pattern in patterns]
+    numbers = np.empty_like(by_length)
+    at = 0
+    for pattern, width in zip(patterns, widths, strict=True):
+        block = numbers[at : at + pattern.rows * width].reshape(pattern.rows, width)
+        at += block.size
+        column = 0
+        for length, each in pattern.lengths:
+            taken = by_length[begins[length] :][: pattern.rows * each]
+            begins[length] += taken.size
+            block[:, column : column + each] = taken.reshape(pattern.rows, each)
+            column += each
+    rows = [pattern.rows for pattern in patterns]
+    starts = np.zeros(sum(rows) + 1, kind)
+    np.cumsum(np.repeat(np.asarray(widths, kind), rows), out=starts[1:])
+    return Rows(numbers, starts)
 
 
-def _fill(lengths: list[int], falling: list[int], seq_len: int) -> list[list[int]]:
-    rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []
-    """(places left, row), sorted: the first with enough room is the fullest."""
-    for length, number in zip(lengths, falling, strict=True):
-        found = bisect_left(room, (length, 0))
-        if found == len(room):
-            rows.append([number])
-            left, row = seq_len - length, len(rows) - 1
-        else:
-            left, row = room.pop(found)
-            rows[row].append(number)
-            left -= length
-        insort(room, (left, row))
-    return rows
+def best_fit(counts: dict[int, int], seq_len: int) -> list[Pattern]:
+    """Place the longest samples first, each in the fullest row that still has room for it.
+
+    Args:
+        counts: How many samples there are of each length.
+        seq_len: Room of an empty row.
+    """
+    patterns: list[Pattern] = []
+    rooms: list[tuple[int, int]] = []
+    """(places left, number of a pattern), sorted: the first with enough room is the fullest."""
+
+    def add(rows: int, room: int, lengths: tuple[tuple[int, int], ...]) -> None:
+        if rows:
+            insort(rooms, (room, len(patterns)))
+            patterns.append(Pattern(rows=rows, lengths=lengths))
+
+    for length, count in sorted(counts.items(), reverse=True):
+        left = count
+        while left:
+            found = bisect_left(rooms, (length, 0))
+            if found == len(rooms):
+                add(-(-left // (seq_len // length)), seq_len, ())
+            room, number = rooms.pop(found)
+            rows, lengths = patterns[number].rows, patterns[number].lengths
+            each = room // length
+            full = min(rows, left // each)
+            add(full, room - each * length, (*lengths, (length, each)))
+            left -= full * each
+            rows -= full
+            if rows and left:  # (fewer than a row has room for)
+                add(1, room - left * length, (*lengths, (length, left)))
+                rows, left = rows - 1, 0
+            add(rows, room, lengths)
+    return [patterns[number] for _, number in rooms]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from train.data.formats import Sample
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 COLUMNS = ("line", "length", "targets", "offset")
 BLOCK = 1 << 22
 
@@ -44,6 +44,11 @@ class Shard:
     tokens: npt.NDArray[Any]
     loss_mask: npt.NDArray[np.uint8]
     samples: int
+
+
+def index_dtype(count: int) -> np.dtype[Any]:
+    """Return the type for numbers up to a count: a rank keeps several for each sample."""
+    return np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
 
 
 def write(

@@ -119,6 +119,21 @@ def test_weights_of_another_shape_are_refused_before_any_is_loaded(key: str, val
     assert _differences(ABOUT, now) == ("learning_rate was 0.0001, is 0.0002",)
 
 
+def test_rows_that_another_version_packed_are_not_counted_on() -> None:
+    """A position within an epoch counts rows; checkpoints without a version are of the first."""
+    from train.checkpoint.resume import _differences
+    from train.errors import CheckpointError
+
+    packed = {**ABOUT, "config": {**ABOUT["config"], "batching": "packed"}, "packing": 2}
+    first = {key: value for key, value in packed.items() if key != "packing"}
+    within = {"position": {"consumed": 4}}
+    assert _differences(packed | within, packed) == ()
+    with pytest.raises(CheckpointError, match="packed by version 2, found 1 in the checkpoint"):
+        _differences(first | within, packed)
+    assert _differences(first, packed) == ("samples are packed in other rows since",)
+    assert _differences(ABOUT | within, {**ABOUT, "packing": 2}) == ()
+
+
 def test_nodes_that_see_different_checkpoints_in_one_folder_do_not_go_on(tmp_path: Path) -> None:
     """As a storage does that is shared in name only, or whose caches are stale."""
     from train.checkpoint import manifest

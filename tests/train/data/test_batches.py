@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, assign
+from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, assign, order
 from train.data.formats import IGNORED
 from train.data.token_store import Ints
 from train.errors import ConfigError
@@ -132,6 +132,13 @@ def test_orders_differ_between_epochs_and_seeds_and_are_the_same_again() -> None
     assert first(1, 0) == first(1, 0)
     assert first(1, 0) != first(1, 1)
     assert first(1, 0) != first(2, 0)
+
+
+def test_an_order_takes_four_bytes_a_sample() -> None:
+    """Each rank holds the order of an epoch; checkpoints count on what it was with eight."""
+    found = order(7, 3, 1000, pool=1)
+    assert found.itemsize == 4
+    assert (found == np.random.default_rng([7, 3, 1]).permutation(1000)).all()
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=80), st.integers(1, 8), st.integers(1, 4))
