@@ -1,90 +1,197 @@
-"""Draw a run's losses and speed: `python -m train.tools.plot OUTPUT_DIR [...] [-o FILE.png]`."""
+"""Compare runs: `python -m train.tools.plot RUN [RUN ...] [--output FILE.png] [--json]`."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
+from itertools import cycle
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from train.observe.records import NAME, read
+from train.tools.compare import compare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-BARS = " ▁▂▃▄▅▆▇█"
-WIDTH = 60
+    from train.tools.compare import Run
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = ".:-=+*#@"
+"""For a terminal that has no others."""
+WIDTH = 80
+LABEL = 18
+TITLES = {
+    "loss": "loss",
+    "eval_loss": "eval loss",
+    "tokens_per_second": "tokens/s",
+    "memory": "memory, GiB",
+}
+GIB = 1 << 30
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the runs' metrics.jsonl into one picture."""
+    """Print a table and curves of the runs, and draw them into one picture."""
     parser = argparse.ArgumentParser(prog="python -m train.tools.plot", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="output folders, or metrics.jsonl files")
-    parser.add_argument("-o", "--output", type=Path, help="default: plot.png beside the first")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="the picture; default: plot.png next to the first run"
+    )
+    parser.add_argument("--json", action="store_true", help="print the table as JSON only")
     options = parser.parse_args(argv)
-    files = [path / NAME if path.is_dir() else path for path in options.runs]
-    missing = [path for path in files if not path.is_file()]
-    if missing:
-        print(f"error: {missing[0]}: expected a run's {NAME}, found none", file=sys.stderr)
-        return 2
-    records = {path: list(read(path)) for path in files}
-    empty = [path for path, found in records.items() if not series(found, "step", "loss")]
-    if empty:
-        print(f"error: {empty[0]}: expected steps, found none yet", file=sys.stderr)
-        return 2
-    for path, found in records.items():
-        print("\n".join(summary(path, found)))
-    target = options.output or files[0].with_name("plot.png")
-    try:
-        draw(records, target)
-    except ImportError:
-        print("no picture: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
-        return 0
-    except (OSError, ValueError) as error:  # the latter for a kind of file that is not known
-        print(f"error: {target}: expected a picture written, found: {error}", file=sys.stderr)
-        return 2
-    print(f"picture: {target}")
-    return 0
+    files = [path / NAME if path.is_dir() else path for path in dict.fromkeys(options.runs)]
+    runs, problems = _read(dict(zip(_names(files), files, strict=True)))
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if runs and options.json:
+        print(json.dumps({"schema": 1, "runs": [run.row() for run in runs]}, indent=2))
+    elif runs:
+        bars = BARS if _prints(BARS) else PLAIN_BARS
+        print("\n".join((*table(runs), *curves(runs, bars))))
+    if runs and (options.output or not options.json):
+        problems += _picture(runs, options.output or files[0].with_name("plot.png"))
+    return 2 if problems else 0
 
 
-def series(records: Sequence[dict[str, Any]], kind: str, name: str) -> list[tuple[int, float]]:
-    """Return (step, value) of the records of a kind that have the value."""
+def _read(files: Mapping[str, Path]) -> tuple[tuple[Run, ...], list[str]]:
+    """Return the runs that have steps, and what is wrong with the others."""
+    found: list[Run] = []
+    problems = []
+    for name, path in files.items():
+        try:
+            (run,) = compare({name: read(path)})
+        except OSError as error:
+            problems.append(f"{path}: expected a run's {NAME}, found: {error.strerror}")
+            continue
+        if run.curves["loss"]:
+            found.append(run)
+        else:
+            problems.append(f"{path}: expected steps, found none yet")
+    return tuple(found), problems
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return each run's folder name, with as many folders above as make the names differ."""
+    parts = [file.absolute().parent.parts for file in files]
+    depth = 1
+    while len({each[-depth:] for each in parts}) < len(set(parts)):
+        depth += 1
+    names = ["/".join(each[-depth:]) for each in parts]
+    # Two files of one folder, such as one that was set aside.
     return [
-        (record["step"], float(record[name]))
-        for record in records
-        if record.get("kind") == kind and record.get(name) is not None
+        f"{name}/{file.name}" if names.count(name) > 1 else name
+        for name, file in zip(names, files, strict=True)
     ]
 
 
-def summary(path: Path, records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a run in a few lines, its losses as bars."""
-    losses = [value for _, value in series(records, "step", "loss")]
-    steps = [step for step, _ in series(records, "step", "loss")]
-    lines = [
-        f"{path}: steps {steps[0]} to {steps[-1]}",
-        f"  loss      {losses[0]:.4f} -> {losses[-1]:.4f}  {bars(losses)}",
-    ]
-    evaluated = [value for _, value in series(records, "eval", "eval_loss")]
-    if evaluated:
-        lines.append(f"  eval loss {evaluated[0]:.4f} -> {evaluated[-1]:.4f}  {bars(evaluated)}")
-    speeds = [value for _, value in series(records, "step", "tok_s")]
-    if speeds:
-        lines.append(f"  tokens/s  {median(speeds):,.0f} in the middle  {bars(speeds)}")
+def table(runs: Sequence[Run]) -> list[str]:
+    """Return one line a run, at most 80 columns."""
+    head = ("#", "run", "steps", "loss", "best eval", "tokens/s", "memory")
+    rows = [head, *(_cells(number, run) for number, run in enumerate(runs, 1))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[1] = max(3, min(widths[1], WIDTH - sum(widths) + widths[1] - 2 * len(head) + 2))
+    lines = []
+    for number, name, *numbers in rows:
+        cells = [number.rjust(widths[0]), _short(name, widths[1]).ljust(widths[1])]
+        cells += [cell.rjust(width) for cell, width in zip(numbers, widths[2:], strict=True)]
+        lines.append("  ".join(cells))
     return lines
 
 
-def bars(values: Sequence[float]) -> str:
-    """Return values as a row of block characters."""
-    step = max(1, -(-len(values) // WIDTH))
-    shown = [values[i] for i in range(0, len(values), step)]
-    low, high = min(shown), max(shown)
-    scale = (len(BARS) - 2) / (high - low) if high > low else 0
-    return "".join(BARS[1 + round((value - low) * scale)] for value in shown)
+def _cells(number: int, run: Run) -> tuple[str, ...]:
+    best, speed, memory = run.best_eval, run.tokens_per_second, run.peak_memory
+    return (
+        str(number),
+        run.name,
+        str(run.steps),
+        "-" if run.loss is None else f"{run.loss:.4f}",
+        "-" if best is None else f"{best[1]:.4f} at {best[0]}",
+        "-" if speed is None else f"{speed:,.0f}",
+        "-" if memory is None else f"{memory / GIB:.2f} GiB",
+    )
 
 
-def draw(records: dict[Path, list[dict[str, Any]]], target: Path) -> None:
-    """Write the picture: losses above, tokens a second below.
+def _short(name: str, width: int) -> str:
+    """Return the end of a name, which is what differs most."""
+    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+
+
+def curves(runs: Sequence[Run], bars: str) -> list[str]:
+    """Return each curve as a row of bars a run: all rows have the same steps and scale."""
+    labels = [f"{number} {_short(run.name, LABEL - 2)}" for number, run in enumerate(runs, 1)]
+    first = min(min(run.curves["loss"]) for run in runs)
+    last = max(run.steps for run in runs)
+    width = max(map(len, labels))
+    columns = max(1, min(WIDTH - width - 4, last - first + 1))
+    lines = []
+    for curve, title in TITLES.items():
+        unit = GIB if curve == "memory" else 1
+        rows = [_binned(run.curves[curve], first, last, columns) for run in runs]
+        shown = [value for row in rows for value in row if value is not None]
+        if not shown:
+            continue
+        low, high = min(shown), max(shown)
+        ends = [f"{value / unit:,.4f}" if value < 1000 * unit else f"{value:,.0f}"
+                for value in (low, high)]  # fmt: skip
+        scale = f"{bars[0]} {ends[0]}, {bars[-1]} {ends[1]}"
+        lines += ["", f"{title}, steps {first} to {last}: {scale}"]
+        lines += [
+            f"  {label:{width}}  {''.join(_bar(value, low, high, bars) for value in row)}".rstrip()
+            for label, row in zip(labels, rows, strict=True)
+            if any(value is not None for value in row)
+        ]
+    return lines
+
+
+def _binned(curve: Mapping[int, float], first: int, last: int, columns: int) -> list[float | None]:
+    """Return the mean of each column's steps; a column without any repeats the one before."""
+    bins: list[list[float]] = [[] for _ in range(columns)]
+    for step, value in curve.items():
+        if math.isfinite(value):
+            column = (max(step, first) - first) * columns // (last - first + 1)
+            bins[min(column, columns - 1)].append(value)
+    filled = [number for number, values in enumerate(bins) if values]
+    row: list[float | None] = [None] * columns
+    for number in range(filled[0], filled[-1] + 1) if filled else ():
+        row[number] = fmean(bins[number]) if bins[number] else row[number - 1]
+    return row
+
+
+def _bar(value: float | None, low: float, high: float, bars: str) -> str:
+    if value is None:
+        return " "
+    return bars[round((value - low) / (high - low) * (len(bars) - 1)) if high > low else 0]
+
+
+def _prints(text: str) -> bool:
+    """Whether stdout can show a text."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _picture(runs: Sequence[Run], target: Path) -> list[str]:
+    """Draw the picture, and return what went wrong."""
+    try:
+        draw(runs, target)
+    except ImportError:
+        print("no picture: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+    except (OSError, ValueError) as error:  # the latter for a kind of file that is not known
+        problem = f"{target}: expected a picture written, found: {error}"
+        print(f"error: {problem}", file=sys.stderr)
+        return [problem]
+    else:
+        print(f"picture: {target}", file=sys.stderr)
+    return []
+
+
+def draw(runs: Sequence[Run], target: Path) -> None:
+    """Write the picture: a panel a curve; runs differ in color, dashes and markers.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -97,32 +204,35 @@ def draw(records: dict[Path, list[dict[str, Any]]], target: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
-    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 7), sharex=True, height_ratios=(2, 1))
-    for path, found in records.items():
-        name = path.parent.name if len(records) > 1 else ""
-        steps, losses = zip(*series(found, "step", "loss"), strict=True)
-        (line,) = above.plot(steps, losses, linewidth=1, alpha=0.7, label=f"{name} loss".strip())
-        evaluated = series(found, "eval", "eval_loss")
-        if evaluated:
-            above.plot(
-                *zip(*evaluated, strict=True),
-                marker="o",
-                linestyle="--",
-                color=line.get_color(),
-                label=f"{name} eval loss".strip(),
+    shown = [curve for curve in TITLES if any(run.curves[curve] for run in runs)]
+    figure, axes = plt.subplots(
+        len(shown), 1, figsize=(9, 3 * len(shown)), sharex=True, squeeze=False
+    )
+    looks = cycle(zip(("-", "--", "-.", ":"), ("o", "s", "^", "D"), strict=True))
+    for number, (run, (dashes, marker)) in enumerate(zip(runs, looks, strict=False), 1):
+        for axis, curve in zip(axes.flat, shown, strict=True):
+            unit = GIB if curve == "memory" else 1
+            values = [value / unit for value in run.curves[curve].values()]
+            axis.plot(
+                list(run.curves[curve]),
+                values,
+                color=f"C{number - 1}",
+                linestyle=dashes,
+                linewidth=1.2,
+                marker=marker,
+                markersize=4,
+                markevery=max(1, len(values) // 20),
+                label=f"{number} {run.name}",
             )
-        speed = series(found, "step", "tok_s")
-        below.plot(*zip(*speed, strict=True), linewidth=1, color=line.get_color())
-    above.set_title(", ".join(str(path.parent) for path in records), fontsize=10)
-    above.set_ylabel("loss")
-    above.legend()
-    above.grid(alpha=0.3)
-    below.set_ylabel("tokens/s")
-    below.set_xlabel("step")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    below.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    below.set_ylim(bottom=0)
-    below.grid(alpha=0.3)
+    for axis, curve in zip(axes.flat, shown, strict=True):
+        axis.set_ylabel(TITLES[curve])
+        axis.grid(alpha=0.3)
+        if curve in {"tokens_per_second", "memory"}:
+            axis.set_ylim(bottom=0)
+            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes[0, 0].legend()
+    axes[-1, 0].set_xlabel("step")
+    axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.tight_layout()
     figure.savefig(target, dpi=120)
     plt.close(figure)
