@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.mode == "train":
             return train(arguments.config())
         return inspect(arguments)
-    except ConfigError as error:
+    except (ConfigError, LauncherEnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return errors.USAGE
 

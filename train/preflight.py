@@ -22,6 +22,7 @@ from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data import formats, hub, lines, paths, token_cache
 from train.data.bad_line import BadLine
+from train.data.chat import DATE
 from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
@@ -318,22 +319,27 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
         return Finding(
             state="fail", about="data", said=f"{bad[0]} ({len(bad)} of {len(first)} bad)"
         )
-    if chats and not _has_template(Path(config.name_or_path)):
+    templates = _templates(Path(config.name_or_path)) if chats else None
+    if templates == []:
         said = f"{key}: expected a chat template beside the model for messages, found none"
         return Finding(state="fail", about="data", said=said)
     each = sum(len(line.content) for line in first) / len(first)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     said = f"{key}: {names}, {size / 2**20:.1f} MiB, about {lines.count(files, each)} lines"
+    if any("strftime_now" in text for text in templates or ()):
+        said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
     return Finding(state="ok", about="data", said=said)
 
 
-def _has_template(folder: Path) -> bool:
-    """Whether a model's folder has a chat template; one that is not here yet may have."""
-    if not folder.is_dir() or (folder / "chat_template.jinja").is_file():
-        return True
-    names = ("tokenizer_config.json", "chat_template.json")
-    texts = [(folder / name).read_text() for name in names if (folder / name).is_file()]
-    return any('"chat_template"' in text for text in texts)
+def _templates(folder: Path) -> list[str] | None:
+    """Return the files with a model's chat templates; None if the folder is not here yet."""
+    if not folder.is_dir():
+        return None
+    names = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+    texts = {path: path.read_text() for name in names if (path := folder / name).is_file()}
+    return [
+        text for path, text in texts.items() if path.suffix == ".jinja" or '"chat_template"' in text
+    ]
 
 
 def _folders(config: Config, look: Look) -> Iterator[Finding]:

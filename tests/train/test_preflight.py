@@ -161,6 +161,10 @@ def test_chats_need_a_template(config: Config) -> None:
     (Path(config.name_or_path) / "chat_template.jinja").write_text("")
     (finding,) = said(config, "data")
     assert finding.state == "ok"
+    assert "prints the date" not in finding.said
+    (Path(config.name_or_path) / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}")
+    (finding,) = said(config, "data")
+    assert finding.said.endswith("; the chat template prints the date as 2024-07-26 on every day")
 
 
 @pytest.mark.usefixtures("gpus")

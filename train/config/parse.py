@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import yaml
 
@@ -132,8 +132,20 @@ def _epilog() -> str:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as any other problem."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError((message,), hint=f"{self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m train",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -267,22 +279,22 @@ def _read_pairs(pairs: list[tuple[str, Any, str]], problems: list[str]) -> dict[
     given: dict[str, Given] = {}
     for spelling, raw, source in pairs:
         answer = settle(spelling, raw)
+        is_flag = source.startswith("--")
+        where = source if is_flag else f"{source}: {spelling}"
         if not isinstance(answer, Renamed):
             if answer:
                 meant = nearest(spelling, OPTIONS) if source == f"--{spelling}" else ""
-                said = f"unknown flag; nearest: --{meant}" if meant else f"{spelling}: {answer}"
-                problems.append(f"{source}: {said}")
+                said = f"unknown flag; nearest: --{meant}" if meant else answer
+                problems.append(f"{where}: {said}")
             continue
         name = answer.name
-        if name in given and not source.startswith("--"):  # of two flags the last one holds
-            problems.append(
-                f"{source}: {spelling}: expected once, found again (first: {given[name].source})"
-            )
+        if name in given and not is_flag:  # of two flags the last one holds
+            problems.append(f"{where}: expected once, found again (first: {given[name].source})")
             continue
         try:
             value = convert(name, answer.value)
         except ValueError as error:
-            problems.append(f"{source}: {spelling}: expected {error}, found {answer.value!r}")
+            problems.append(f"{where}: expected {error}, found {answer.value!r}")
             continue
         given[name] = Given(name=name, value=value, source=source)
     return given

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import date
+from functools import cache, cached_property
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +20,10 @@ from train.data.bad_line import BadLine
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+DATE = date(2024, 7, 26)
+"""Today's date for templates that print it: tokens must not depend on the day of the run. It is
+the date that Llama's templates print if they cannot ask."""
+TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 GAP = 24
 """Characters that a template may write between an answer and the token that ends it."""
 NEXT = "(the message after this chat)"
@@ -133,7 +138,10 @@ class ChatTemplate:
                 tools=tools,
                 tokenize=False,
                 add_generation_prompt=prompt,
-                **arguments,
+                **{
+                    "chat_template": _dated(self._tokenizer.get_chat_template(tools=tools)),
+                    **arguments,
+                },
             )
         except Exception as error:  # noqa: BLE001  (templates raise what they like)
             raise BadLine(f"messages: the chat template refuses them: {error}") from None
@@ -322,6 +330,12 @@ class _Reading:
         _, _, after = text.rpartition(mark)
         closing = self._template.tokens.search(after[: after.find(NEXT)])
         return closing.group() if closing and closing.start() <= GAP else self._template.end
+
+
+@cache
+def _dated(template: str) -> str:
+    """Return a template that prints DATE where it would ask for today's date."""
+    return TODAY.sub(lambda found: repr(DATE.strftime(found[2])), template)
 
 
 def _cleaned(messages: Any) -> list[Message]:  # noqa: ANN401  (as the line has them)

@@ -14,7 +14,7 @@ from train.data.chat import ChatTemplate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VERSION = 7
+VERSION = 8
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 IGNORED = -100

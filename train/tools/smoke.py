@@ -13,7 +13,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.errors import USAGE, ConfigError
+from train.distributed.env import RankEnv
+from train.errors import DONE, USAGE, ConfigError
 from train.observe.records import NAME, read
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class SmokeError(Exception):
 
 
 def main(arguments: Arguments) -> int:
-    """Run it on this machine; under a launcher, once a node and apart from the other nodes."""
-    if int(os.environ.get("LOCAL_RANK", "0")):
-        return 0
+    """Run it on this machine; under torchrun, srun or mpirun, on each node's first rank only."""
+    if RankEnv.from_environment().local_rank:
+        return DONE
     # Refuses what cannot be.
     config = arguments.config(name_or_path="toy", dataset_path="toy")
     began = time.perf_counter()
@@ -57,7 +58,7 @@ def main(arguments: Arguments) -> int:
             print(f"error: {error}", file=sys.stderr)
             return USAGE
     print("everything works here")
-    return 0
+    return DONE
 
 
 def _keys(arguments: Arguments) -> list[str]:

@@ -191,3 +191,22 @@ def test_a_template_without_marks_ends_the_last_answer_with_the_end_of_text() ->
     )
     text, said = learned(plain, {"messages": [user("Hi"), answer("Hello")]})
     assert (text, said) == ("### user\nHi\n\n### assistant\nHello<eos>", "Hello<eos>")
+
+
+DATED = Family(
+    template="""Today: {{ date or strftime_now('%d %b %Y') }}<|eot|>
+{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}<|eot|>{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}""",
+    marks=("<|bos|>", "<|user|>", "<|assistant|>", "<|eot|>"),
+    eos="<|eot|>",
+    end="<|eot|>",
+)
+
+
+def test_a_template_that_prints_the_date_gives_the_same_tokens_on_any_day() -> None:
+    chat = {"messages": [user("Hi"), answer("Hello")]}
+    text, said = learned(DATED, chat)
+    assert text.startswith("Today: 26 Jul 2024<|eot|>")
+    assert said == "Hello<|eot|>"
+    text, _ = learned(DATED, chat, date="1 Jan 2026")
+    assert text.startswith("Today: 1 Jan 2026<|eot|>")

@@ -282,6 +282,30 @@ def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(bas
     assert str(refusal.value).endswith("hint: method: lora exports an adapter instead")
 
 
+@pytest.mark.parametrize("leaks", [True, False])
+def test_a_document_that_changes_the_next_one_in_its_row_is_found(
+    base: Config, *, leaks: bool
+) -> None:
+    import torch
+
+    from train.model.load import make
+    from train.model.model import Model
+
+    network: Any = make(replace(base, method="full"), Path(base.name_or_path), torch.float32)
+    if leaks:
+        # A state that continues through the row, as Mamba's does.
+        layer = network.model.layers[0]
+        layer.register_forward_hook(lambda _, __, hidden: hidden + hidden.cumsum(1))
+    mesh: Any = None
+    model = Model(network, network, "single", mesh, torch.float32, ())
+    if leaks:
+        with pytest.raises(ConfigError, match="in LlamaForCausalLM a document changes") as refusal:
+            model.try_packing()
+        assert refusal.value.hint == "batching: balanced"
+    else:
+        model.try_packing()
+
+
 def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
     from safetensors.torch import load_file
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from train.__main__ import main
 from train.config.parse import parse
-from train.errors import ConfigError
+from train.errors import USAGE, ConfigError
 from train.tools import smoke
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
@@ -37,9 +38,33 @@ def test_the_toys_warmup_is_its_own() -> None:
     assert not [key for key in smoke._keys(parse(["--smoke", *steps])) if "warmup" in key]
 
 
-def test_other_ranks_of_a_node_leave_it_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
+TORCHRUN = {
+    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+}  # fmt: skip
+SRUN = {
+    "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_STEP_NODELIST": "gpu07",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_only_the_first_rank_of_a_node_trains_the_toy(
+    monkeypatch: pytest.MonkeyPatch, launcher: dict[str, str]
+) -> None:
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(smoke, "_stages", lambda *_: pytest.fail("a second toy"))
     assert smoke.main(parse(["--smoke"])) == 0
+
+
+def test_a_launch_that_lacks_variables_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert main(["--smoke"]) == USAGE
+    assert capsys.readouterr().err.startswith("error: RANK, WORLD_SIZE")
 
 
 def test_a_configuration_that_cannot_be_is_refused_first() -> None:
