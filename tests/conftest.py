@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -109,6 +110,9 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Note what collecting has imported; the tests themselves will import more."""
     session.config.stash[IMPORTED] = frozenset(sys.modules)
+    # A full collection looks at every test and module, and importing torch starts a dozen.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
 
 
 @pytest.hookimpl(trylast=True)  # after the shuffle

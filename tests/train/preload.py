@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-import train.run  # noqa: F401
+from train.__main__ import uncollected
+
+with uncollected():
+    import train.run  # noqa: F401
