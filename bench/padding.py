@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data.batches import Batches, Position
+from train.data.mixture import Share
 from train.data.token_store import Ints
 
 SEQ_LEN = 2048
@@ -36,6 +37,11 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """Return the only data set."""
+        return (Share(samples=len(self)),)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """Return zeros."""

@@ -23,6 +23,7 @@ from train.config.config import Config
 from train.data import formats, hub, lines, paths, token_cache
 from train.data.bad_line import BadLine
 from train.data.chat import DATE
+from train.data.dataset import label
 from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
@@ -283,21 +284,31 @@ def _network(
 
 
 def _data(config: Config) -> Iterator[Finding]:
-    for key in ("dataset_path", "eval_dataset_path"):
-        name = getattr(config, key)
-        if not name:
-            continue
-        if hub.is_hub_dataset(name):
-            yield Finding(state="ok", about="data", said=f"{name} is a hub id: downloaded at start")
-            continue
-        try:
-            yield _lines(config, key, paths.find(Path(name), key=key))
-        except ConfigError as error:
-            hint = f" (hint: {error.hint})" if error.hint else ""
-            yield Finding(state="fail", about="data", said=" ".join(error.problems) + hint)
+    found = [_dataset(config, "dataset_path", each.path) for each in config.datasets]
+    seen = [each.weight * size for each, (_, size) in zip(config.datasets, found, strict=True)]
+    for each, size, (finding, _) in zip(config.datasets, seen, found, strict=True):
+        if len(found) > 1 and all(seen):
+            share = f"weight {each.weight:g}, about {size / sum(seen):.0%} of an epoch"
+            yield replace(finding, said=f"{finding.said}; {share}")
+        else:
+            yield finding
+    if config.eval_dataset_path:
+        yield _dataset(config, "eval_dataset_path", config.eval_dataset_path)[0]
 
 
-def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
+def _dataset(config: Config, key: str, name: str) -> tuple[Finding, float]:
+    """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
+    if hub.is_hub_dataset(name):
+        said = f"{name} is a hub id: downloaded at start"
+        return Finding(state="ok", about="data", said=said), 0
+    try:
+        return _lines(config, label(config, key, name), paths.find(Path(name), key=key))
+    except ConfigError as error:
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        return _failed("data", " ".join(error.problems) + hint), 0
+
+
+def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding, float]:
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
     first = list(islice(lines.read(files), LOOKED_AT))
     bad = []
@@ -314,21 +325,20 @@ def _lines(config: Config, key: str, files: tuple[Path, ...]) -> Finding:
             bad.append(f"{line.where}: expected {formats.FORMS}, found the keys {keys}")
     size = sum(path.stat().st_size for path in files)
     if not first:
-        return Finding(state="fail", about="data", said=f"{key}: expected lines, found none")
+        return _failed("data", f"{named}: expected lines, found none"), 0
     if len(bad) > config.max_bad_lines:
-        return Finding(
-            state="fail", about="data", said=f"{bad[0]} ({len(bad)} of {len(first)} bad)"
-        )
+        return _failed("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)"), 0
     templates = _templates(Path(config.name_or_path)) if chats else None
     if templates == []:
-        said = f"{key}: expected a chat template beside the model for messages, found none"
-        return Finding(state="fail", about="data", said=said)
+        said = f"{named}: expected a chat template beside the model for messages, found none"
+        return _failed("data", said), 0
     each = sum(len(line.content) for line in first) / len(first)
+    count = lines.count(files, each)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    said = f"{key}: {names}, {size / 2**20:.1f} MiB, about {lines.count(files, each)} lines"
+    said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {count} lines"
     if any("strftime_now" in text for text in templates or ()):
         said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
-    return Finding(state="ok", about="data", said=said)
+    return Finding(state="ok", about="data", said=said), count * each
 
 
 def _templates(folder: Path) -> list[str] | None:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from train.checkpoint.save import Progress
     from train.config.batch_size import BatchSize
     from train.config.config import Config
-    from train.data.dataset import Corpus, TokenSet
+    from train.data.dataset import Corpus
+    from train.data.mixture import Mixture, Share
     from train.data.token_store import Ints
     from train.distributed.env import RankEnv
     from train.lifecycle.signals import EarlySignals
@@ -62,11 +63,12 @@ class Lengths:
 
     lengths: Ints
     targets: Ints
+    shares: tuple[Share, ...]
 
     @classmethod
-    def of(cls, samples: TokenSet) -> Lengths:
+    def of(cls, samples: Mixture) -> Lengths:
         """Take them from a node's samples."""
-        return cls(lengths=samples.lengths, targets=samples.targets)
+        return cls(lengths=samples.lengths, targets=samples.targets, shares=samples.shares)
 
 
 def run(

@@ -15,6 +15,7 @@ import pytest
 
 from train import preflight
 from train.config.config import Config
+from train.config.datasets import Dataset
 from train.model import memory
 from train.model.kinds import Weights
 from train.model.memory import GIB
@@ -138,7 +139,7 @@ def test_what_is_held_whole_is_counted() -> None:
 
 @pytest.mark.usefixtures("gpus")
 def test_what_would_stop_it_is_told_all_at_once(config: Config, tmp_path: Path) -> None:
-    Path(config.dataset_path).write_text('{"instruction": "a"}\n')
+    Path(config.datasets[0].path).write_text('{"instruction": "a"}\n')
     (tmp_path / "file").write_text("")
     wrong = replace(
         config,
@@ -154,8 +155,25 @@ def test_what_would_stop_it_is_told_all_at_once(config: Config, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("gpus")
+def test_each_data_set_is_named_with_its_share(config: Config, tmp_path: Path) -> None:
+    paths = [tmp_path / "few.jsonl", tmp_path / "many.jsonl"]
+    for path, count in zip(paths, (10, 30), strict=True):
+        path.write_text('{"text": "some words"}\n' * count)
+    few, many = (Dataset(path=str(path)) for path in paths)
+    listed = replace(config, dataset_path=(replace(few, weight=9.0), many))
+    assert [finding.said for finding in said(listed, "data")] == [
+        f"dataset_path {each.path}: {Path(each.path).name}, 0.0 MiB, about {count} lines; {share}"
+        for each, count, share in (
+            (few, 10, "weight 9, about 75% of an epoch"),
+            (many, 30, "weight 1, about 25% of an epoch"),
+        )
+    ]
+    paths[0].unlink()
+    assert [finding.state for finding in said(listed, "data")] == ["fail", "ok"]
+
+
 def test_chats_need_a_template(config: Config) -> None:
-    Path(config.dataset_path).write_text('{"messages": []}\n')
+    Path(config.datasets[0].path).write_text('{"messages": []}\n')
     (finding,) = said(config, "data")
     assert (finding.state, "chat template" in finding.said) == ("fail", True)
     (Path(config.name_or_path) / "chat_template.jinja").write_text("")
@@ -203,7 +221,7 @@ def test_weights_that_are_cut_off_behind_their_header_are_told(config: Config) -
 
 @pytest.mark.usefixtures("gpus")
 def test_a_line_too_deep_for_json_is_told(config: Config) -> None:
-    Path(config.dataset_path).write_text('{"text": ' + "[" * 100_000 + "\n")
+    Path(config.datasets[0].path).write_text('{"text": ' + "[" * 100_000 + "\n")
     (finding,) = said(config, "data")
     assert (finding.state, "expected a JSON object" in finding.said) == ("fail", True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import weakref
 from collections.abc import Callable
@@ -11,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.train.outcome import close, weights
+from tests.train.tiny import make_corpus
 from tests.train.world import World
+from train.config.datasets import Dataset
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,6 +144,27 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(world: World) -> None:
     assert second.evaluations() == whole.evaluations()
     assert weights(second) == weights(whole)
     assert second.status()["state"] == "done"
+
+
+def test_weighted_data_sets_go_on_bit_for_bit(world: World, tiny: Path) -> None:
+    more = str(make_corpus(world.folder / "more.jsonl", 20, seed=2))
+    half = Dataset(path=str(tiny / "train.jsonl"), weight=0.5)
+    how: dict[str, Any] = {
+        "nodes": (2,),
+        "dataset_path": (half, Dataset(path=more, weight=2.0)),
+        "global_batch_size": 24,
+        "max_steps": 7,
+    }
+    whole = world.run(save_steps=6, **how)
+    checkpoint = whole.output / "step-000006"
+    assert json.loads((checkpoint / "state.json").read_text())["position"]["epoch"] == 1
+    again = world.run(resume_from_checkpoint=str(checkpoint), **how)
+    assert again.losses()[7] == whole.losses()[7]
+    assert weights(again) == weights(whole)
+    assert "the data changed" not in again.said()
+    shares = re.findall(r" ([\d.]+)% of an epoch: (\S+), weight (\S+),", whole.said())
+    assert [found[1:] for found in shares] == [(half.path, "0.5"), (more, "2")]
+    assert sum(float(found[0]) for found in shares) == pytest.approx(100, abs=0.2)
 
 
 def shows_its_seed(_rank: int) -> None:

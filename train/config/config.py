@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from train.config.datasets import Dataset, conflicts, listed
 from train.config.save_every import SaveEvery
 from train.errors import ConfigError
 
@@ -120,18 +121,18 @@ class Config:
         "distributed", 100.0, "Seconds a collective may take after the first step.", least=1
     )
 
-    dataset_path: str = _key(
+    dataset_path: str | tuple[Dataset, ...] = _key(
         "data",
         "",
         "Training samples, JSON lines or Parquet: a file, a folder of files, or a hub dataset id. "
-        "Where files are named by split (train, validation, test), only those of train. Required.",
+        "Where files are named by split (train, validation, test), only those of train. Or a list "
+        "of these, or of `{path: PATH, weight: 2}`, whose samples come twice an epoch. Required.",
         also="dataset dataset_name train_path train_file data_path train_data datasets",
     )
     eval_dataset_path: str | None = _key(
         "data",
         None,
-        "Evaluation samples in the same form; of files named by split those of validation, else "
-        "of test.",
+        "Evaluation samples in the same form; of split files those of validation, else of test.",
         also="eval_path eval_file validation_path eval_dataset validation_file val_path",
     )
     eval_split: float = _key(
@@ -343,6 +344,11 @@ class Config:
             raise ConfigError(problems)
 
     @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """What is trained on."""
+        return listed(self.dataset_path)
+
+    @property
     def save_every(self) -> SaveEvery:
         """How often a checkpoint is written; the defaults keep the cost of a failure small."""
         if self.save_steps is None and self.save_epochs is None and self.save_minutes is None:
@@ -386,6 +392,7 @@ def _conflicts(config: Config) -> list[str]:
         )
         if not getattr(config, name)
     ]
+    found += conflicts(config.datasets) if config.dataset_path else ()
     for item in dataclasses.fields(config):
         value, least = getattr(config, item.name), item.metadata["least"]
         if least is not None and value is not None and not value >= least:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import yaml
 
+from train.config import datasets
 from train.config.aliases import Renamed, nearest, section_names, settle
 from train.config.config import Config
 from train.errors import ConfigError
@@ -216,7 +217,9 @@ def _pairs(
             )
         elif isinstance(value, yaml.SequenceNode):
             items = [item.value for item in value.value if isinstance(item, yaml.ScalarNode)]
-            if len(items) < len(value.value):
+            if takes_datasets(name):
+                items = items if len(items) == len(value.value) else _plain(value)
+            elif len(items) < len(value.value):
                 problems.append(
                     f"{source}: {name}: expected a plain list, found one with more in it"
                 )
@@ -231,6 +234,12 @@ def takes_mapping(spelling: str) -> bool:
     """Whether a key's value is a mapping."""
     answer = settle(spelling, None)
     return isinstance(answer, Renamed) and _is_mapping(_kind(answer.name))
+
+
+def takes_datasets(spelling: str) -> bool:
+    """Whether a key's value is a list of data sets."""
+    answer = settle(spelling, None)
+    return isinstance(answer, Renamed) and answer.name == "dataset_path"
 
 
 def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
@@ -296,6 +305,9 @@ def _read_pairs(pairs: list[tuple[str, Any, str]], problems: list[str]) -> dict[
         except ValueError as error:
             problems.append(f"{where}: expected {error}, found {answer.value!r}")
             continue
+        except ConfigError as error:
+            problems += [f"{source}: {spelling}: {problem}" for problem in error.problems]
+            continue
         given[name] = Given(name=name, value=value, source=source)
     return given
 
@@ -307,7 +319,10 @@ def convert(  # (the key's own type)
 
     Raises:
         ValueError: it is not of that type; the message says what was wanted.
+        ConfigError: a data set of a list is not as it must be.
     """
+    if name == "dataset_path":
+        return datasets.read(raw)
     optional = isinstance(TYPES[name], types.UnionType)
     if optional and (raw is None or (isinstance(raw, str) and raw.lower() in NONE)):
         return None
@@ -378,12 +393,14 @@ def _scalar(kind: Any, raw: str) -> Any:  # noqa: ANN401  (any of the types a ke
 def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may have)
     """Return a type as a person says it."""
     if isinstance(kind, types.UnionType):
-        rest = [part for part in typing.get_args(kind) if part is not types.NoneType]
-        return f"{describe(rest[0])}, or null"
+        return ", or ".join(
+            "null" if part is types.NoneType else describe(part) for part in typing.get_args(kind)
+        )
     if typing.get_origin(kind) is Literal:
         return " | ".join(typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
-        return "a list of names"
+        of_names = typing.get_args(kind)[0] is str
+        return "a list of names" if of_names else "a list of paths with weights"
     if _is_mapping(kind):
         return "a mapping"
     return {bool: "true | false", int: "a whole number", float: "a number", str: "text"}[kind]

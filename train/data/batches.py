@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from train.data.formats import IGNORED
+from train.data.mixture import rows_an_epoch, rows_of_epoch
 from train.data.packing import Rows, pack
 from train.data.token_store import index_dtype
 from train.errors import ConfigError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from train.config.batch_size import BatchSize
     from train.config.config import Config
-    from train.data.dataset import TokenSet
+    from train.data.mixture import Mixture, Share
     from train.data.token_store import Ints
 
 MULTIPLE = 8
@@ -46,6 +47,10 @@ class Sizes(Protocol):
     @property
     def targets(self) -> Ints:
         """Tokens of each sample that the loss counts."""
+
+    @property
+    def shares(self) -> Sequence[Share]:
+        """The data sets whose samples they are, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,7 @@ class Step:
 
 
 def order(seed: int, epoch: int, count: int, pool: int = 0) -> Ints:
-    """Return the order of an epoch: each of `count` rows once."""
+    """Return the order of an epoch of `count` rows."""
     numbers: Ints = np.arange(count, dtype=index_dtype(count))
     np.random.default_rng([seed, epoch, pool]).shuffle(numbers)
     return numbers
@@ -124,23 +129,42 @@ class Pool:
         self._number = number
         self._targets = sizes.targets
         self._lengths = sizes.lengths
-        self.tokens = int(sizes.lengths.sum())
+        self._shares = sizes.shares
+        self.tokens = sum(share.weight * tokens for share, tokens in tokens_of(sizes))
+        """Of an epoch, on average."""
         self._rows: Rows | None = None
-        count = len(sizes.lengths)
+        self._counts = [share.samples for share in sizes.shares]
+        """Rows of each data set."""
         if config.batching == "packed":
-            rng = np.random.default_rng([config.seed, number])
-            self._rows = pack(sizes.lengths, config.seq_len, rng)
-        self.count = count if self._rows is None else len(self._rows)
+            self._rows, self._counts = _packed(sizes, [config.seed, number], config.seq_len)
+        self.count = sum(
+            rows_an_epoch(count, share.weight)
+            for count, share in zip(self._counts, self._shares, strict=True)
+        )
         self._order: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
 
     def take(self, epoch: int, start: int) -> list[Ints]:
         """Return the rows of a step; a row is the numbers of its samples."""
         if self._order[0] != epoch:
-            self._order = (epoch, order(self._seed, epoch, self.count, self._number))
+            self._order = (epoch, self._of_epoch(epoch))
         chosen = self._order[1][start : start + self.batch]
         if self._rows is None:
             return [chosen[i : i + 1] for i in range(len(chosen))]
         return [self._rows[row] for row in chosen]
+
+    def _of_epoch(self, epoch: int) -> Ints:
+        """Return the rows of an epoch in its order."""
+        shuffled = order(self._seed, epoch, self.count, self._number)
+        if all(share.weight == 1 for share in self._shares):
+            return shuffled
+        found: list[Ints] = []
+        start = 0
+        for number, (count, share) in enumerate(zip(self._counts, self._shares, strict=True)):
+            seeds = (self._seed, self._number, number, 1)
+            rows = rows_of_epoch(count, share.weight, epoch, seeds)
+            found.append(rows.astype(index_dtype(sum(self._counts))) + start)
+            start += count
+        return np.concatenate(found)[shuffled]
 
     def cost(self, row: Ints) -> float:
         """Return the work of a row."""
@@ -153,13 +177,32 @@ class Pool:
         return int(self._targets[numbers].sum()), int(self._lengths[numbers].sum())
 
 
+def tokens_of(sizes: Sizes) -> Iterator[tuple[Share, int]]:
+    """Yield each data set's share with the tokens of its samples."""
+    start = 0
+    for share in sizes.shares:
+        yield share, int(sizes.lengths[start : start + share.samples].sum())
+        start += share.samples
+
+
+def _packed(sizes: Sizes, seeds: list[int], seq_len: int) -> tuple[Rows, list[int]]:
+    """Return packed rows, and how many each data set has: no row has samples of two."""
+    rng = np.random.default_rng(seeds)
+    found: list[Rows] = []
+    start = 0
+    for share in sizes.shares:
+        found.append(pack(sizes.lengths[start : start + share.samples], seq_len, rng))
+        start += share.samples
+    return Rows.joined(found), [len(rows) for rows in found]
+
+
 class Batches:
     """All batches of one rank, for training from any position and for evaluation."""
 
     def __init__(
         self,
-        train: TokenSet,
-        evaluation: TokenSet | None,
+        train: Mixture,
+        evaluation: Mixture | None,
         config: Config,
         size: BatchSize,
         *,
@@ -213,6 +256,18 @@ class Batches:
             sum(len(sizes.lengths) for sizes in part) for part in (self._train, self._evaluation)
         )
         return train, evaluation
+
+    @property
+    def datasets(self) -> list[tuple[Share, int]]:
+        """Each data set's samples and tokens, on all nodes together."""
+        rows = zip(*(tokens_of(sizes) for sizes in self._train), strict=True)
+        return [
+            (
+                replace(row[0][0], samples=sum(share.samples for share, _ in row)),
+                sum(tokens for _, tokens in row),
+            )
+            for row in rows
+        ]
 
     @property
     def epoch_rows(self) -> int:
@@ -308,7 +363,7 @@ class Batches:
         return self._config.batching == "packed"
 
 
-def assemble(data: TokenSet, rows: Sequence[Ints], *, packed: bool) -> Batch:
+def assemble(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
     """Return rows of samples as one batch; without rows, one that weighs nothing."""
     contents = [[data.sample(int(number)) for number in row] for row in rows]
     longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)

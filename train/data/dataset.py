@@ -14,6 +14,7 @@ import numpy as np
 from train.config.config import Config
 from train.data import hub, token_cache, token_store
 from train.data.formats import IGNORED
+from train.data.mixture import Mixture
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ class TokenSet:
 class Corpus:
     """What is trained on and what is evaluated on."""
 
-    train: TokenSet
-    eval: TokenSet | None
+    train: Mixture
+    eval: Mixture | None
     key: str
     """SHA-256 of all that the tokens depend on: equal on all nodes, or something is wrong."""
     notes: tuple[str, ...]
@@ -101,6 +102,39 @@ class Corpus:
     def largest_token(self) -> int:
         """Return the largest token that the model may be given."""
         return max(self.train.largest, self.eval.largest if self.eval else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A data set and its files on this node."""
+
+    key: str
+    """The key that names it."""
+    name: str
+    """Its path or hub id."""
+    label: str
+    """What messages call it."""
+    files: tuple[Path, ...]
+
+
+def locate(config: Config) -> Iterator[Located]:
+    """Yield the data sets to train on, in their order, and the one to evaluate on.
+
+    Raises:
+        ConfigError: one of them has no files.
+    """
+    named = [("dataset_path", each.path) for each in config.datasets]
+    if config.eval_dataset_path:
+        named.append(("eval_dataset_path", config.eval_dataset_path))
+    for key, name in named:
+        files = hub.dataset_files(name, config, key=key)
+        yield Located(key=key, name=name, label=label(config, key, name), files=files)
+
+
+def label(config: Config, key: str, name: str) -> str:
+    """Return what messages call a data set: its key, and its name where there are several."""
+    several = key == "dataset_path" and len(config.datasets) > 1
+    return f"{key} {name}" if several else key
 
 
 def prepare(config: Config, env: RankEnv, tokenizer: Any = None) -> Corpus:  # noqa: ANN401
@@ -115,47 +149,57 @@ def prepare(config: Config, env: RankEnv, tokenizer: Any = None) -> Corpus:  # n
         ConfigError: files are missing, too many lines are unusable, or nothing is left.
     """
     model = hub.model_folder(config)
-    paths = hub.dataset_files(config)
+    located = list(locate(config))
 
     @functools.cache
     def load() -> Any:  # noqa: ANN401  (a transformers tokenizer)
         return tokenizer or load_tokenizer(model, config)
 
-    opened = {
-        key: _open(token_cache.source(config, env, model, files), config, env, load, key)
-        for key, files in paths.items()
-    }
-    whole = hashlib.sha256("".join(key for key, _, _ in opened.values()).encode()).hexdigest()
-    train, evaluation = opened["dataset_path"][1], opened.get("eval_dataset_path")
-    held_out = evaluation[1] if evaluation else None
+    opened = [
+        _open(token_cache.source(config, env, model, each.files), config, env, load, each.label)
+        for each in located
+    ]
+    count = len(config.datasets)
+    train = [samples for _, samples, _ in opened[:count]]
+    held_out = [samples for _, samples, _ in opened[count:]]
     if config.eval_split:
-        mask = _held_out(train.lines, config)
-        train, held_out = train.where(~mask), train.where(mask)
-    for key, found in (("dataset_path", train), ("evaluation", held_out)):
-        if found is not None and not len(found):
-            raise ConfigError((f"{key}: expected samples to learn from, found none",))
+        masks = [_held_out(samples.lines, config) for samples in train]
+        held_out = [samples.where(mask) for samples, mask in zip(train, masks, strict=True)]
+        train = [samples.where(~mask) for samples, mask in zip(train, masks, strict=True)]
+    for label, found in (
+        *((each.label, samples) for each, samples in zip(located, train, strict=False)),
+        *(("evaluation", samples) for samples in held_out),
+    ):
+        if not len(found):
+            raise ConfigError((f"{label}: expected samples to learn from, found none",))
+    weights = [each.weight for each in config.datasets]
     return Corpus(
-        train=train,
-        eval=held_out,
-        key=whole,
-        notes=(
-            *(note for *_, notes in opened.values() for note in notes),
-            *_files_taken(config, paths),
-        ),
+        train=Mixture(train, weights),
+        eval=Mixture(held_out) if held_out else None,
+        key=_key([key for key, _, _ in opened], weights),
+        notes=(*(note for *_, notes in opened for note in notes), *_files_taken(located)),
     )
 
 
-def _files_taken(config: Config, paths: dict[str, tuple[Path, ...]]) -> Iterator[str]:
+def _key(keys: list[str], weights: list[float]) -> str:
+    """Return the key of the data sets together; one of weight 1 needs no weights in it."""
+    mixed = "" if weights == [1.0] else json.dumps(weights)
+    return hashlib.sha256(("".join(keys) + mixed).encode()).hexdigest()
+
+
+def _files_taken(located: list[Located]) -> Iterator[str]:
     """Say which files of a folder, or of a data set on the hub, were taken: nobody named them."""
-    for key, files in paths.items():
-        name = getattr(config, key)
-        if Path(name) not in files:
-            shown = ", ".join(path.name for path in files[:SHOWN])
-            more = f", and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-            where = f"{name} on the hub" if hub.is_hub_dataset(name) else name
-            yield f"{key}: {shown}{more} of {where}"
-    both = set(paths["dataset_path"]) & set(paths.get("eval_dataset_path", ()))
-    if both:
+    for each in located:
+        if Path(each.name) not in each.files:
+            shown = ", ".join(path.name for path in each.files[:SHOWN])
+            more = f", and {len(each.files) - SHOWN} more" if len(each.files) > SHOWN else ""
+            on_hub = hub.is_hub_dataset(each.name)
+            where = f"{each.name} on the hub" if on_hub else each.name
+            yield f"{each.key}: {shown}{more} of {where}"
+    of_key: dict[str, set[Path]] = {"dataset_path": set(), "eval_dataset_path": set()}
+    for each in located:
+        of_key[each.key].update(each.files)
+    if both := of_key["dataset_path"] & of_key["eval_dataset_path"]:
         yield f"eval_dataset_path: {min(both).name} is trained on as well"
 
 
@@ -180,7 +224,7 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
 
 
 def _open(
-    source: Source, config: Config, env: RankEnv, load: Callable[[], Any], key: str
+    source: Source, config: Config, env: RankEnv, load: Callable[[], Any], label: str
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
     token_cache.make(source, config, env, load)
@@ -190,12 +234,14 @@ def _open(
     if len(bad) > SHOWN:
         notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
     if len(bad) > config.max_bad_lines:
-        limit = f"{key}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
+        limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = f"mend them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
     cut = sum(about["cut"] for about in manifest["shards"])
     if cut:
-        notes.append(f"{key}: {cut} samples are longer than seq_len {config.seq_len} and were cut")
+        notes.append(
+            f"{label}: {cut} samples are longer than seq_len {config.seq_len} and were cut"
+        )
     return source.key, _read(source), tuple(notes)
 
 

@@ -32,7 +32,8 @@ def settle(config: Config) -> None:
 
     A local model needs nobody, and a node without a way out must not wait for one to fail.
     """
-    names = (config.name_or_path, config.dataset_path, config.eval_dataset_path)
+    trained_on = (each.path for each in config.datasets)
+    names = (config.name_or_path, *trained_on, config.eval_dataset_path)
     everything_here = not any(is_hub_id(name) for name in names if name)
     if config.offline or everything_here:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -69,32 +70,23 @@ def model_folder(config: Config) -> Path:
     return folder
 
 
-def dataset_files(config: Config) -> dict[str, tuple[Path, ...]]:
-    """Return the files of each data set by the key that names it.
+def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
+    """Return the files of a data set that `key` names.
 
     Raises:
         ConfigError: there are none, or the hub does not give them.
     """
-    found: dict[str, tuple[Path, ...]] = {}
-    for key in ("dataset_path", "eval_dataset_path"):
-        name = getattr(config, key)
-        if not name:
-            continue
-        path = Path(name)
-        if is_hub_dataset(name):
-            path = fetch(name, kind="dataset", config=config, key=key)
-            items = sorted(path.rglob("*"))
-            if not any(item.suffix in paths.SUFFIXES for item in items):
-                found_none = f"expected *.jsonl or *.parquet files in {name} on the hub, found none"
-                raise ConfigError(
-                    (f"{key}: {found_none}",),
-                    hint=f"hf download --repo-type dataset {name}, and make JSON lines of its "
-                    f"files, as of CSV: {paths.WAY_OUT['.csv']}",
-                )
-            found[key] = paths.of_folder(path, items, key=key, name=f"{name} on the hub")
-        else:
-            found[key] = paths.find(path, key=key)
-    return found
+    if not is_hub_dataset(name):
+        return paths.find(Path(name), key=key)
+    folder = fetch(name, kind="dataset", config=config, key=key)
+    items = sorted(folder.rglob("*"))
+    if not any(item.suffix in paths.SUFFIXES for item in items):
+        raise ConfigError(
+            (f"{key}: expected *.jsonl or *.parquet files in {name} on the hub, found none",),
+            hint=f"hf download --repo-type dataset {name}, and make JSON lines of its files, as "
+            f"of CSV: {paths.WAY_OUT['.csv']}",
+        )
+    return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
 
 
 def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from train.data.token_store import index_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from train.data.token_store import Ints
 
@@ -23,19 +23,32 @@ class Rows:
     """Rows of sample numbers; two arrays, since millions of small ones take many times the room."""
 
     def __init__(self, numbers: Ints, starts: Ints) -> None:
-        self._numbers = numbers
-        self._starts = starts
+        self.numbers = numbers
+        self.starts = starts
         """Where each row begins among the numbers, and the end of the last one."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of several sets of samples, which are numbered set after set."""
+        if len(parts) == 1:
+            return parts[0]
+        ends = np.cumsum([0, *(len(part.numbers) for part in parts)]).tolist()
+        kind = index_dtype(ends[-1])
+        begins = list(zip(parts, ends, strict=False))
+        numbers = [part.numbers.astype(kind) + begin for part, begin in begins]
+        starts = [part.starts[:-1].astype(kind) + begin for part, begin in begins]
+        starts.append(np.asarray(ends[-1:], kind))
+        return cls(np.concatenate(numbers), np.concatenate(starts))
 
     def __len__(self) -> int:
         """Return how many rows there are."""
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     def __getitem__(self, row: int) -> Ints:
         """Return the samples of a row."""
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return self._numbers[self._starts[row] : self._starts[row + 1]]
+        return self.numbers[self.starts[row] : self.starts[row + 1]]
 
     def __iter__(self) -> Iterator[Ints]:
         """Yield the rows."""

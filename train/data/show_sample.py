@@ -11,7 +11,7 @@ import shutil
 import sys
 import unicodedata
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from train.data import dataset, formats, hub, lines
@@ -20,6 +20,7 @@ from train.errors import DONE, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from typing import TextIO
 
     from train.config.config import Config
@@ -54,7 +55,7 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     out = out or sys.stdout
     hub.settle(config)
     model = hub.model_folder(config)
-    files = hub.dataset_files(config)["dataset_path"]
+    files = [hub.dataset_files(each.path, config, key="dataset_path") for each in config.datasets]
     tokenizer = dataset.load_tokenizer(model, config)
     shown = find(config, files, tokenizer, number)
     if hasattr(out, "reconfigure"):
@@ -67,14 +68,14 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     return DONE
 
 
-def find(config: Config, files: tuple[Any, ...], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
-    """Return a sample, counted from 1; lines that cannot be used have none, as in training.
+def find(config: Config, files: list[tuple[Path, ...]], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
+    """Return a sample, counted from 1 over all data sets; lines that cannot be used have none.
 
     Raises:
         ConfigError: there are not so many.
     """
     reader = formats.Reader(tokenizer, config.chat_template_kwargs)
-    waiting = lines.read(files)
+    waiting = chain.from_iterable(map(lines.read, files))
     count = 0
     complaints: list[str] = []
     while number > 0 and (together := list(islice(waiting, TOGETHER))):

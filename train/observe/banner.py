@@ -47,10 +47,23 @@ def banner(
         f"Model:      {config.name_or_path}, {_trained(config, model, weights)}",
         f"Trained:    {weights.words()}",
         f"Data:       {samples} samples{evaluated}",
+        *_datasets(config, batches),
         f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
         f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
         f"Output:     {config.output_dir}, {config.save_every.words()}; {made}/ at the end",
         RULE,
+    ]
+
+
+def _datasets(config: Config, batches: Batches) -> list[str]:
+    """Return a line for each of several data sets: its share counts tokens of an epoch."""
+    if len(config.datasets) == 1 and config.datasets[0].weight == 1:
+        return []
+    whole = sum(share.weight * tokens for share, tokens in batches.datasets)
+    return [
+        f"{'':11} {share.weight * tokens / whole:6.1%} of an epoch: {each.path}, weight "
+        f"{share.weight:g}, {share.samples} samples, {tokens} tokens"
+        for each, (share, tokens) in zip(config.datasets, batches.datasets, strict=True)
     ]
 
 

@@ -14,6 +14,7 @@ from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, assign, order
 from train.data.formats import IGNORED
+from train.data.mixture import Share
 from train.data.token_store import Ints
 from train.errors import ConfigError
 
@@ -24,6 +25,7 @@ class Samples:
 
     lengths: Ints
     first: int = 1
+    shares: tuple[Share, ...] = ()
 
     @property
     def targets(self) -> Ints:
@@ -38,7 +40,14 @@ class Samples:
 
 
 def samples(sizes: list[int], first: int = 1) -> Samples:
-    return Samples(np.asarray(sizes, np.int64), first)
+    return mixed((sizes, 1.0), first=first)
+
+
+def mixed(*sets: tuple[list[int], float], first: int = 1) -> Samples:
+    """Return several data sets, each with its weight."""
+    sizes = [size for each, _ in sets for size in each]
+    shares = tuple(Share(samples=len(each), weight=weight) for each, weight in sets)
+    return Samples(np.asarray(sizes, np.int64), first, shares)
 
 
 def make(**keys: object) -> Config:
@@ -139,6 +148,62 @@ def test_an_order_takes_four_bytes_a_sample() -> None:
     found = order(7, 3, 1000, pool=1)
     assert found.itemsize == 4
     assert (found == np.random.default_rng([7, 3, 1]).permutation(1000)).all()
+
+
+MIXED = mixed(([3, 5, 9, 4] * 5, 0.5), ([7, 2] * 4, 2.0), ([6] * 3, 1.25))
+"""Three data sets: in an epoch 10 of 20 samples, 8 samples twice, and 3 with one of them twice."""
+
+
+@pytest.mark.parametrize("mode", ["balanced", "plain"])
+def test_weights_are_how_often_an_epoch_has_a_sample(mode: str) -> None:
+    ranks = ranks_of(MIXED, make(batching=mode, global_batch_size=6), 2)
+    halves = []
+    for number in (0, 1):
+        steps = epoch(ranks, Position(epoch=number))
+        tokens = sum((seen(together) for together in steps), Counter())
+        times = Counter({i: tokens[i + 1] / MIXED.lengths[i] for i in range(len(MIXED))})
+        halves.append({i for i in range(20) if times[i]})
+        assert sorted(times[i] for i in range(20)) == [0] * 10 + [1] * 10
+        assert [times[i] for i in range(20, 28)] == [2] * 8
+        assert sorted(times[i] for i in range(28, 31)) == [1, 1, 2]
+        assert len(steps) == ranks[0].steps_per_epoch == 5
+    assert halves[0] | halves[1] == set(range(20)), "two epochs have both halves"
+
+
+@pytest.mark.parametrize("mode", ["balanced", "packed", "plain"])
+def test_weighted_steps_depend_neither_on_ranks_nor_on_what_went_before(mode: str) -> None:
+    config = make(batching=mode, global_batch_size=4, seq_len=16)
+    ranks = ranks_of(MIXED, config, 1)
+    positions = [Position()]
+    steps: list[Step] = []
+    while len(steps) < 20:
+        steps.append(ranks[0].step(positions[-1]))
+        positions.append(steps[-1].position)
+    assert positions[-1].epoch > 1
+    for number in (7, 13, 19):
+        resumed = [rank.step(positions[number]) for rank in ranks_of(MIXED, config, 3)]
+        assert seen(resumed) == seen([steps[number]])
+        assert {step.position for step in resumed} == {positions[number + 1]}
+
+
+def test_packed_rows_have_samples_of_one_data_set_and_its_weight() -> None:
+    ranks = ranks_of(MIXED, make(batching="packed", global_batch_size=4, seq_len=16), 1)
+    tokens = Counter[int]()
+    for number in range(4):
+        for together in epoch(ranks, Position(epoch=number)):
+            tokens += seen(together)
+            for row in (row for batch in together[0].micro_batches for row in batch.input_ids):
+                sets = np.searchsorted([21, 29, 32], row[row > 0], side="right")
+                assert len(set(sets.tolist())) <= 1
+    times = [tokens[i + 1] / MIXED.lengths[i] for i in range(len(MIXED))]
+    assert times[:20] == pytest.approx([2] * 20, abs=1)
+    assert times[20:28] == [8] * 8
+
+
+def test_one_data_set_of_weight_1_has_the_order_of_the_epoch() -> None:
+    pool = Pool(samples([2] * 50), make(seed=3), 50)
+    taken = np.concatenate(pool.take(4, 0))
+    assert taken.tolist() == order(3, 4, 50).tolist()
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=80), st.integers(1, 8), st.integers(1, 4))
@@ -243,6 +308,22 @@ def test_nodes_with_samples_of_their_own_use_each_once(counts: list[int], local:
         assert together[0].valid == sum(b.valid for s in together for b in s.micro_batches)
 
 
+def test_nodes_with_samples_of_their_own_have_the_weights() -> None:
+    config = make(global_batch_size=4, node_data="strided")
+    pools = [mixed(([3] * 8, 0.5), ([4] * 3, 2.0), first=1 + 100 * node) for node in range(2)]
+    size = batch_size(config, 2)
+    ranks = [
+        Batches(pools[rank], None, config, size, rank=rank, pools=pools, ranks_of_pools=(1, 1))  # type: ignore[arg-type]
+        for rank in range(2)
+    ]
+    whole = sum((seen(step) for step in epoch(ranks, Position())), Counter())
+    for node in range(2):
+        first = 1 + 100 * node
+        assert sorted(whole[first + i] for i in range(8)) == [0] * 4 + [3] * 4
+        assert [whole[first + 8 + i] for i in range(3)] == [8] * 3
+    assert [(share.samples, tokens) for share, tokens in ranks[0].datasets] == [(16, 48), (6, 24)]
+
+
 def test_uneven_shares_of_nodes_with_samples_of_their_own_are_refused() -> None:
     config = make(global_batch_size=7, node_data="strided")
     pools = [samples([3]), samples([3])]
@@ -274,6 +355,6 @@ def test_batches_are_made_ahead_and_a_fault_is_not_lost() -> None:
         def sample(self, number: int) -> tuple[Ints, Ints]:
             raise OSError(f"sample {number} cannot be read")
 
-    broken = ranks_of(Broken(data.lengths), make(global_batch_size=4), 1)
+    broken = ranks_of(Broken(data.lengths, 1, data.shares), make(global_batch_size=4), 1)
     with pytest.raises(OSError, match="cannot be read"):
         next(broken[0].train(Position()))

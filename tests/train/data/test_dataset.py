@@ -13,6 +13,7 @@ import pytest
 
 from tests.train.world import context
 from train.config.config import Config
+from train.config.datasets import Dataset
 from train.data import claims, dataset, formats, lines, token_cache
 from train.data.marks import Line
 from train.distributed.env import RankEnv
@@ -91,7 +92,7 @@ def test_other_data_another_length_or_tokenizer_is_another_cache(
 ) -> None:
     keys = {dataset.prepare(config, RankEnv()).key}
     keys.add(dataset.prepare(replace(config, seq_len=32), RankEnv()).key)
-    path = Path(config.dataset_path)
+    path = Path(config.datasets[0].path)
     path.write_text(path.read_text().replace("line 7 ", "line 8 "))
     keys.add(dataset.prepare(config, RankEnv()).key)
     assert len(keys) == len(caches(config)) == 3
@@ -120,7 +121,7 @@ def key_of(config: Config, env: RankEnv) -> str:
 def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> None:
     strided = replace(config, node_data="strided")
     parts = [dataset.prepare(strided, RankEnv(node_rank=node, nodes=3)) for node in range(3)]
-    jsonl = [set(part.train.lines.tolist()) for part in parts]
+    jsonl = [set(part.train.sets[0].lines.tolist()) for part in parts]
     assert [min(found) for found in jsonl] == [0, 1, 2]
     assert all(number % 3 == node for node, found in enumerate(jsonl) for number in found)
     assert set.union(*jsonl) == set(range(200))
@@ -130,8 +131,8 @@ def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> 
 def test_no_line_is_on_both_sides_of_a_held_out_share(config: Config) -> None:
     corpus = dataset.prepare(replace(config, eval_split=0.1, seq_len=8), RankEnv())
     assert corpus.eval is not None
-    assert not set(corpus.eval.lines.tolist()) & set(corpus.train.lines.tolist())
-    assert len(np.unique(corpus.eval.lines)) == 20
+    assert not set(corpus.eval.sets[0].lines.tolist()) & set(corpus.train.sets[0].lines.tolist())
+    assert len(np.unique(corpus.eval.sets[0].lines)) == 20
 
 
 def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None
 
 
 def test_bad_lines_are_named_and_counted(config: Config) -> None:
-    path = Path(config.dataset_path)
+    path = Path(config.datasets[0].path)
     jsonl = path.read_text().splitlines()
     jsonl[3], jsonl[9] = "{", '{"txt": "a"}'
     path.write_text("\n".join([*jsonl, "", ""]))
@@ -162,12 +163,12 @@ def test_bad_lines_are_named_and_counted(config: Config) -> None:
     assert f"{path}:10: expected text" in said
     assert "expected at most 1 unusable lines (max_bad_lines), found 2" in said
     corpus = dataset.prepare(replace(config, max_bad_lines=2), RankEnv())
-    assert 3 not in corpus.train.lines
+    assert 3 not in corpus.train.sets[0].lines
     assert len(corpus.notes) == 2
 
 
 def test_a_prompt_without_room_for_its_answer_is_told_what_it_needs(config: Config) -> None:
-    with Path(config.dataset_path).open("a") as file:
+    with Path(config.datasets[0].path).open("a") as file:
         file.write(json.dumps({"prompt": "why " * 100, "completion": "so"}) + "\n")
     with pytest.raises(ConfigError) as caught:
         dataset.prepare(config, RankEnv())
@@ -175,7 +176,7 @@ def test_a_prompt_without_room_for_its_answer_is_told_what_it_needs(config: Conf
 
 
 def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
-    Path(config.dataset_path).write_text("some words\n" * 5000)
+    Path(config.datasets[0].path).write_text("some words\n" * 5000)
     with pytest.raises(ConfigError, match="and so are all lines after it"):
         dataset.prepare(replace(config, max_bad_lines=10**6), RankEnv())
 
@@ -184,7 +185,7 @@ def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
 def test_the_index_of_all_shards_is_mapped_and_not_held(config: Config) -> None:
     config = replace(config, seq_len=200)  # a sample a line
     whole = dataset.prepare(config, RankEnv())
-    for column in (whole.train.lengths, whole.train.targets, whole.train.lines):
+    for column in (whole.train.lengths, whole.train.targets, whole.train.sets[0].lines):
         held: Any = column
         while isinstance(held, np.ndarray) and not isinstance(held, np.memmap):
             held = held.base
@@ -194,11 +195,13 @@ def test_the_index_of_all_shards_is_mapped_and_not_held(config: Config) -> None:
     found = {
         int(line): samples.sample(number)[0].tolist()
         for samples in (parts.train, parts.eval)
-        for number, line in enumerate(samples.lines)
+        for number, line in enumerate(samples.sets[0].lines)
     }
     assert [found[line] for line in range(200)] == contents(whole)
     assert len(parts.train) + len(parts.eval) == 200
-    assert parts.eval.lengths.tolist() == [len(found[int(line)]) for line in parts.eval.lines]
+    assert parts.eval.lengths.tolist() == [
+        len(found[int(line)]) for line in parts.eval.sets[0].lines
+    ]
 
 
 @pytest.mark.parametrize("name", ["shard-001-*/tokens.bin", "index.npy"])
@@ -217,12 +220,12 @@ def test_a_flipped_bit_is_refused_with_the_way_out(config: Config, name: str) ->
 
 def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None:
     source = token_cache.source(
-        config, RankEnv(), Path(config.name_or_path), (Path(config.dataset_path),)
+        config, RankEnv(), Path(config.name_or_path), (Path(config.datasets[0].path),)
     )
     half = source.folder / "shard-000-of-001.tmp-1234"
     half.mkdir(parents=True)
     (half / "tokens.bin").write_bytes(b"\0")
-    assert set(dataset.prepare(config, RankEnv()).train.lines.tolist()) == set(range(200))
+    assert set(dataset.prepare(config, RankEnv()).train.sets[0].lines.tolist()) == set(range(200))
     assert not half.exists()
 
 
@@ -251,7 +254,7 @@ def test_data_that_changes_under_the_tokeniser_is_refused(
     plainly = formats.encode
 
     def meanwhile(*words: Any) -> Any:
-        with Path(config.dataset_path).open("a") as file:
+        with Path(config.datasets[0].path).open("a") as file:
             file.write('{"text": "more"}\n')
         return plainly(*words)
 
@@ -267,10 +270,10 @@ def _is_made(path: Path) -> bool:
 
 def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 1000)
-    with Path(config.dataset_path).open("a") as file:
+    with Path(config.datasets[0].path).open("a") as file:
         file.write("some words\n" * 500)
     corpus = dataset.prepare(replace(config, max_bad_lines=500), RankEnv())
-    assert set(corpus.train.lines.tolist()) == set(range(200))
+    assert set(corpus.train.sets[0].lines.tolist()) == set(range(200))
 
 
 def test_waiting_ends_when_nobody_makes_the_tokens(
@@ -279,6 +282,71 @@ def test_waiting_ends_when_nobody_makes_the_tokens(
     monkeypatch.setattr(claims, "PATIENCE", 0.3)
     with pytest.raises(ConfigError, match="nobody makes it"):
         dataset.prepare(config, RankEnv(local_rank=1))
+
+
+def several(config: Config, *weights: float) -> Config:
+    """Return a training on further files, each with some lines of its own."""
+    folder = Path(config.datasets[0].path).parent
+    found = []
+    for number, weight in enumerate(weights):
+        path = folder / f"set-{number}.jsonl"
+        texts = (f"set {number} line {line}" for line in range(10 * number + 10))
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        found.append(Dataset(path=str(path), weight=weight))
+    return replace(config, dataset_path=tuple(found))
+
+
+def test_each_data_set_has_a_cache_of_its_own_and_weights_change_the_key_alone(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = several(config, 1.0, 2.0)
+    corpus = dataset.prepare(config, RankEnv())
+    assert len(caches(config)) == 2
+    assert [len(samples) for samples in corpus.train.sets] == [10, 20]
+    assert [share.weight for share in corpus.train.shares] == [1.0, 2.0]
+    alone = [
+        dataset.prepare(replace(config, dataset_path=each.path), RankEnv())
+        for each in config.datasets
+    ]
+    assert len(caches(config)) == 2
+    assert contents(corpus) == contents(alone[0]) + contents(alone[1])
+    assert corpus.train.lengths.tolist() == [len(ids) for ids in contents(corpus)]
+
+    def never(*_: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(dataset, "load_tokenizer", never)
+    other = dataset.prepare(several(config, 1.0, 0.5), RankEnv())
+    assert contents(other) == contents(corpus)
+    order = replace(config, dataset_path=config.datasets[::-1])
+    once = replace(config, dataset_path=(config.datasets[0],))
+    keys = [dataset.prepare(each, RankEnv()).key for each in (config, order, once)]
+    assert len({*keys, other.key}) == 4
+    assert keys[2] == alone[0].key, "a list of one is that one"
+
+
+def test_lines_of_each_data_set_are_held_out(config: Config) -> None:
+    config = replace(several(config, 0.5, 3.0), eval_split=0.1)
+    corpus = dataset.prepare(config, RankEnv())
+    assert corpus.eval is not None
+    assert [len(samples) for samples in corpus.eval.sets] == [1, 2]
+    assert [share.weight for share in corpus.eval.shares] == [1.0, 1.0]
+    for ours, theirs in zip(corpus.train.sets, corpus.eval.sets, strict=True):
+        assert not set(ours.lines.tolist()) & set(theirs.lines.tolist())
+    held_out = [corpus.eval.sample(number)[0].tolist() for number in range(3)]
+    assert not any(ids in contents(corpus) for ids in held_out)
+
+
+def test_a_data_set_that_cannot_be_used_is_named(config: Config, tmp_path: Path) -> None:
+    config = several(config, 1.0, 1.0)
+    missing = Dataset(path=str(tmp_path / "missing.jsonl"))
+    with pytest.raises(ConfigError, match=rf"expected a file or folder at {missing.path}"):
+        dataset.prepare(replace(config, dataset_path=(*config.datasets, missing)), RankEnv())
+    assert not (Path(config.output_dir) / "tokens").exists(), "before anything is tokenized"
+    Path(config.datasets[1].path).write_text('{"text": "some words"}\nwords\n')
+    named = rf"dataset_path {config.datasets[1].path}: expected at most 0 unusable lines"
+    with pytest.raises(ConfigError, match=named):
+        dataset.prepare(config, RankEnv())
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "empty"])

@@ -129,7 +129,7 @@ config = Config(name_or_path=model, dataset_path=data, offline=offline == "offli
 hub.settle(config)
 try:
     print(hub.model_folder(config))
-    print(*hub.dataset_files(config)["dataset_path"])
+    print(*hub.dataset_files(data, config, key="dataset_path"))
 except ConfigError as error:
     print(error)
     sys.exit(2)
@@ -288,19 +288,22 @@ def test_a_dot_in_a_data_sets_name_makes_it_no_file() -> None:
     assert not hub.is_hub_dataset("data/train.parquet")
 
 
+def files_of(key: str) -> list[Path]:
+    config = Config(name_or_path="org/m", dataset_path="org/a")
+    return list(hub.dataset_files("org/a", config, key=key))
+
+
 def test_splits_that_are_held_out_are_not_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "fetch", lambda *_, **__: tmp_path)
-    config = Config(name_or_path="org/m", dataset_path="org/a", eval_dataset_path="org/a")
     for name in ("part-1", "part-2"):
         (tmp_path / f"{name}.jsonl").touch()
-    assert [path.stem for path in hub.dataset_files(config)["dataset_path"]] == ["part-1", "part-2"]
+    assert [path.stem for path in files_of("dataset_path")] == ["part-1", "part-2"]
     for name in ("test", "train-00000-of-00001", "validation"):
         (tmp_path / f"{name}.jsonl").touch()
-    found = hub.dataset_files(config)
-    assert [path.stem for path in found["dataset_path"]] == ["train-00000-of-00001"]
-    assert [path.stem for path in found["eval_dataset_path"]] == ["validation"]
+    assert [path.stem for path in files_of("dataset_path")] == ["train-00000-of-00001"]
+    assert [path.stem for path in files_of("eval_dataset_path")] == ["validation"]
 
 
 def test_splits_may_be_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +311,7 @@ def test_splits_may_be_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("train", "test"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jsonl").touch()
-    found = hub.dataset_files(Config(name_or_path="org/m", dataset_path="org/a"))
-    assert found == {"dataset_path": (tmp_path / "train" / "0.jsonl",)}
+    assert files_of("dataset_path") == [tmp_path / "train" / "0.jsonl"]
 
 
 def test_a_hub_data_set_of_other_files_is_told_the_way_out(
@@ -317,7 +319,7 @@ def test_a_hub_data_set_of_other_files_is_told_the_way_out(
 ) -> None:
     monkeypatch.setattr(hub, "fetch", lambda *_, **__: tmp_path)
     with pytest.raises(ConfigError) as caught:
-        hub.dataset_files(Config(name_or_path="org/m", dataset_path="org/a"))
+        files_of("dataset_path")
     assert "hf download --repo-type dataset org/a" in str(caught.value)
     assert "read_csv" in str(caught.value)
 

@@ -49,6 +49,20 @@ def test_a_sample_is_shown_with_its_line_and_what_is_learned(
     _shows_colors(Config(name_or_path=model, dataset_path=str(data), output_dir="o"))
 
 
+def test_samples_are_counted_over_all_data_sets(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path in paths:
+        path.write_text(f'{{"text": "first of {path.name}"}}\n{{"text": "second"}}\n')
+    listed = f"[{paths[0]}, {{path: {paths[1]}, weight: 0.5}}]"
+    given = ["--name-or-path", str(tiny / "model"), "--dataset-path", listed]
+    assert main([*given, "--show-sample", "3"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"sample 3: {paths[1]}:1\n")
+    assert "first of b.jsonl" in said
+
+
 class Terminal(io.StringIO):
     """A terminal."""
 

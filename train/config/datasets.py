@@ -1,0 +1,89 @@
+"""The data sets of a training: where each is, and how often an epoch has its samples."""
+
+from __future__ import annotations
+
+import math
+import os.path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from train.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A data set to train on."""
+
+    path: str
+    """A file, a folder, or a hub id."""
+    weight: float = 1.0
+    """How many times an epoch has each of its samples."""
+
+
+def listed(named: str | tuple[Dataset, ...]) -> tuple[Dataset, ...]:
+    """Return the data sets that a configuration names; a path alone is one of weight 1."""
+    return (Dataset(path=named),) if isinstance(named, str) else named
+
+
+def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
+    """Return one path, or the data sets of a list; a flag has the list as YAML.
+
+    Raises:
+        ConfigError: it is neither; every problem is listed.
+    """
+    if isinstance(raw, str) and raw.startswith("["):
+        try:
+            raw = yaml.safe_load(raw)
+        except yaml.YAMLError:
+            raise ConfigError((f"expected a list of paths, found {raw!r}",)) from None
+    if isinstance(raw, str):
+        return _path(raw)
+    if not isinstance(raw, Sequence):
+        raise ConfigError((f"expected a path, or a list of paths, found {raw!r}",))
+    found: list[Dataset] = []
+    problems: list[str] = []
+    for item in raw:
+        try:
+            found.append(_dataset(item))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError(tuple(problems))
+    return tuple(found)
+
+
+def conflicts(datasets: Sequence[Dataset]) -> Iterator[str]:
+    """Yield what cannot be as written."""
+    seen = set()
+    for each in datasets:
+        if not each.path:
+            yield "dataset_path: expected a path in each item of the list, found none"
+        if not (math.isfinite(each.weight) and each.weight > 0):
+            weight = f"a weight above 0 for {each.path}"
+            yield f"dataset_path: expected {weight}, found {each.weight:g}"
+        if (path := os.path.normpath(each.path)) in seen:
+            once = f"expected {each.path} once (weight: 2 has its samples twice)"
+            yield f"dataset_path: {once}, found it again"
+        seen.add(path)
+
+
+def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
+    if isinstance(item, str):
+        return Dataset(path=_path(item))
+    if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
+        raise ValueError(f"expected a path, or path and weight, found {item!r}")  # noqa: TRY004  (the user's value)
+    if unknown := [str(key) for key in item if key not in {"path", "weight"}]:
+        raise ValueError(f"expected path and weight, found {', '.join(unknown)} in {item['path']}")
+    weight = item.get("weight", 1.0)
+    try:
+        return Dataset(path=_path(item["path"]), weight=float(str(weight)))
+    except ValueError:
+        wanted = f"expected a number as the weight of {item['path']}"
+        raise ValueError(f"{wanted}, found {weight!r}") from None
+
+
+def _path(text: str) -> str:
+    return os.path.expanduser(text) if text.startswith("~") else text  # noqa: PTH111  (a hub id must stay as written)

@@ -1,0 +1,83 @@
+"""Several data sets as one: samples are numbered set after set, and each set has a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from train.data.dataset import TokenSet
+    from train.data.token_store import Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a data set is of a mixture."""
+
+    samples: int
+    weight: float = 1.0
+    """How many times an epoch has each of them, on average."""
+
+
+class Mixture:
+    """Samples of one or more data sets."""
+
+    def __init__(self, sets: Iterable[TokenSet], weights: Iterable[float] | None = None) -> None:
+        """Take the sets in their order; without weights each counts once."""
+        self.sets = tuple(sets)
+        weights = weights or [1.0] * len(self.sets)
+        self.shares = tuple(
+            Share(samples=len(samples), weight=weight)
+            for samples, weight in zip(self.sets, weights, strict=True)
+        )
+        self.lengths = _joined([samples.lengths for samples in self.sets])
+        self.targets = _joined([samples.targets for samples in self.sets])
+        self._ends = np.cumsum([len(samples) for samples in self.sets])
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.lengths)
+
+    @property
+    def largest(self) -> int:
+        """Return the largest token of all that lie in the files."""
+        return max(samples.largest for samples in self.sets)
+
+    def sample(self, number: int) -> tuple[Ints, Ints]:
+        """Return the ids, and the labels beside them (-100: masked)."""
+        which = int(np.searchsorted(self._ends, number, side="right"))
+        samples = self.sets[which]
+        return samples.sample(number - int(self._ends[which]) + len(samples))
+
+
+def _joined(arrays: list[Ints]) -> Ints:
+    """Return one array; a single one as it is, mapped from disk."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, dtype=np.int32)
+
+
+def rows_an_epoch(count: int, weight: float) -> int:
+    """Return how many rows an epoch has of a set of `count`."""
+    return int(weight) * count + _more(count, weight)
+
+
+def rows_of_epoch(count: int, weight: float, epoch: int, seeds: Sequence[int]) -> Ints:
+    """Return which rows of a set an epoch has, a row of weight 2 twice.
+
+    What is left of the weight takes the next rows of a fixed random order in each epoch, so that
+    over the epochs every row comes as often as any other.
+    """
+    more = _more(count, weight)
+    parts = [np.arange(count)] * int(weight)
+    if more:
+        turns = np.random.default_rng(seeds).permutation(count)
+        parts.append(turns[(epoch * more + np.arange(more)) % count])
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _more(count: int, weight: float) -> int:
+    more = round(count * (weight - int(weight)))
+    return more if weight >= 1 else min(count, max(1, more))
