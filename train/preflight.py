@@ -46,7 +46,7 @@ FAILED = 2
 NODES = (1, 2, 4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was looked at."""
 
@@ -96,13 +96,11 @@ def check(config: Config) -> Iterator[Finding]:
         env = RankEnv.from_environment()
         local = env.local_world_size if env.launched else local
     except LauncherEnvError as error:
-        yield Finding(
-            state="fail", about="ranks", said=str(error).replace("\nhint: ", " (hint: ") + ")"
-        )
+        yield Finding("fail", "ranks", str(error).replace("\nhint: ", " (hint: ") + ")")
     yield Finding(
-        state="ok",
-        about="devices",
-        said=f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
+        "ok",
+        "devices",
+        f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
         if devices.are_gpus
         else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together",
     )
@@ -123,17 +121,17 @@ def _trackers(config: Config) -> Iterator[Finding]:
     for name in config.report_to:
         state: Literal["ok", "warn"] = "warn" if name in absent else "ok"
         said = f"{name} is not installed, nothing is sent to it (hint: pip install {name})"
-        yield Finding(state=state, about="report_to", said=said if name in absent else name)
+        yield Finding(state, "report_to", said if name in absent else name)
 
 
 def _packages() -> Iterator[Finding]:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         said = f"not installed: {', '.join(missing)} (pip install 'clusterctl[train]')"
-        yield Finding(state="fail", about="packages", said=said)
+        yield Finding("fail", "packages", said)
         return
     versions = (f"{name} {importlib.metadata.version(name)}" for name in NEEDED[:3])
-    yield Finding(state="ok", about="packages", said=", ".join(versions))
+    yield Finding("ok", "packages", ", ".join(versions))
 
 
 def find_devices() -> Devices:
@@ -161,7 +159,7 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
         except ConfigError as error:
             state: Literal["fail", "warn"] = "fail" if nodes == 1 else "warn"
             said = f"{nodes} x {local}: {'; '.join(error.problems)}"
-            yield Finding(state=state, about="batch", said=said)
+            yield Finding(state, "batch", said)
             continue
         of_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
         said = (
@@ -170,7 +168,7 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
         )
         if size.empty:
             said += f" ({size.empty} places stay empty)"
-        yield Finding(state="ok", about="batch", said=said)
+        yield Finding("ok", "batch", said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,22 +188,22 @@ def _look(config: Config) -> Look:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         said = f"{name} is a hub id, downloaded once a node at the start, {token} HF_TOKEN: "
         said += "what would be trained is not looked at before it is a folder"
-        return Look(findings=(Finding(state="warn", about="model", said=said),))
+        return Look(findings=(Finding("warn", "model", said),))
     try:
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        return Look(findings=(_failed("model", " ".join(error.problems)),))
+        return Look(findings=(Finding("fail", "model", " ".join(error.problems)),))
     except (OSError, ValueError, KeyError) as error:
-        return Look(findings=(_failed("model", f"{name}: cannot be read: {error}"),))
+        return Look(findings=(Finding("fail", "model", f"{name}: cannot be read: {error}"),))
     if shape.complete and shape.parameters:
         said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
-        found = [Finding(state="ok", about="model", said=said)]
+        found = [Finding("ok", "model", said)]
     else:  # its config.json alone still says what would be trained, and in how much memory
         said = f"{folder}: expected all its *.safetensors, found some missing"
-        found = [_failed("model", said)]
+        found = [Finding("fail", "model", said)]
     if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
-        found.insert(0, _failed("model", f"{folder}: expected a tokenizer, found none"))
+        found.insert(0, Finding("fail", "model", f"{folder}: expected a tokenizer, found none"))
     return _make(config, folder, shape, found)
 
 
@@ -219,16 +217,12 @@ def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> L
         weights = survey(config, folder)
     except ConfigError as error:
         hint = f" (hint: {error.hint})" if error.hint else ""
-        found += [_failed("trained", problem + hint) for problem in error.problems]
+        found += [Finding("fail", "trained", problem + hint) for problem in error.problems]
         return Look(findings=tuple(found), shape=shape)
-    found.append(Finding(state="ok", about="trained", said=_trained(config, weights)))
+    found.append(Finding("ok", "trained", _trained(config, weights)))
     if not shape.complete:
         shape = replace(shape, parameters=weights.total)
     return Look(findings=tuple(found), shape=shape, weights=weights)
-
-
-def _failed(about: str, said: str) -> Finding:
-    return Finding(state="fail", about=about, said=said)
 
 
 def _trained(config: Config, weights: Weights) -> str:
@@ -247,7 +241,7 @@ def _memory(
     where = "a GPU" if devices.are_gpus else "a process"
     fits = need.total < room
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
-    yield Finding(state="ok" if fits else "warn", about="memory", said=said)
+    yield Finding("ok" if fits else "warn", "memory", said)
     alone = memory.memory(config, shape, weights, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
         said = f"this fits on one {'GPU' if devices.are_gpus else 'process'}: more only add speed"
@@ -256,7 +250,7 @@ def _memory(
     else:
         said = "this does not fit on one node: more nodes with parallel: fsdp, a smaller "
         said += "per_device_train_batch_size or seq_len, or activation_checkpointing: true"
-    yield Finding(state="ok" if fits else "warn", about="nodes", said=said)
+    yield Finding("ok" if fits else "warn", "nodes", said)
 
 
 def _network(
@@ -280,7 +274,7 @@ def _network(
         f"hsdp, and takes in {memory.size_in_words(gathered + gradients)} of weights and gradients "
         "with fsdp over nodes"
     )
-    return Finding(state="ok", about="network", said=said)
+    return Finding("ok", "network", said)
 
 
 def _data(config: Config) -> Iterator[Finding]:
@@ -300,12 +294,12 @@ def _dataset(config: Config, key: str, name: str) -> tuple[Finding, float]:
     """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
     if hub.is_hub_dataset(name):
         said = f"{name} is a hub id: downloaded at start"
-        return Finding(state="ok", about="data", said=said), 0
+        return Finding("ok", "data", said), 0
     try:
         return _lines(config, label(config, key, name), paths.find(Path(name), key=key))
     except ConfigError as error:
         hint = f" (hint: {error.hint})" if error.hint else ""
-        return _failed("data", " ".join(error.problems) + hint), 0
+        return Finding("fail", "data", " ".join(error.problems) + hint), 0
 
 
 def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding, float]:
@@ -325,20 +319,20 @@ def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding
             bad.append(f"{line.where}: expected {formats.FORMS}, found the keys {keys}")
     size = sum(path.stat().st_size for path in files)
     if not first:
-        return _failed("data", f"{named}: expected lines, found none"), 0
+        return Finding("fail", "data", f"{named}: expected lines, found none"), 0
     if len(bad) > config.max_bad_lines:
-        return _failed("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)"), 0
+        return Finding("fail", "data", f"{bad[0]} ({len(bad)} of {len(first)} bad)"), 0
     templates = _templates(Path(config.name_or_path)) if chats else None
     if templates == []:
         said = f"{named}: expected a chat template beside the model for messages, found none"
-        return _failed("data", said), 0
+        return Finding("fail", "data", said), 0
     each = sum(len(line.content) for line in first) / len(first)
     count = lines.count(files, each)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {count} lines"
     if any("strftime_now" in text for text in templates or ()):
         said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
-    return Finding(state="ok", about="data", said=said), count * each
+    return Finding("ok", "data", said), count * each
 
 
 def _templates(folder: Path) -> list[str] | None:
@@ -364,18 +358,18 @@ def _folders(config: Config, look: Look) -> Iterator[Finding]:
                 pass
         except OSError as error:
             said = f"{key}: cannot write in {above}: {error.strerror}"
-            yield Finding(state="fail", about="folders", said=said)
+            yield Finding("fail", "folders", said)
             continue
         free = shutil.disk_usage(above).free
         wanted = _checkpoints(config, look) if key == "output_dir" else 0
         said = f"{key}: {folder} can be written, {free / GIB:.1f} GiB free"
         if wanted:
             said += f", checkpoints and export take about {memory.size_in_words(wanted)}"
-        yield Finding(state="ok" if free > wanted else "fail", about="folders", said=said)
+        yield Finding("ok" if free > wanted else "fail", "folders", said)
     wanted_from = config.resume_from_checkpoint
     if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
         said = f"resume_from_checkpoint: expected COMPLETE in {wanted_from}, found none"
-        yield Finding(state="fail", about="folders", said=said)
+        yield Finding("fail", "folders", said)
 
 
 def _checkpoints(config: Config, look: Look) -> int:

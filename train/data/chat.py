@@ -139,7 +139,7 @@ class ChatTemplate:
                 tokenize=False,
                 add_generation_prompt=prompt,
                 **{
-                    "chat_template": _dated(self._tokenizer.get_chat_template(tools=tools)),
+                    "chat_template": dated(self._tokenizer.get_chat_template(tools=tools)),
                     **arguments,
                 },
             )
@@ -333,7 +333,7 @@ class _Reading:
 
 
 @cache
-def _dated(template: str) -> str:
+def dated(template: str) -> str:
     """Return a template that prints DATE where it would ask for today's date."""
     return TODAY.sub(lambda found: repr(DATE.strftime(found[2])), template)
 

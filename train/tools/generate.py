@@ -1,8 +1,7 @@
-"""What a model says before and after its training: `python -m train.tools.generate`.
+"""Let the base model and the trained adapter continue a prompt: `python -m train.tools.generate`.
 
-Loads the base model, on the GPUs where there are any, then the adapter on top of it as PEFT does
-anywhere, and lets both continue the same prompt without dice, so that the answer is the same
-every time: the likeliest token, of which one that was said before counts less.
+Both run on the GPUs if there are any, and choose the likeliest token each time, with a penalty on
+tokens that have occurred, so that the answers are the same every time.
 """
 
 from __future__ import annotations
@@ -13,77 +12,66 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.data.chat import dated
+from train.errors import DONE, USAGE, ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-class Unanswered(Exception):  # noqa: N818  (said of the prompt, not of the program)
-    """Nothing can be said to this; the message says why."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the prompt and what base and adapter say."""
+    """Print the prompt, and what base and adapter generate."""
     parser = argparse.ArgumentParser(prog="python -m train.tools.generate", description=__doc__)
     parser.add_argument("--model", required=True, help="the base model: a folder or a hub id")
-    parser.add_argument("--adapter", type=Path, help="folder of the adapter that was trained")
+    parser.add_argument("--adapter", type=Path, help="folder of the trained adapter")
     parser.add_argument(
         "--prompt", required=True, help="text to continue, or with --chat to answer"
     )
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="ask as a user in the model's chat template: for what was trained on messages",
+        help="ask as a user in the model's chat template: for models trained on messages",
     )
     parser.add_argument("--max-new-tokens", type=int, default=60, metavar="N", help="at most (60)")
     options = parser.parse_args(argv)
     if options.max_new_tokens < 1:
         parser.error(f"--max-new-tokens: expected 1 or more, found {options.max_new_tokens}")
-    if options.adapter and not (options.adapter / "adapter_config.json").exists():
-        found = "no adapter_config.json in it" if options.adapter.is_dir() else "no such folder"
-        print(f"error: --adapter: expected an exported adapter, found {found}", file=sys.stderr)
-        print("hint: a finished training leaves one in its output_dir/adapter", file=sys.stderr)
-        return 2
-    words = as_question if options.chat else as_text
+    encode = as_question if options.chat else as_text
     try:
-        said = answers(
-            options.model, options.adapter, options.prompt, options.max_new_tokens, words=words
+        texts = answers(
+            options.model, options.adapter, options.prompt, options.max_new_tokens, encode
         )
-    except Unanswered as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    for speaker, text in {"prompt": options.prompt, **said}.items():
-        print(f"--- {speaker}\n{text.strip() or '(nothing)'}")
-    return 0
+        return USAGE
+    for title, text in {"prompt": options.prompt, **texts}.items():
+        print(f"--- {title}\n{text.strip() or '(nothing)'}")
+    return DONE
 
 
 def as_text(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
-    """Return a text to continue as training gives it: with the beginning's mark, without an end's.
-
-    Args:
-        tokenizer: The model's.
-        prompt: The text.
-    """
+    """Return the ids of a text to continue: with the begin mark, without the end mark."""
     ids: list[int] = tokenizer(prompt)["input_ids"]
     return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
 
 
 def as_question(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (as above)
-    """Return a question to answer as training on messages gives it.
-
-    Args:
-        tokenizer: The model's.
-        prompt: What the user says.
+    """Return the ids of a user's question in the chat template, as in training on messages.
 
     Raises:
-        Unanswered: the tokenizer has no chat template.
+        ConfigError: The tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
-        raise Unanswered(
-            "--chat: expected a tokenizer with a chat template, found none\n"
-            "hint: without --chat the prompt is continued as text"
+        raise ConfigError(
+            ("--chat: expected a tokenizer with a chat template, found none",),
+            hint="without --chat the prompt is continued as text",
         )
-    messages = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}],
+        tokenize=False,
+        add_generation_prompt=True,
+        chat_template=dated(tokenizer.get_chat_template()),
+    )
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
@@ -93,22 +81,27 @@ def answers(
     adapter: Path | None,
     prompt: str,
     most: int,
-    *,
-    words: Callable[[Any, str], list[int]] = as_text,
+    encode: Callable[[Any, str], list[int]] = as_text,
 ) -> dict[str, str]:
-    """Return what the base, and the adapter where there is one, make of a prompt.
+    """Return how the base, and the adapter if there is one, continue a prompt.
 
     Args:
         model: The base model.
-        adapter: What was trained.
-        prompt: What is said to them.
+        adapter: The trained adapter's folder.
+        prompt: The text or question.
         most: New tokens at most.
-        words: How it is said: `as_text` or `as_question`.
+        encode: `as_text` or `as_question`.
 
     Raises:
-        Unanswered: there is no such model, or the prompt or the adapter is nothing for it.
+        ConfigError: The model, the prompt or the adapter cannot be used.
     """
     # ruff: noqa: PLC0415  (they take seconds: not for --help)
+    if adapter and not (adapter / "adapter_config.json").exists():
+        found = "no adapter_config.json in it" if adapter.is_dir() else "no such folder"
+        raise ConfigError(
+            (f"--adapter: expected an exported adapter, found {found}",),
+            hint="a finished training writes one to its output_dir/adapter",
+        )
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -117,44 +110,44 @@ def answers(
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
-        ids = words(tokenizer, prompt)
-        # As the weights are on disk: 8 billion in float32 would fill a GPU that has room for them.
+        ids = encode(tokenizer, prompt)
+        # In the dtype on disk: float32 may not fit a GPU that the file fits.
         base = AutoModelForCausalLM.from_pretrained(
             model, dtype="auto", device_map="auto" if torch.cuda.is_available() else None
         )
     except (OSError, ValueError) as error:
-        found = _first(error)
-        raise Unanswered(f"--model: expected a causal language model, found: {found}") from error
+        message = f"--model: expected a causal language model, found: {_first_line(error)}"
+        raise ConfigError((message,)) from error
     room = getattr(base.config, "max_position_embeddings", None) or sys.maxsize
     if not ids or len(ids) + most > room:
-        raise Unanswered(
-            f"--prompt: expected 1 to {max(0, room - most)} tokens, so that {most} new ones find "
-            f"room in the model's {room}, found {len(ids)}"
+        message = (
+            f"--prompt: expected 1 to {max(0, room - most)} tokens, so that {most} new ones fit "
+            f"the model's {room} positions, found {len(ids)}"
         )
-    said = {"base": _continue(base, tokenizer, ids, most)}
+        raise ConfigError((message,))
+    texts = {"base": _continue(base, tokenizer, ids, most)}
     if adapter is not None:
         from peft import PeftModel
 
         with warnings.catch_warnings():
-            # peft asks transformers by a name that it will have to drop; nothing to us.
+            # peft asks transformers by a deprecated name.
             warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
-            # No weight for some layer: that is the base, said again in the adapter's name.
+            # A layer without a weight would run as the base's, under the adapter's name.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             try:
                 trained = PeftModel.from_pretrained(base, str(adapter))
             except (
                 OSError, KeyError, RuntimeError, SafetensorError, UserWarning, ValueError
             ) as error:  # fmt: skip
-                found = f"{type(error).__name__}: {_first(error)}"
-                raise Unanswered(
-                    f"--adapter: expected an adapter of {model}, found: {found}"
-                ) from error
-        said["adapter"] = _continue(trained, tokenizer, ids, most)
-    return said
+                found = f"{type(error).__name__}: {_first_line(error)}"
+                message = f"--adapter: expected an adapter of {model}, found: {found}"
+                raise ConfigError((message,)) from error
+        texts["adapter"] = _continue(trained, tokenizer, ids, most)
+    return texts
 
 
-def _first(error: Exception) -> str:
-    """Return what a library says first, without the names of all the weights it says it of."""
+def _first_line(error: Exception) -> str:
+    """Return an error's first line, without a list of all the weights that it is about."""
     return str(error).strip().splitlines()[0].partition(": [")[0]
 
 
@@ -163,7 +156,7 @@ def _continue(model: Any, tokenizer: Any, ids: list[int], most: int) -> str:  # 
 
     given = torch.tensor([ids], device=model.device)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    made = model.eval().generate(
+    output = model.eval().generate(
         input_ids=given,
         attention_mask=torch.ones_like(given),
         max_new_tokens=most,
@@ -171,9 +164,7 @@ def _continue(model: Any, tokenizer: Any, ids: list[int], most: int) -> str:  # 
         repetition_penalty=1.2,
         pad_token_id=pad,
     )
-    text = tokenizer.decode(made[0][len(ids) :], skip_special_tokens=True)
-    assert isinstance(text, str)
-    return text
+    return str(tokenizer.decode(output[0][len(ids) :], skip_special_tokens=True))
 
 
 if __name__ == "__main__":
