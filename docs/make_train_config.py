@@ -4,11 +4,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
+from train.config import foreign
 from train.config.config import Config
 from train.config.parse import TYPES, describe
 
+SWITCHES = {
+    "sample_packing": "batching: packed",
+    "group_by_length": "batching: balanced",
+    "bf16": "dtype: bfloat16",
+    "lora": "method: lora",
+    "lora_target_linear": "lora_target_modules: [all-linear]",
+    "flash_attention": "attn_implementation: flash_attention_2",
+    "sdp_attention": "attn_implementation: sdpa",
+    "ddp": "parallel: ddp",
+    "auto_resume_from_checkpoints": "resume_from_checkpoint: latest",
+    "use_tensorboard": "report_to: [tensorboard]",
+}
 PAGE = Path(__file__).parent / "reference" / "train-config.md"
 
 HEAD = """\
@@ -43,7 +57,48 @@ def render() -> str:
         rows = ["| key | value | default | what it means | also |", "|---|---|---|---|---|"]
         rows += [_row(item) for item in items]
         blocks.append(f"## {name}\n\n" + "\n".join(rows) + "\n")
-    return "\n".join(blocks)
+    return "\n".join((*blocks, _foreign()))
+
+
+def _foreign() -> str:
+    """Return what becomes of keys that only other programs have."""
+    refused = {**foreign.REFUSED, **foreign.ALWAYS}
+    rows = [
+        "## Keys of other programs",
+        "",
+        "Besides the spellings above, these keys of axolotl, Surogate and transformers' Trainer are known.",
+        "",
+        "| their key | is taken as |",
+        "|---|---|",
+        *_grouped(foreign.SPELLINGS, code=True),
+        *(f"| `{key}: true` | `{ours}` |" for key, ours in SWITCHES.items()),
+        "",
+        "These change no result here; they are taken with a note:",
+        "",
+        "| their key | why |",
+        "|---|---|",
+        *_grouped(foreign.NO_EFFECT),
+        "",
+        "These are refused, all of a file in one error; a value that is empty, 0 or false is taken:",
+        "",
+        "| their key | what the error says |",
+        "|---|---|",
+        *_grouped(refused),
+        "",
+        "So are keys that begin with "
+        + ", ".join(f"`{start}`" for start, (_, no) in foreign.PREFIXES.items() if no)
+        + ".",
+        "",
+    ]
+    return "\n".join(rows)
+
+
+def _grouped(keys: Mapping[str, str], *, code: bool = False) -> list[str]:
+    """Return a row for each meaning, with all keys that have it."""
+    groups: dict[str, list[str]] = {}
+    for key, meaning in keys.items():
+        groups.setdefault(f"`{meaning}`" if code else meaning, []).append(f"`{key}`")
+    return [f"| {' '.join(names)} | {meaning} |" for meaning, names in groups.items()]
 
 
 def _row(item: dataclasses.Field[object]) -> str:

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.mode == "train":
-            return train(arguments.config())
+            return train(arguments.config(), notes=arguments.notes)
         with uncollected():
             return inspect(arguments)
     except (ConfigError, LauncherEnvError) as error:
@@ -59,7 +59,7 @@ def inspect(arguments: Arguments) -> int:
         if arguments.mode == "check":
             from train.preflight import main as check
 
-            return check(arguments.config())
+            return check(arguments.config(), arguments.notes)
         if arguments.mode == "show-sample":
             from train.data.show_sample import main as show
 
@@ -73,13 +73,20 @@ def inspect(arguments: Arguments) -> int:
         return errors.UNEXPECTED
 
 
-def train(config: Config, env: RankEnv | None = None, *, rendezvous: str | None = None) -> int:
+def train(
+    config: Config,
+    env: RankEnv | None = None,
+    *,
+    rendezvous: str | None = None,
+    notes: Sequence[str] = (),
+) -> int:
     """Train as configured; whatever happens, rank 0 leaves a status.json.
 
     Args:
         config: What to train.
         env: This process among the ranks; the environment says it if None.
         rendezvous: Where ranks meet, as a torch init method; the environment says it if None.
+        notes: What rank 0 prints about the configuration.
     """
     output = Path(config.output_dir)
     try:
@@ -91,6 +98,8 @@ def train(config: Config, env: RankEnv | None = None, *, rendezvous: str | None 
             )
             if env.rank == 0:
                 stack.callback(run_lock.take(output))
+                for note in notes:
+                    print(note, file=sys.stderr)
             return _train(config, env, state, early_signals, rendezvous)
     except Stopped:  # before the folder was ours to say anything in
         return errors.DONE

@@ -1,60 +1,50 @@
-"""Other people's spellings of the keys: taken where they mean the same, named where they do not."""
+"""Other programs' spellings of the keys: taken where they mean the same, refused where not."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from train.config import foreign
 from train.config.config import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _OTHER_SECTIONS = (
-    "training train trainer optim optimizer dataset eval validation output fsdp parallel"
+    "training train trainer optim optimizer dataset eval validation output fsdp parallel "
+    "fsdp_config special_tokens"
 )
 
-_LAUNCHER = "belongs to the launcher: nodes and GPUs stand in hosts.yaml; leave it out here"
-_SECRET = "no secrets in a file; set the variable HF_TOKEN (env_from in hosts.yaml)"  # noqa: S105
-_ELSEWHERE = {
-    "ray_address": _LAUNCHER,
-    "num_nodes": _LAUNCHER,
-    "nnodes": _LAUNCHER,
-    "gpus_per_node": _LAUNCHER,
-    "gpus": _LAUNCHER,
-    "num_gpus": _LAUNCHER,
-    "nproc_per_node": _LAUNCHER,
-    "node_rank": _LAUNCHER,
-    "master_addr": _LAUNCHER,
-    "master_port": _LAUNCHER,
-    "local_rank": "is read from LOCAL_RANK, which every launcher sets; leave it out",
-    "load_in_4bit": "quantised bases are not trained here; use dtype: bfloat16",
-    "load_in_8bit": "quantised bases are not trained here; use dtype: bfloat16",
-    "fp16": "float16 needs loss scaling and is not offered; use dtype: bfloat16",
-    "tensor_parallel_size": "only data parallelism is done here; see parallel",
-    "pipeline_parallel_size": "only data parallelism is done here; see parallel",
-    "deepspeed": "sharding is FSDP2's work here; see parallel",
-    "fsdp_config": "sharding follows the model's own blocks; see parallel",
-    "hf_token": _SECRET,
-    "token": _SECRET,
-    "optim": "the optimiser is AdamW; leave it out",
-    "optimizer": "the optimiser is AdamW; leave it out",
-    "save_on_each_node": "is found out; see checkpoint_storage",
-}
-"""Keys that people bring along, and why they are not ours."""
-
-_VALUES = {
+_VALUES: dict[str, dict[str, str | None]] = {
     "dtype": {"bf16": "bfloat16", "fp32": "float32", "torch.bfloat16": "bfloat16"},
     "report_to": {"none": "", "false": ""},
     "checkpoint_storage": {"true": "shared", "false": "per-node", "per_node": "per-node"},
     "lora_target_modules": {"true": "all-linear", "all": "all-linear"},
+    "lr_scheduler_type": {"constant_with_warmup": "constant"},
+    "max_steps": {"-1": None},
+    "method": {"none": "full", "": "full", "false": "full"},
     "parallel": {"fsdp2": "fsdp", "none": "single", "hybrid": "hsdp"},
+    "resume_from_checkpoint": {"true": "latest", "false": None},
 }
 """Other spellings of values."""
 
 _TRUE = {"true", "yes", "on", "1"}
+_ATTENTION = {
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "flex_attention": "flex_attention",
+    "eager_attention": "eager",
+}
+_SWITCHES = {
+    "packing", "sample_packing", "balance", "group_by_length", "length_balance", "bf16", "bfloat16",
+    "use_lora", "lora", "recipe", "save_strategy", "eval_strategy", "evaluation_strategy",
+    "saves_per_epoch", "lora_target_linear",
+}  # fmt: skip
+"""Keys without a value that say nothing; `adapter` without one means all weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,53 +53,143 @@ class Renamed:
 
     name: str
     value: Any
+    weight: int = 2
+    """Of two spellings of one key the higher one counts: what is switched off yields."""
+    note: str = ""
+    """What to print about the value."""
 
 
-def settle(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a value as written)
-    """Return our own key and value for a spelling, or why not; "" means: nothing to do."""
-    name = spelling.replace("-", "_")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoEffect:
+    """A key that changes nothing here."""
+
+    note: str = ""
+    """What to print about it; nothing, where its value asks for what is done anyway."""
+
+
+def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (a value as written)
+    """Return the keys that one key of another program stands for."""
+    tracker = {"wandb_project": "wandb", "mlflow_experiment_name": "mlflow"}.get(spelling)
+    return [(spelling, raw), *([("report_to", tracker)] if tracker and raw else [])]
+
+
+def settle(  # noqa: PLR0911  (one for each kind of answer)
+    spelling: str,
+    raw: Any,  # noqa: ANN401  (a value as written)
+) -> Renamed | NoEffect | str:
+    """Return our own key and value for a spelling, that it has no effect, or why it cannot be."""
+    name = _plain(spelling)
+    if raw is None and name.startswith("lora_"):
+        return NoEffect()  # templates without LoRA leave its keys empty
     if name in _fields():
         return Renamed(name=name, value=_value(name, raw))
-    switched = _switch(name, str(raw).lower())
+    switched = _switch(name, raw)
     if switched is not None:
         return switched
     if name in _aliases():
-        return Renamed(name=_aliases()[name], value=_value(_aliases()[name], raw))
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
+        return NoEffect() if raw is None else _renamed(name, raw)
+    refused = foreign.why_refused(name, raw)
+    if refused is not None:
+        return refused or NoEffect()
+    if note := foreign.why_no_effect(name):
+        return NoEffect() if raw is None else NoEffect(note=note)
     close = nearest(name, (*_fields(), *_aliases()))
     return "unknown key" + (f"; nearest: {_aliases().get(close, close)}" if close else "")
 
 
-def _switch(name: str, value: str) -> Renamed | str | None:  # noqa: PLR0911  (a table)
+def own_name(spelling: str) -> str:
+    """Return the key that a spelling means, or the spelling."""
+    name = _plain(spelling)
+    return _aliases().get(name, name)
+
+
+def _plain(spelling: str) -> str:
+    """Return a spelling with underscores, and a key of axolotl's fsdp_config without its prefix."""
+    name = spelling.replace("-", "_")
+    known = name in foreign.REFUSED or name in foreign.NO_EFFECT
+    return name if known else name.removeprefix("fsdp_")
+
+
+def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a value as written)
+    name = _aliases()[spelling]
+    if isinstance(raw, list) and name in {"dataset_path", "eval_dataset_path"}:
+        try:
+            value = foreign.read_datasets(raw)
+        except ValueError as error:
+            return str(error)
+        typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
+        return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
+    return Renamed(name=name, value=_value(name, raw))
+
+
+def _switch(name: str, raw: Any) -> Renamed | NoEffect | str | None:  # noqa: ANN401, C901, PLR0911, PLR0912  (a table)
     """Return the key that a yes/no or a word of other programs stands for; None: it is none."""
-    on = value in _TRUE
+    value = str(raw).lower()
+    on, off = value in _TRUE, value in foreign.OFF
     match name:
+        case _ if raw is None and name in _SWITCHES:
+            return NoEffect()
         case "packing" | "sample_packing":
-            return Renamed(name="batching", value="packed" if on else "balanced")
+            packed = "packed" if on else "balanced"
+            return Renamed(name="batching", value=packed, weight=2 if on else 0)
         case "balance" | "group_by_length" | "length_balance":
-            return Renamed(name="batching", value="balanced" if on else "plain")
-        case "bf16":
+            length = "balanced" if on else "plain"
+            return Renamed(name="batching", value=length, weight=2 if on else 1)
+        case "bf16" | "bfloat16":
             words = {"auto": "auto"} | dict.fromkeys(_TRUE, "bfloat16")
-            return Renamed(name="dtype", value=words.get(value, "float32"))
+            return Renamed(name="dtype", value=words.get(value, "float32"), weight=1 if off else 2)
         case "use_lora" | "lora":
             return Renamed(name="method", value="lora" if on else "full")
-        case "tensorboard" | "use_tensorboard":
-            return Renamed(name="report_to", value="tensorboard") if on else ""
-        case "fp16" | "load_in_4bit" | "load_in_8bit" if not on:
-            return ""
-        case "save_strategy" if value == "epoch":
+        case "adapter":
+            quantized = value == "qlora"
+            method = "full" if off else value
+            return foreign.QUANTIZED if quantized else Renamed(name="method", value=method)
+        case "lora_target_linear":
+            return Renamed(name="lora_target_modules", value="all-linear") if on else NoEffect()
+        case "tensorboard" | "use_tensorboard" | "use_wandb" | "use_mlflow":
+            tracker = name.removeprefix("use_")
+            return Renamed(name="report_to", value=tracker) if on else NoEffect()
+        case "recipe":
+            return _recipe(value)
+        case "flash_attention" | "sdp_attention" | "flex_attention" | "eager_attention":
+            return Renamed(name="attn_implementation", value=_ATTENTION[name]) if on else NoEffect()
+        case "fsdp" | "ddp":
+            return _sharding(name, value, off=off)
+        case "auto_resume_from_checkpoints":
+            return Renamed(name="resume_from_checkpoint", value="latest") if on else NoEffect()
+        case "saves_per_epoch" if value != "1":
+            return NoEffect() if off else "write save_steps, or save_epochs: 1"
+        case "save_strategy" | "saves_per_epoch" if value in {"epoch", "1"}:
             return Renamed(name="save_epochs", value="1")
         case "save_strategy" if value in {"no", "false"}:
             return Renamed(name="save_minutes", value="0")
         case "save_strategy" | "eval_strategy" | "evaluation_strategy":
             key = f"{name.partition('_')[0].replace('evaluation', 'eval')}_steps"
-            return "" if value in {"steps", "no"} else f"expected the key {key}"
+            return NoEffect() if value in {"steps", "no"} else f"expected the key {key}"
         case _:
             return None
 
 
+def _recipe(value: str) -> Renamed | str:
+    """Return the dtype of Surogate's recipe."""
+    bf16 = Renamed(name="dtype", value="bfloat16")
+    return bf16 if value == "bf16" else "FP8 and FP4 are not trained here; use dtype: bfloat16"
+
+
+def _sharding(name: str, value: str, *, off: bool) -> Renamed | NoEffect | str:
+    """Return the layout for axolotl's list of FSDP words, or for `ddp: true`."""
+    if off:
+        return NoEffect()
+    if "offload" in value:
+        return "nothing is moved to the CPU's memory; write parallel: fsdp"
+    hybrid = "hybrid_shard" in value
+    return Renamed(name="parallel", value="hsdp" if hybrid else name)
+
+
 def _value(name: str, raw: Any) -> Any:  # noqa: ANN401  (a value as written)
+    if isinstance(raw, list) and len(raw) == 1 and isinstance(raw[0], str):
+        word = raw[0].lower()
+        return _VALUES[name][word] if word in _VALUES.get(name, {}) else raw
     return _VALUES.get(name, {}).get(raw.lower(), raw) if isinstance(raw, str) else raw
 
 
@@ -130,6 +210,7 @@ def _fields() -> tuple[str, ...]:
 
 
 def _aliases() -> dict[str, str]:
-    return {
+    ours = {
         also: item.name for item in dataclasses.fields(Config) for also in item.metadata["also"]
     }
+    return ours | dict(foreign.SPELLINGS)

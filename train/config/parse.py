@@ -11,15 +11,17 @@ import textwrap
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import yaml
 
 from train.config import datasets
-from train.config.aliases import Renamed, nearest, section_names, settle
+from train.config.aliases import NoEffect, expand, nearest, own_name, section_names, settle
 from train.config.config import Config
+from train.config.foreign import takes_structure
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Given:
     value: Any
     source: str
     """`config.yaml:12` or the flag."""
+    weight: int = 2
+    """Of two spellings of one key in a file the higher one counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class Arguments:
     given: Mapping[str, Given]
     sample: int = 1
     """Which sample to show, counted from 1."""
+    notes: tuple[str, ...] = ()
+    """Keys that were taken, but change nothing here."""
 
     def config(self, **replaced: object) -> Config:
         """Return the Config; `replaced` wins over what was given.
@@ -88,17 +94,19 @@ def parse(argv: Sequence[str]) -> Arguments:
     """
     known, rest = _parser().parse_known_args(list(argv))
     problems: list[str] = []
+    notes: list[str] = []
     given: dict[str, Given] = {}
     if known.config:
-        given |= _read_file(Path(known.config), problems)
+        given |= _read_file(Path(known.config), problems, notes)
     flags = [*_flags(rest, problems), *_sets(known.set, problems)]
-    given |= _read_pairs(flags, problems)
+    given |= _read_pairs(flags, problems, notes)
     if problems:
         raise ConfigError(tuple(problems), hint="every key is in docs/reference/train-config.md")
     if known.show_sample is not None:
-        return Arguments(mode="show-sample", given=given, sample=known.show_sample)
+        sample = known.show_sample
+        return Arguments(mode="show-sample", given=given, sample=sample, notes=tuple(notes))
     mode: Mode = "check" if known.check else "smoke" if known.smoke else "train"
-    return Arguments(mode=mode, given=given)
+    return Arguments(mode=mode, given=given, notes=tuple(notes))
 
 
 def _epilog() -> str:
@@ -173,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read_file(path: Path, problems: list[str]) -> dict[str, Given]:
+def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, Given]:
     """Return what a YAML file says; keys may stand under section names or not."""
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -194,7 +202,15 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, Given]:
         found = "an empty file" if root is None else "no mapping"
         problems.append(f"{path}:1: expected `key: value` lines, found {found}")
         return {}
-    return _read_pairs(_pairs(root, path, None, problems), problems)
+    pairs = _pairs(root, path, None, problems)
+    given = _read_pairs(pairs, problems, notes)
+    bases = [source for spelling, _, source in pairs if spelling == "base_model"]
+    if bases and "method" not in given:
+        notes.append(
+            f"{bases[0]}: LoRA is trained without the key adapter, where axolotl trains all "
+            "weights; method: full does that here"
+        )
+    return given
 
 
 def _pairs(
@@ -205,7 +221,10 @@ def _pairs(
     for key, value in node.value:
         source = f"{path}:{key.start_mark.line + 1}"
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-        if isinstance(value, yaml.MappingNode) and takes_mapping(name):
+        whole = takes_structure(name) and not isinstance(value, yaml.ScalarNode)
+        if whole and not (isinstance(value, yaml.MappingNode) and name in section_names()):
+            found.append((name, _plain(value), source))
+        elif isinstance(value, yaml.MappingNode) and takes_mapping(name):
             found.append((_full(name, section), _plain(value), source))
         elif isinstance(value, yaml.MappingNode) and section is None and name in section_names():
             found += _pairs(value, path, name, problems)
@@ -232,14 +251,13 @@ def _pairs(
 
 def takes_mapping(spelling: str) -> bool:
     """Whether a key's value is a mapping."""
-    answer = settle(spelling, None)
-    return isinstance(answer, Renamed) and _is_mapping(_kind(answer.name))
+    name = own_name(spelling)
+    return name in FIELDS and _is_mapping(_kind(name))
 
 
 def takes_datasets(spelling: str) -> bool:
     """Whether a key's value is a list of data sets."""
-    answer = settle(spelling, None)
-    return isinstance(answer, Renamed) and answer.name == "dataset_path"
+    return own_name(spelling) == "dataset_path"
 
 
 def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
@@ -283,33 +301,55 @@ def _sets(sets: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
     return found
 
 
-def _read_pairs(pairs: list[tuple[str, Any, str]], problems: list[str]) -> dict[str, Given]:
+def _expanded(spelling: str, raw: Any, source: str) -> list[tuple[str, Any, str]]:  # noqa: ANN401  (a value as written)
+    return [(name, value, source) for name, value in expand(spelling, raw)]
+
+
+def _read_pairs(
+    pairs: list[tuple[str, Any, str]], problems: list[str], notes: list[str]
+) -> dict[str, Given]:
     """Settle spellings, convert values, and refuse a key that is there twice."""
     given: dict[str, Given] = {}
-    for spelling, raw, source in pairs:
-        answer = settle(spelling, raw)
+    for spelling, raw, source in chain.from_iterable(starmap(_expanded, pairs)):
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
-        if not isinstance(answer, Renamed):
-            if answer:
-                meant = nearest(spelling, OPTIONS) if source == f"--{spelling}" else ""
-                said = f"unknown flag; nearest: --{meant}" if meant else answer
-                problems.append(f"{where}: {said}")
+        answer = settle(spelling, raw)
+        if isinstance(answer, NoEffect):
+            notes += [f"{where}: has no effect: {answer.note}"] if answer.note else []
             continue
-        name = answer.name
-        if name in given and not is_flag:  # of two flags the last one holds
-            problems.append(f"{where}: expected once, found again (first: {given[name].source})")
+        if isinstance(answer, str):
+            meant = nearest(spelling, OPTIONS) if source == f"--{spelling}" else ""
+            problems.append(f"{where}: {f'unknown flag; nearest: --{meant}' if meant else answer}")
             continue
         try:
-            value = convert(name, answer.value)
+            new = Given(
+                name=answer.name,
+                value=convert(answer.name, answer.value),
+                source=source,
+                weight=answer.weight,
+            )
+            before = None if is_flag else given.get(new.name)  # of two flags the last one holds
+            given[new.name] = new if before is None else _one_of(before, new)
         except ValueError as error:
             problems.append(f"{where}: expected {error}, found {answer.value!r}")
-            continue
         except ConfigError as error:
-            problems += [f"{source}: {spelling}: {problem}" for problem in error.problems]
-            continue
-        given[name] = Given(name=name, value=value, source=source)
+            problems += [f"{where}: {problem}" for problem in error.problems]
+        else:
+            notes += [f"{where}: {answer.note}"] if answer.note else []
     return given
+
+
+def _one_of(before: Given, new: Given) -> Given:
+    """Return what counts of two spellings of one key in a file.
+
+    Raises:
+        ConfigError: they exclude each other.
+    """
+    if new.name == "report_to":
+        return replace(new, value=tuple(dict.fromkeys((*before.value, *new.value))))
+    if new.weight == before.weight:
+        raise ConfigError((f"expected once, found again (first: {before.source})",))
+    return max(before, new, key=lambda given: given.weight)
 
 
 def convert(  # (the key's own type)

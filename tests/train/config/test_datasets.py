@@ -44,7 +44,7 @@ def test_a_flag_has_the_list_as_yaml() -> None:
     flag = "dataset_path=[a.jsonl, {path: b.parquet, weight: 2}]"
     config = parse(["--set", flag, "--name-or-path=m"]).config()
     assert config.datasets == (Dataset(path="a.jsonl"), Dataset(path="b.parquet", weight=2))
-    with pytest.raises(ConfigError, match=r"--set dataset_path: dataset_path: expected a list of"):
+    with pytest.raises(ConfigError, match=r"--set dataset_path: expected a list of"):
         parse(["--set", "dataset_path=[a"])
 
 
