@@ -35,7 +35,7 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     before = 0
     for number, count in enumerate(groups):
         # Rows take about the same room: so a row group begins at about this byte.
-        while len(begins) < len(targets) and targets[len(begins)] <= size * before // rows:
+        while len(begins) < len(targets) and targets[len(begins)] <= size * before // max(1, rows):
             begins.append((number, before))
         before += count
     # The same bytes as JSON lines would be other lines.

@@ -134,6 +134,15 @@ def test_parts_are_row_groups_and_all_rows_once(tmp_path: Path, parts: int) -> N
     assert sum(map(bool, read)) >= min(parts, 9)
 
 
+def test_a_file_without_rows_is_no_fault(tmp_path: Path) -> None:
+    empty, path = tmp_path / "a.parquet", write(tmp_path / "b.parquet", ROWS[:1])
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), empty)
+    found = fingerprint.scan((empty, path), 2)
+    read = [list(lines.read((empty, path), found.marks[0], found.marks[1]))]
+    read.append(list(lines.read((empty, path), found.marks[1])))
+    assert [json.loads(line.content) for part in read for line in part] == ROWS[:1]
+
+
 @pytest.mark.torch
 def test_bad_rows_are_named(config: Config, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
