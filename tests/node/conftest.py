@@ -32,6 +32,8 @@ from clusterctl.wire import Message
 from tests.ports import free_port
 
 Head = dict[str, Any]
+BUSY = 60.0
+"""Seconds that any step of a test may take on a busy machine."""
 
 
 class Run:
@@ -150,7 +152,7 @@ class Run:
     def log(self, rank: int, n: int = 0) -> bytes:
         return Path(self.paths(n).folder, f"ranks/{rank}.log").read_bytes()
 
-    def wait_for_log(self, rank: int, text: bytes, n: int = 0, seconds: float = 20.0) -> None:
+    def wait_for_log(self, rank: int, text: bytes, n: int = 0, seconds: float = BUSY) -> None:
         path = Path(self.paths(n).folder, f"ranks/{rank}.log")
         wait_until(lambda: path.exists() and text in path.read_bytes(), seconds)
 
@@ -216,7 +218,7 @@ def ipv6() -> str:
     return "::1"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = BUSY) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came true"
