@@ -123,6 +123,9 @@ def _trackers(config: Config) -> Iterator[Finding]:
         state: Literal["ok", "warn"] = "warn" if name in absent else "ok"
         said = f"{name} is not installed, nothing is sent to it (hint: pip install {name})"
         yield Finding(state, "report_to", said if name in absent else name)
+    if (config.project or config.run_name) and not {"wandb", "mlflow"} & {*config.report_to}:
+        said = "project and run_name have no effect: expected wandb or mlflow, found neither"
+        yield Finding("warn", "report_to", said)
 
 
 def _packages() -> Iterator[Finding]:

@@ -141,9 +141,9 @@ def _switch(name: str, raw: Any) -> Renamed | NoEffect | str | None:  # noqa: AN
         case "use_lora" | "lora":
             return Renamed(name="method", value="lora" if on else "full")
         case "adapter":
-            quantized = value == "qlora"
             method = "full" if off else value
-            return foreign.QUANTIZED if quantized else Renamed(name="method", value=method)
+            no = "quantized bases are not trained here; write adapter: lora"
+            return no if value == "qlora" else Renamed(name="method", value=method)
         case "lora_target_linear":
             return Renamed(name="lora_target_modules", value="all-linear") if on else NoEffect()
         case "tensorboard" | "use_tensorboard" | "use_wandb" | "use_mlflow":

@@ -189,7 +189,7 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("load_in_4bit: true", "quantized bases"),
-        ("adapter: qlora", "quantized bases"),
+        ("adapter: qlora", "write adapter: lora"),
         ("optimizer: adamw_bnb_8bit", "AdamW"),
         ("deepspeed: zero3.json", "parallel: fsdp"),
         ("fsdp: [full_shard, offload]", "CPU"),
@@ -235,6 +235,8 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
         ("auto_resume_from_checkpoints: true", "resume_from_checkpoint", "latest"),
         ("saves_per_epoch: 1", "save_epochs", 1),
         ("use_tensorboard: true\nwandb_project: a", "report_to", ("tensorboard", "wandb")),
+        ("report_to: none", "report_to", ()),
+        ('tensorboard: "on"', "report_to", ("tensorboard",)),
         ("lr_scheduler: constant_with_warmup", "lr_scheduler_type", "constant"),
         (
             "datasets: [{path: json, data_files: [b.jsonl], type: alpaca}]",
@@ -270,6 +272,8 @@ def test_a_key_has_one_meaning() -> None:
 
 def test_check_lists_the_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "guide.yaml"
-    file.write_text("model: org/m\ndataset: org/d\ntf32: true\n")
+    file.write_text("model: org/m\ndataset: org/d\ntf32: true\nrun_name: first\n")
     assert main(["--config", str(file), "--check", "--output-dir", str(tmp_path / "o")]) == 0
-    assert f"ok    keys       {file}:3: tf32: has no effect: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"ok    keys       {file}:3: tf32: has no effect: " in said
+    assert "warn  report_to  project and run_name have no effect" in said
