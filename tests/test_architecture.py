@@ -71,7 +71,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
         "errors",
     },
     "preflight": {"observe", "model", "data", "distributed", "config", "errors"},
-    "tools": {"observe", "data", "distributed", "config", "errors"},
+    "tools": {"observe", "data", "distributed", "config", "files", "errors"},
 }  # fmt: skip
 
 PURE = {"facts", "network", "checks", "plan", "logs"}

@@ -24,6 +24,7 @@ from train.data import formats, hub, lines, paths, token_cache
 from train.data.bad_line import BadLine
 from train.data.chat import DATE
 from train.data.dataset import label
+from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from train.model.kinds import Weights
-    from train.model.memory import Shape
+    from train.model.memory import Memory, Shape
 
 NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
 LOOKED_AT = 100
@@ -77,7 +78,7 @@ def main(config: Config, notes: Sequence[str] = ()) -> int:
     of_keys = (Finding(state="ok", about="keys", said=note) for note in notes)
     for finding in chain(of_keys, check(config)):
         findings.append(finding)
-        print(f"{finding.state:4}  {finding.about:10} {finding.said}", flush=True)
+        print(f"{finding.state:4}  {finding.about:11} {finding.said}", flush=True)
     failed = sum(finding.state == "fail" for finding in findings)
     if failed:
         print(f"{failed} of {len(findings)} would stop the training")
@@ -197,7 +198,8 @@ def _look(config: Config) -> Look:
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        return Look(findings=(Finding("fail", "model", " ".join(error.problems)),))
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        return Look(findings=(Finding("fail", "model", " ".join(error.problems) + hint),))
     except (OSError, ValueError, KeyError) as error:
         return Look(findings=(Finding("fail", "model", f"{name}: cannot be read: {error}"),))
     if shape.complete and shape.parameters:
@@ -246,6 +248,7 @@ def _memory(
     fits = need.total < room
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
     yield Finding("ok" if fits else "warn", "memory", said)
+    yield _host_memory(config, shape, need, shards=shards, local=local, gpu=devices.are_gpus)
     alone = memory.memory(config, shape, weights, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
         said = f"this fits on one {'GPU' if devices.are_gpus else 'process'}: more only add speed"
@@ -255,6 +258,25 @@ def _memory(
         said = "this does not fit on one node: more nodes with parallel: fsdp, a smaller "
         said += "per_device_train_batch_size or seq_len, or activation_checkpointing: true"
     yield Finding("ok" if fits else "warn", "nodes", said)
+
+
+def _host_memory(
+    config: Config, shape: Shape, need: Memory, *, shards: int, local: int, gpu: bool
+) -> Finding:
+    """Compare what this node's processes take of its memory with what is available."""
+    host = memory.host_memory(config, shape, need, shards=shards, local=local, gpu=gpu)
+    left = host_memory.available()
+    processes = "one process" if local == 1 else f"{local} processes"
+    said = (
+        f"about {memory.size_in_words(host.total)} for {processes} "
+        f"({memory.size_in_words(host.reading)} of it while the base is read), "
+        f"{memory.size_in_words(left)} available"
+    )
+    if host.total <= left:
+        return Finding("ok", "host memory", said)
+    stops = gpu and host.certain > left  # without a GPU it may be checked on another machine
+    said += f" (hint: {memory.MORE_ROOM})"
+    return Finding("fail" if stops else "warn", "host memory", said)
 
 
 def _network(

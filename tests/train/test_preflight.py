@@ -16,6 +16,7 @@ import pytest
 from train import preflight
 from train.config.config import Config
 from train.config.datasets import Dataset
+from train.distributed import host_memory
 from train.model import memory
 from train.model.kinds import Weights
 from train.model.memory import GIB
@@ -246,7 +247,7 @@ def test_a_mixture_of_107_billion_weights_is_looked_at_in_seconds(
     )
     took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     assert done.returncode == 0, done.stdout + done.stderr
-    said = dict(line.split(maxsplit=2)[1:] for line in done.stdout.splitlines()[:-1])
+    said = {line[6:17].strip(): line[18:] for line in done.stdout.splitlines()[:-1]}
     assert "attention 31,653,888, shared experts 11,888,640, dense MLP 721,920" in said["trained"]
     assert "routed experts" not in said["trained"]
     assert done.stdout.endswith("ready to train\n")
@@ -275,6 +276,36 @@ def test_disk_and_network_are_reckoned_with_what_is_trained(config: Config) -> N
     (folders,) = said(config, "folders")
     # 16 bytes a weight in each of 3 + 1 checkpoints, 4 in the adapter.
     assert f"about {41_943_040 * (16 * 4 + 4) / GIB:.1f} GiB" in folders.said
+
+
+@pytest.mark.usefixtures("gpus")
+def test_host_memory_is_compared_with_what_is_available(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "available", lambda: 100 * GIB)
+    (enough,) = said(config, "host memory")
+    # A rank in eight of eight processes holds 3 of an eighth of a layer.
+    reading = 3 * 8_000_000_000 / 33 * 2
+    assert enough.state == "ok"
+    assert enough.said == (
+        f"about {(reading + 16 * GIB) / GIB:.1f} GiB for 8 processes "
+        f"({reading / GIB:.1f} GiB of it while the base is read), 100.0 GiB available"
+    )
+    monkeypatch.setattr(host_memory, "available", lambda: 10 * GIB)
+    (tight,) = said(config, "host memory")
+    assert (tight.state, "hint: more nodes" in tight.said) == ("warn", True)
+    monkeypatch.setattr(host_memory, "available", lambda: GIB)
+    (short,) = said(config, "host memory")
+    assert short.state == "fail"
+
+
+def test_without_gpus_the_weights_are_in_host_memory(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "available", lambda: 20 * GIB)
+    (finding,) = said(config, "host memory")
+    assert finding.state == "warn"
+    assert float(finding.said.split()[1]) > 8_000_000_000 * 4 / GIB
 
 
 @pytest.mark.usefixtures("gpus")

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,7 @@ Kind = Literal["model", "dataset"]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
 DATASET_FILES = [f"*{suffix}" for suffix in paths.SUFFIXES]
+CONVERT = "python -m train.tools.convert_weights"
 FRESH = 600.0
 """Seconds in which a node's other processes take the commit that the first one found."""
 
@@ -60,12 +62,24 @@ def model_folder(config: Config) -> Path:
     """
     name = config.name_or_path
     if is_hub_id(name):
-        return fetch(name, kind="model", config=config, key="name_or_path")
+        folder = fetch(name, kind="model", config=config, key="name_or_path")
+        if not any(folder.glob("*.safetensors")):
+            raise ConfigError(
+                (f"name_or_path: expected *.safetensors in {name} on the hub, found none",),
+                hint=f"hf download {name} --local-dir FOLDER; {CONVERT} FOLDER; and FOLDER as "
+                "name_or_path, on every node",
+            )
+        return folder
     folder = Path(name)
     if not (folder / "config.json").is_file():
         raise ConfigError(
             (f"name_or_path: expected a model's folder at {folder}, found {_instead(folder)}",),
             hint="a path must be there on every node; a hub id looks like org/name",
+        )
+    if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            (f"name_or_path: expected *.safetensors in {folder}, found pytorch_model*.bin",),
+            hint=f"{CONVERT} {shlex.quote(str(folder))}, which writes them beside, on every node",
         )
     return folder
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from train.errors import ModelError
+from train.distributed import host_memory
+from train.errors import ConfigError, ModelError
 from train.model import memory
 from train.model.memory import GIB
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from train.config.config import Config
     from train.distributed.process_group import Ranks
     from train.model.kinds import Weights
+    from train.model.memory import HostMemory
 
 USABLE = 0.9
 """Of a device's memory: an estimate is none too exact, and memory fragments."""
@@ -56,11 +58,13 @@ def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layo
         weights: What of it is trained.
 
     Raises:
+        ConfigError: A node has too little memory; on every rank.
         ModelError: What the configuration says cannot be.
     """
     plan = Plan(config=config, ranks=ranks, folder=folder, weights=weights)
     laid = _laid(plan)
-    return replace(laid, reshards=_reshards(plan, laid.name))
+    tight = _look_at_host_memory(plan, laid.name)
+    return replace(laid, reshards=_reshards(plan, laid.name), remarks=(*laid.remarks, *tight))
 
 
 def _laid(plan: Plan) -> Layout:
@@ -108,13 +112,56 @@ def _reshards(plan: Plan, name: str) -> bool:
     config, ranks = plan.config, plan.ranks
     if config.reshard_after_forward is not None:
         return config.reshard_after_forward
-    shards = ranks.env.local_world_size if name == "hsdp" else ranks.env.world_size
+    shards = _shards(ranks, name)
     if name in {"single", "ddp"}:
         return True
     keeping = replace(plan, config=replace(config, reshard_after_forward=False))
     # A rank that holds everything itself has nothing to gather.
     lacking = shards == 1 or _no_room(keeping, shards=shards, usable=KEEPABLE)
     return any(ranks.gather(bool(lacking)))
+
+
+def _shards(ranks: Ranks, name: str) -> int:
+    """Return over how many ranks a layout cuts the weights."""
+    if name in {"single", "ddp"}:
+        return 1
+    return ranks.env.local_world_size if name == "hsdp" else ranks.env.world_size
+
+
+def _look_at_host_memory(plan: Plan, name: str) -> tuple[str, ...]:
+    """Refuse nodes without memory for their ranks' weights; warn of those that may run short.
+
+    Raises:
+        ConfigError: Naming the node, on every rank.
+    """
+    ranks = plan.ranks
+    rows = ranks.gather((_on_host(plan, name), host_memory.available()))
+    remarks = []
+    for rank in ranks.leaders:
+        need, left = rows[rank]
+        node, has = ranks.hosts[rank], f"{memory.size_in_words(left)} available"
+        if need is None:
+            continue  # a model that cannot be read is refused when it is
+        if need.certain > left:
+            wanted = f"{memory.size_in_words(need.certain)} for its ranks' weights"
+            problem = f"host memory on {node}: expected {wanted} and for reading them, found {has}"
+            raise ConfigError((problem,), hint=memory.MORE_ROOM)
+        if (total := need.total - need.libraries) > left:  # libraries are loaded by now
+            takes = f"its ranks take about {memory.size_in_words(total)}"
+            remarks.append(f"host memory on {node}: {takes}, {has}: the kernel may end them")
+    return tuple(remarks)
+
+
+def _on_host(plan: Plan, name: str) -> HostMemory | None:
+    """Return what this node's ranks take of its memory; None if the model cannot be read."""
+    local, gpu = plan.ranks.env.local_world_size, plan.ranks.device.type == "cuda"
+    shards = _shards(plan.ranks, name)
+    try:
+        shape = memory.shape(plan.folder)
+    except (OSError, ValueError, KeyError):
+        return None
+    need = memory.memory(plan.config, shape, plan.weights, shards=shards, gpu=gpu)
+    return memory.host_memory(plan.config, shape, need, shards=shards, local=local, gpu=gpu)
 
 
 def _no_room(plan: Plan, *, shards: int, usable: float) -> str:

@@ -28,6 +28,12 @@ CHANGED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "l
 OVERHEAD = {True: 1.5 * GIB, False: 0.4 * GIB}
 """On a GPU CUDA's own, NCCL's buffers, and what fragments; on a CPU Python and torch."""
 
+HOST_OVERHEAD = 2.0 * GIB
+"""Host memory of a process that computes on a GPU: Python, torch, CUDA. Assumed, not measured."""
+MORE_ROOM = "more nodes with parallel: fsdp, fewer other processes, or a higher memory limit"
+LAYERS_READ = 3
+"""Of a rank's slices of a layer: read, stacked, and as one tensor (`train.model.slices`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -75,6 +81,29 @@ class Memory:
         }
         named = [f"{name} {size / GIB:.1f}" for name, size in parts.items() if size > GIB / 20]
         return f"about {self.total / GIB:.1f} GiB ({', '.join(named)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Bytes of host memory that the processes of one node take together; an estimate."""
+
+    weights: float
+    """On CPUs: the base's weights and what is trained."""
+    reading: float
+    """Slices of a layer between the files and the device."""
+    activations: float
+    """On CPUs: these and gathered layers."""
+    libraries: float
+
+    @property
+    def certain(self) -> float:
+        """What is taken whatever the batch is."""
+        return self.weights + self.reading
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.certain + self.activations + self.libraries
 
 
 def weights_in_words(count: int) -> str:
@@ -175,6 +204,33 @@ def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: 
         activations=activations + logits * LOGIT_BYTES,
         overhead=OVERHEAD[gpu],
     )
+
+
+def host_memory(
+    config: Config, model: Shape, need: Memory, *, shards: int, local: int, gpu: bool
+) -> HostMemory:
+    """Return what the processes of one node take of its memory.
+
+    Args:
+        config: Says the dtype.
+        model: The base model's numbers.
+        need: What one rank takes on its device.
+        shards: Over how many ranks weights are cut.
+        local: Processes of the node.
+        gpu: Whether they compute on GPUs.
+    """
+    layer = model.parameters / max(1, model.layers + 1) * base_bytes(config, gpu=gpu)
+    return HostMemory(
+        weights=0 if gpu else local * (need.weights + need.trained),
+        reading=local * LAYERS_READ * layer / shards,
+        activations=0 if gpu else local * (need.gathered + need.activations),
+        libraries=local * (HOST_OVERHEAD if gpu else need.overhead),
+    )
+
+
+def base_bytes(config: Config, *, gpu: bool) -> int:
+    """Return the bytes of a weight of the base as it is loaded."""
+    return 4 if config.method == "full" else dtype_bytes(config, gpu=gpu)
 
 
 def dtype_bytes(config: Config, *, gpu: bool) -> int:

@@ -18,8 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers.utils.logging import disable_progress_bar
 
 from train.data.formats import IGNORED
+from train.distributed import host_memory
 from train.errors import ConfigError, room_for
-from train.model import slices
+from train.model import memory, slices
 from train.model.chunked_loss import Head
 from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
 from train.model.parallelize import fill, prove, shard, start_adapters
@@ -295,6 +296,7 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
     source, problem = None, None
     if ranks.is_first:
         try:
+            _refuse_too_large(config, ranks, folder)
             source = make(config, folder, dtype)
         except ConfigError as error:
             problem = error
@@ -305,3 +307,19 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
     if said:
         raise problem or ConfigError(said[0], hint=said[1])
     return source
+
+
+def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
+    """Refuse to read a model whole into less memory than it takes.
+
+    Raises:
+        ConfigError: This node has less.
+    """
+    size = memory.base_bytes(config, gpu=ranks.device.type == "cuda")
+    needed, left = size * memory.shape(folder).parameters, host_memory.available()
+    if needed > left:
+        problem = (
+            f"host memory on {ranks.hosts[0]}: expected {memory.size_in_words(needed)} for the "
+            f"whole model on rank 0, found {memory.size_in_words(left)} available"
+        )
+        raise ConfigError((problem,), hint=memory.MORE_ROOM)

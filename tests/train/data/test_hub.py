@@ -28,6 +28,7 @@ TOKEN = "hf_a_secret"
 SPLITS = ("train", "eval")
 FILES = {
     "models/org/tiny": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
+    "models/org/old": {"config.json": b"{}", "pytorch_model.bin": b"weights"},
     "models/org/gated": {"config.json": b"{}"},
     "datasets/org/table": {"train/0.parquet": b"PAR1", "test/0.parquet": b"PAR1", "a.csv": b"no"},
     "datasets/org/text": {"data/train.jsonl": b'{"text": "a"}\n', "README.md": b"no"},
@@ -169,6 +170,12 @@ def test_a_nodes_processes_download_once(tmp_path: Path, stand_in: Hub) -> None:
     assert dict(+stand_in.downloads) == wanted  # and nothing that training does not need
 
 
+def test_a_model_without_safetensors_on_the_hub_is_refused(tmp_path: Path, stand_in: Hub) -> None:
+    ((_, out),) = node(tmp_path, stand_in, "org/old", "org/text", "")
+    assert "expected *.safetensors in org/old on the hub, found none" in out
+    assert "hf download org/old --local-dir FOLDER; python -m train.tools.convert_weights" in out
+
+
 def test_a_data_set_of_parquet_is_downloaded(tmp_path: Path, stand_in: Hub) -> None:
     ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/table", "")
     assert code == 0, out
@@ -271,6 +278,20 @@ def test_a_path_that_holds_no_model_is_told(tmp_path: Path, name: str, found: st
     with pytest.raises(ConfigError, match="name_or_path: expected a model's folder") as caught:
         hub.model_folder(config)
     assert found in str(caught.value)
+
+
+def test_a_folder_with_bin_files_alone_is_refused_with_what_converts_them(tmp_path: Path) -> None:
+    folder = tmp_path / "a model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    config = Config(name_or_path=str(folder), dataset_path="d")
+    assert hub.model_folder(config) == folder
+    (folder / "pytorch_model-00001-of-00002.bin").touch()
+    with pytest.raises(ConfigError, match="found pytorch_model") as caught:
+        hub.model_folder(config)
+    assert f"python -m train.tools.convert_weights '{folder}'" in str(caught.value)
+    (folder / "model.safetensors").touch()
+    assert hub.model_folder(config) == folder
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,39 @@ def test_where_one_node_has_no_room_all_are_sharded_flat_and_it_is_said(world: W
     assert "flat FSDP over nodes of 2 ranks each" in several.said()
 
 
+def short_of_host_memory(rank: int) -> None:
+    """Have the second node find next to no host memory."""
+    from train.distributed import host_memory
+
+    if rank == 1:
+        patch.object(host_memory, "available", lambda: 1 << 16).start()
+
+
+def test_a_node_without_host_memory_is_refused_on_all(world: World) -> None:
+    run = world.start(nodes=(1, 1), before=short_of_host_memory, **SHORT)
+    assert run.wait() == [2, 2]
+    assert "for its ranks' weights and for reading them, found 0.1 MiB available" in run.said()
+    assert "hint: more nodes with parallel: fsdp" in run.said(1)
+
+
+def cannot_be_sliced(_rank: int) -> None:
+    """Have no base read in slices, and no host memory for a whole one."""
+    from train.distributed import host_memory
+    from train.model import slices
+
+    def fill(*_: Any) -> None:
+        patch.object(host_memory, "available", lambda: 1 << 16).start()
+        raise slices.CannotSlice("a test wants it so")
+
+    vars(slices)["fill"] = fill
+
+
+def test_a_base_that_must_be_read_whole_needs_room_on_the_first_rank(world: World) -> None:
+    run = world.start(nodes=(2,), before=cannot_be_sliced, **SHORT)
+    assert run.wait() == [2, 2]
+    assert "for the whole model on rank 0, found 0.1 MiB available" in run.said()
+
+
 def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_path: Path) -> None:
     import torch
 
@@ -58,6 +91,7 @@ def test_a_model_whose_size_cannot_be_read_is_sharded_flat(world: World, tmp_pat
         device=torch.device("cpu"),
         gather=lambda value: [value, value],
         hosts=("a", "b"),
+        leaders=(0, 1),
     )
     none = Weights(every={}, trained={})
     laid = layout.choose(world.base, cast("Ranks", ranks), tmp_path, none)

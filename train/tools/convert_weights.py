@@ -1,0 +1,160 @@
+"""Write a model's `pytorch_model*.bin` as safetensors: `python -m train.tools.convert_weights`.
+
+Training reads a base in slices, which `.bin` files do not allow. The new files lie beside the old
+ones, in shards of 2 GB; no more than a shard is in memory. Every tensor is compared with its
+original before the files get their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from train.files import sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+SOURCE = "pytorch_model.bin"
+SOURCE_INDEX = "pytorch_model.bin.index.json"
+TARGETS = ("model.safetensors", "model.safetensors.index.json")
+SHARD = "2GB"
+ASIDE = ".convert-weights-"
+
+
+class CannotConvert(Exception):  # noqa: N818  (named for what is so)
+    """The files cannot be converted; the message says why."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert the folder's weights and print what was written."""
+    parser = argparse.ArgumentParser(
+        prog="python -m train.tools.convert_weights", description=__doc__
+    )
+    parser.add_argument("folder", type=Path, help="a model's folder with pytorch_model*.bin")
+    folder = parser.parse_args(argv).folder
+    try:
+        written = convert(folder)
+    except (CannotConvert, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    size = sum(path.stat().st_size for path in written)
+    print(
+        f"{folder}: wrote {len(written)} files, {size / 2**30:.1f} GiB, equal to {SOURCE[:-4]}*.bin"
+    )
+    print("the .bin files are not read by the training and may be removed")
+    return 0
+
+
+def convert(folder: Path) -> list[Path]:
+    """Write the weights of a folder as safetensors beside their `.bin` files.
+
+    Returns:
+        The new files.
+
+    Raises:
+        CannotConvert: There are no such files, or they are damaged, or there is no room.
+        OSError: A file cannot be read or written.
+    """
+    from huggingface_hub import save_torch_state_dict  # noqa: PLC0415  (seconds, with torch)
+
+    for name in TARGETS:
+        if (folder / name).exists():
+            raise CannotConvert(f"{folder}: expected no {name}, found one: nothing to convert")
+    sources = _sources(folder)
+    needed, free = sum(path.stat().st_size for path in sources), shutil.disk_usage(folder).free
+    if needed > free:
+        found = f"{free / 2**30:.1f} GiB free"
+        raise CannotConvert(f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}")
+    weights = _load(sources)
+    for killed in folder.glob(f"{ASIDE}*"):
+        shutil.rmtree(killed)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=ASIDE) as name:
+        aside = Path(name)
+        save_torch_state_dict(weights, aside, max_shard_size=SHARD)
+        _compare(aside, weights)
+        # The index last: without it a reader finds no model, and this can run again.
+        made = sorted(aside.iterdir(), key=lambda path: (path.name in TARGETS, path.name))
+        for path in made:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            path.replace(folder / path.name)
+        sync_folder(folder)
+    return [folder / path.name for path in made]
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Return the files to convert."""
+    names = [SOURCE]
+    if (folder / SOURCE_INDEX).is_file():
+        index = json.loads((folder / SOURCE_INDEX).read_text(encoding="utf-8"))
+        names = sorted(set(index["weight_map"].values()))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise CannotConvert(f"{folder}: expected {missing[0]}, found none")
+    return [folder / name for name in names]
+
+
+def _load(sources: list[Path]) -> dict[str, Tensor]:
+    """Map all tensors into memory, without reading them and without running what is pickled."""
+    import torch  # noqa: PLC0415  (seconds)
+
+    weights: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for path in sources:
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+            said = str(error).strip().splitlines()[0]
+            raise CannotConvert(
+                f"{path}: expected tensors as torch.save writes them: {said}"
+            ) from error
+        for name, tensor in found.items() if isinstance(found, dict) else [("", None)]:
+            if not isinstance(tensor, torch.Tensor):
+                raise CannotConvert(f"{path}: expected a tensor by each name, found {name!r}")
+            # Tied weights share their storage, which safetensors does not write.
+            shared = tensor.untyped_storage().data_ptr() in storages
+            storages.add(tensor.untyped_storage().data_ptr())
+            weights[name] = tensor.clone() if shared else tensor
+    return weights
+
+
+def _compare(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Compare what was written with its originals, bit by bit.
+
+    Raises:
+        CannotConvert: A tensor is not there, or not the same.
+    """
+    import torch  # noqa: PLC0415  (seconds)
+    from safetensors import safe_open  # noqa: PLC0415
+
+    left = dict(weights)
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (no dict)
+                one, other = file.get_tensor(name), left.pop(name)
+                same = one.dtype == other.dtype and one.shape == other.shape
+                if not same or not torch.equal(_bits(one), _bits(other)):
+                    raise CannotConvert(f"{path}: {name} is not what was written")
+    if left:
+        raise CannotConvert(f"{folder}: {next(iter(left))} was not written")
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return a tensor's bytes: a number that is none is equal to itself."""
+    import torch  # noqa: PLC0415  (seconds)
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
