@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import clusterctl
+import train
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = Path(clusterctl.__file__).parent
+PACKAGES = [Path(str(package.__file__)).parent for package in (clusterctl, train)]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 MOST_WORDS = 25
@@ -99,19 +100,23 @@ def faults(text: str) -> list[str]:
     return [found.group() for found in _AVOIDED.finditer(text)]
 
 
-TOP = ""
-"""The modules of `clusterctl/` that are in no folder."""
-ROOMS = [TOP, *sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))]
+ROOMS = [
+    folder
+    for package in PACKAGES
+    for folder in (package, *sorted(path.parent for path in package.glob("*/__init__.py")))
+]
+"""Both packages, whose own modules are in no folder, and their folders."""
+EVERY_ROOM = pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
 
 
-def modules(room: str) -> list[Path]:
-    return sorted(PACKAGE.glob("*.py") if room == TOP else PACKAGE.glob(f"{room}/**/*.py"))
+def modules(room: Path) -> list[Path]:
+    return sorted(room.glob("*.py") if room in PACKAGES else room.rglob("*.py"))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_messages_use_standard_terms(room: str) -> None:
+@EVERY_ROOM
+def test_messages_use_standard_terms(room: Path) -> None:
     wrong = [
-        f"{path.relative_to(PACKAGE)}:{line}: {word!r} in {text!r}"
+        f"{path.relative_to(ROOT)}:{line}: {word!r} in {text!r}"
         for path in modules(room)
         for line, text in messages(path.read_text())
         for word in faults(text)
@@ -124,10 +129,10 @@ def test_documents_use_standard_terms(page: Path) -> None:
     assert not faults(prose(page.read_text()))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_messages_have_short_sentences(room: str) -> None:
+@EVERY_ROOM
+def test_messages_have_short_sentences(room: Path) -> None:
     long = [
-        f"{path.relative_to(PACKAGE)}:{line}: {sentence}"
+        f"{path.relative_to(ROOT)}:{line}: {sentence}"
         for path in modules(room)
         for line, text in messages(path.read_text())
         for sentence in re.split(r"[.;:!?]\s|\n", text)

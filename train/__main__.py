@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; return the exit code (see `train.errors`)."""
+    """Run what the arguments ask for; return the exit code (see `train.errors`)."""
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.mode == "train":
@@ -80,12 +80,12 @@ def train(
     rendezvous: str | None = None,
     notes: Sequence[str] = (),
 ) -> int:
-    """Train as configured; whatever happens, rank 0 leaves a status.json.
+    """Train as configured; rank 0 writes a status.json however it ends.
 
     Args:
         config: What to train.
-        env: This process among the ranks; the environment says it if None.
-        rendezvous: Where ranks meet, as a torch init method; the environment says it if None.
+        env: This process among the ranks; from the environment if None.
+        rendezvous: Where ranks meet, as a torch init method; from the environment if None.
         notes: What rank 0 prints about the configuration.
     """
     output = Path(config.output_dir)
@@ -101,7 +101,7 @@ def train(
                 for note in notes:
                     print(note, file=sys.stderr)
             return _train(config, env, state, early_signals, rendezvous)
-    except Stopped:  # before the folder was ours to say anything in
+    except Stopped:  # before this run had the folder: no status.json
         return errors.DONE
     except (ConfigError, LauncherEnvError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -118,7 +118,7 @@ def _train(
     """Train in a folder that no other run uses."""
     state.step = last_step(config)
     try:
-        # At once: what an earlier run left must not be taken for what this one is.
+        # First: an earlier run's status.json must not count as this one's.
         state.set("starting")
         hub.settle(config)
         # After settle: transformers reads the hub's variables when it is imported.
@@ -146,7 +146,7 @@ def _train(
 
 
 def last_step(config: Config) -> int:
-    """Return the step of the checkpoint that a run will probably go on from."""
+    """Return the step of the checkpoint that a run will probably resume from."""
     wanted = config.resume_from_checkpoint
     if wanted == "latest":
         return manifest.newest_step(Path(config.output_dir))

@@ -1,4 +1,4 @@
-"""What goes wrong in a training, as a person can act on it; and the exit code of each."""
+"""The errors of a training, with what to do about them, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 DONE = 0
 """All steps are done; or (`preempted`) all ranks agreed to stop, or they had not even met."""
 UNEXPECTED = 1
-"""A fault of the program or the machine; the traceback says which."""
+"""A fault of the program or the machine, with a traceback."""
 USAGE = 2
 """The configuration, the data, the environment or the folder cannot be used."""
 NODES_DIFFER = 3
 """Nodes have different code, data, models or devices, or the model cannot be sharded."""
 CHECKPOINT = 4
-"""No whole checkpoint to go on from, or the last one or its export could not be written."""
+"""No whole checkpoint to resume from, or the last one or its export could not be written."""
 NON_FINITE = 5
 """A loss or gradient was not a number; nothing of it reached the weights."""
 
@@ -73,7 +73,7 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def reason(error: BaseException) -> str:
-    """Return what status.json says of an error: of another rank's, what that rank said."""
+    """Return an error as status.json has it: another rank's as that rank reported it."""
     return (
         str(error) if isinstance(error, AnotherRankFailed) else f"{type(error).__name__}: {error}"
     )
@@ -81,10 +81,10 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def room_for(what: str) -> Iterator[None]:
-    """Say a lack of memory as a person can act on it.
+    """Report a lack of memory with what to change.
 
     Raises:
-        ConfigError: There was none for what was done within.
+        ConfigError: What was done within needs more than there is.
     """
     import torch  # noqa: PLC0415  (seconds; an error of the configuration needs none of it)
 

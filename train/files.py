@@ -1,4 +1,4 @@
-"""Files that are hashed, written so that they survive a loss of power, or whole or not at all."""
+"""Files: hashed, written durably, or written whole or not at all."""
 
 from __future__ import annotations
 

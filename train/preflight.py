@@ -49,7 +49,7 @@ NODES = (1, 2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     state: Literal["ok", "warn", "fail"]
     about: str
@@ -85,7 +85,7 @@ def main(config: Config, notes: Sequence[str] = ()) -> int:
     elif any(finding.about == "trained" for finding in findings):
         print("ready to train")
     else:
-        print("nothing found that would stop the training; the model was not looked at")
+        print("nothing found that would stop the training; the model was not checked")
     return FAILED if failed else 0
 
 
@@ -118,7 +118,7 @@ def check(config: Config) -> Iterator[Finding]:
 
 
 def _trackers(config: Config) -> Iterator[Finding]:
-    """Look for the packages of report_to; a run does not fail for want of one."""
+    """Look for the packages of report_to; a run does not fail without them."""
     absent = trackers.missing(config.report_to)
     for name in config.report_to:
         state: Literal["ok", "warn"] = "warn" if name in absent else "ok"
@@ -140,7 +140,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def find_devices() -> Devices:
-    """Return this node's GPUs as nvidia-smi lists them, or its processor, without torch."""
+    """Return this node's GPUs as nvidia-smi lists them, or its CPU, without torch."""
     program = shutil.which("nvidia-smi")
     if program:
         query = [program, "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
@@ -157,7 +157,7 @@ def find_devices() -> Devices:
 
 
 def _batch(config: Config, local: int) -> Iterator[Finding]:
-    """Say local x GPUs x nodes x accumulation for some numbers of nodes."""
+    """Report local x GPUs x nodes x accumulation for some numbers of nodes."""
     for nodes in NODES:
         try:
             size = batch_size(config, local * nodes)
@@ -192,7 +192,7 @@ def _look(config: Config) -> Look:
     if hub.is_hub_id(name):
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         said = f"{name} is a hub id, downloaded once a node at the start, {token} HF_TOKEN: "
-        said += "what would be trained is not looked at before it is a folder"
+        said += "what would be trained is checked once it is a folder"
         return Look(findings=(Finding("warn", "model", said),))
     try:
         folder = hub.model_folder(config)
@@ -205,7 +205,7 @@ def _look(config: Config) -> Look:
     if shape.complete and shape.parameters:
         said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
         found = [Finding("ok", "model", said)]
-    else:  # its config.json alone still says what would be trained, and in how much memory
+    else:  # its config.json is enough for what would be trained, and in how much memory
         said = f"{folder}: expected all its *.safetensors, found some missing"
         found = [Finding("fail", "model", said)]
     if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
@@ -240,7 +240,7 @@ def _trained(config: Config, weights: Weights) -> str:
 def _memory(
     config: Config, shape: Shape, weights: Weights, devices: Devices, local: int
 ) -> Iterator[Finding]:
-    """Say what a rank takes, and how few GPUs or nodes would do."""
+    """Report what a rank takes, and how few GPUs or nodes are enough."""
     shards = 1 if config.parallel in {"ddp", "single"} else local
     need = memory.memory(config, shape, weights, shards=shards, gpu=devices.are_gpus)
     room = devices.memory if devices.are_gpus else devices.memory / max(1, local)
@@ -282,7 +282,7 @@ def _host_memory(
 def _network(
     config: Config, shape: Shape, weights: Weights, local: int, devices: Devices
 ) -> Finding:
-    """Say what crosses the network between two nodes in a step, by layout.
+    """Report what crosses the network between two nodes in a step, by layout.
 
     With HSDP a ring all-reduce of the gradients: each of two nodes sends as many bytes as they
     are. With flat FSDP a node takes in all weights for each forward pass, and again for the
@@ -350,7 +350,7 @@ def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding
         return Finding("fail", "data", f"{bad[0]} ({len(bad)} of {len(first)} bad)"), 0
     templates = _templates(Path(config.name_or_path)) if chats else None
     if templates == []:
-        said = f"{named}: expected a chat template beside the model for messages, found none"
+        said = f"{named}: expected a chat template in the model's folder for messages, found none"
         return Finding("fail", "data", said), 0
     each = sum(len(line.content) for line in first) / len(first)
     count = lines.count(files, each)

@@ -234,7 +234,7 @@ def build_model(
         wanted = f"{config.name_or_path}: expected an embedding for token {largest} of the data"
         raise ConfigError(
             (f"{wanted}, found {model.vocabulary} embeddings",),
-            hint="the tokenizer beside the model is another one's: put the model's own there",
+            hint="the tokenizer in the model's folder is another model's: put its own there",
         )
     return model
 

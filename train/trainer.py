@@ -59,7 +59,7 @@ class Trainer:
     def run(self, progress: Progress) -> Outcome:
         """Train from the start, or from where a checkpoint was, to the end or to a stop."""
         decision = self.stop_listener.agree()
-        # A new training is measured before its first step too: else nobody sees where it began.
+        # A new training is evaluated before its first step too, to show where it began.
         begins = progress.step == 0 and self.evaluates and self.config.eval_steps is not None
         if (begins or progress.owes_evaluation) and not decision.stop:
             decision |= self.evaluate(progress.step)
@@ -95,7 +95,7 @@ class Trainer:
             with self.model.only_last_synchronises(last=number_in_step == len(step.micro_batches)):
                 total += self.learn(batch)
         with self.meter.time("optimizer"):
-            # All that ranks must tell each other about a step, in one small sum.
+            # All that ranks exchange about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
             # The one moment of a step in which the CPU waits for a GPU.
             mine = torch.stack((total, squared_norm)).tolist()
@@ -143,7 +143,7 @@ class Trainer:
         )
 
     def who_is_not_finite(self, step: int, loss: float, squared_norm: float) -> str:
-        """Name the ranks whose loss is not a number, or whose gradient if all losses are."""
+        """Name the ranks with a loss that is not finite, or else those with such a gradient."""
         losses, norms = zip(*self.ranks.gather((loss, squared_norm)), strict=True)
         what, values = ("loss", losses)
         if all(map(math.isfinite, losses)):
@@ -208,11 +208,13 @@ class Trainer:
         return not progress.step or self.checkpoints.last_step == progress.step
 
     def end(self, progress: Progress) -> Outcome:
-        """Keep what was learned, and say how it ended."""
+        """Save what was learned, and return how it ended."""
         if not self.keep(progress):
             message = f"step {progress.step}: the last checkpoint could not be written"
             raise CheckpointError(message)
-        if progress.step >= self.steps:  # more, where a checkpoint is gone on from with fewer steps
+        if (
+            progress.step >= self.steps
+        ):  # more, if it resumed from a later step than the last one wanted
             self.checkpoints.export(progress.step)
             return Outcome(state="done", step=progress.step, reason="all steps are done")
         return Outcome(state="preempted", step=progress.step, reason=self.stop_listener.reason)

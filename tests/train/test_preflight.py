@@ -313,7 +313,7 @@ def test_a_hub_id_is_not_called_ready(config: Config, capsys: pytest.CaptureFixt
     assert preflight.main(replace(config, name_or_path="meta-llama/Llama-3.1-8B")) == 0
     out = capsys.readouterr().out
     assert "ready to train" not in out
-    assert out.endswith("the model was not looked at\n")
+    assert out.endswith("the model was not checked\n")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"
 SCHEMA = 1
 RUN = "CLUSTERCTL_RUN_ID"
-"""Set by a launcher that tells runs apart by it; equal on all nodes."""
+"""Set by a launcher to an identifier of the run; equal on all nodes."""
 _NAME = re.compile(r"step-(\d{6,})")
 _WRITTEN = re.compile(r"(step-\d{6,})\.tmp-(?:[0-9a-f]{8}|old-\d+)")
 """A step's folder that was being written, or that a newer one was about to replace."""
@@ -56,7 +56,7 @@ def newest_step(output: Path) -> int:
 
 
 def seal(folder: Path, step: int, files: Mapping[str, Entry]) -> None:
-    """Write a folder's manifest, and the mark that says that all of it is there."""
+    """Write a folder's manifest, and the mark that it is complete."""
     listed = {name: {"size": e.size, "sha256": e.sha256} for name, e in sorted(files.items())}
     about: dict[str, Any] = {"schema": SCHEMA, "step": step}
     if run := os.environ.get(RUN):
@@ -95,13 +95,13 @@ def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
 
 
 def verify(folder: Path) -> str:
-    """Prove that every file of a checkpoint is what was written.
+    """Verify that every file of a checkpoint is what was written.
 
     Returns:
         The seal: the manifest's hash, equal for equal checkpoints.
 
     Raises:
-        Damaged: Naming the first file that is not.
+        CorruptCheckpoint: Naming the first file that is not.
     """
     digest, files = sealed(folder)
     for name, wanted in files.items():
@@ -144,7 +144,7 @@ def publish(written: Path, final: Path) -> None:
 
 
 def prune(output: Path, keep: int) -> None:
-    """Remove the oldest sealed checkpoints; what is not whole is nobody's to count or delete."""
+    """Remove the oldest sealed checkpoints; incomplete ones neither count nor are deleted."""
     whole = [folder for folder in candidates(output) if _is_sealed(folder)]
     for folder in whole[keep:]:
         # Renamed first: a crash in the middle must not leave half a checkpoint under a good name.
@@ -174,7 +174,7 @@ def sweep(output: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder as far as possible: NFS keeps what somebody still reads."""
+    """Remove a folder as far as possible: NFS keeps what another process still reads."""
     try:
         shutil.rmtree(folder)
     except OSError as error:
@@ -182,7 +182,7 @@ def _remove(folder: Path) -> None:
 
 
 def set_aside(output: Path, after: int, mark: str) -> list[Path]:
-    """Rename the checkpoints of a history that is not gone on with, so `latest` skips them."""
+    """Rename the checkpoints of another history, so that `latest` skips them."""
     return [
         folder.rename(folder.with_name(f"{folder.name}.aside-{mark}"))
         for folder in candidates(output)

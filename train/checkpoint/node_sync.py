@@ -78,7 +78,7 @@ def _appears(path: Path) -> bool:
 def spread(
     ranks: Ranks, folder: Path, files: Mapping[str, Entry], owners: Mapping[str, int]
 ) -> None:
-    """Give every node's folder the files that it lacks, and prove that they came as they were.
+    """Give every node's folder the files that it lacks, and verify that they arrived unchanged.
 
     A file that is there is left as it is.
 
@@ -90,7 +90,7 @@ def spread(
 
     Raises:
         OSError: A file could not be read or written here, or is not what was sent; the others got
-            theirs all the same.
+            theirs anyway.
     """
     if not ranks.is_leader:
         return
@@ -111,7 +111,7 @@ def spread(
 def _pass_on(ranks: Ranks, path: Path, size: int, owner: int) -> OSError | None:
     """Send a file, or take and keep it; return what went wrong here.
 
-    The others wait for this rank's part in every chunk: whatever happens, it goes on to the end.
+    The others wait for this rank's part in every chunk: whatever happens, it continues to the end.
     """
     mine = owner == ranks.env.rank
     problem, file = None, None

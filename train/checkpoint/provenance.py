@@ -68,7 +68,7 @@ def must_match(about: dict[str, Any]) -> dict[str, str]:
 
 
 def about(config: Config, folder: Path, corpus: str, world_size: int) -> dict[str, Any]:
-    """Return what a checkpoint says of the training that it belongs to."""
+    """Return what a checkpoint records of the training that it belongs to."""
     return {
         "schema": SCHEMA,
         "code": code(),

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: proven whole, the same on every node, loaded on any world size."""
+"""Resuming from a checkpoint: verified, the same on every node, loaded on any world size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LATEST = "latest"
 NEEDED = frozenset(
     {"base", "code", "config", "corpus", "owes_evaluation", "position", "step", "world_size"}
 )
-"""What state.json must say for a training to go on."""
+"""What state.json must hold to resume from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +120,9 @@ def _exactly(folder: Path) -> Found:
 
 
 def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
-    """Name the newest whole checkpoint to somebody whose path is not whole."""
+    """Name the newest whole checkpoint, if the wanted one is not whole."""
     if wanted == LATEST:
-        return "\nhint: choose another output_dir to start anew"
+        return "\nhint: choose another output_dir to start at step 0"
     here = newest(checkpoints.output) if checkpoints.writes else None
     names = [str(row.folder) for row in ranks.gather(here, ranks.storage) if row and row.folder]
     return f"\nhint: the newest whole one is {names[0]}" if names else ""
@@ -144,7 +144,7 @@ def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
     folder = best.folder.with_name(f"{best.folder.name}.tmp-brought")
     if ranks.env.rank in lacking:
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # said below: every node takes part in the exchange
+        with contextlib.suppress(OSError):  # reported below: every node takes part in the exchange
             folder.mkdir(parents=True)
     here = best.folder if ranks.env.rank not in lacking else folder
     problem = ""
@@ -164,7 +164,7 @@ def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
 
 
 def _same_seal(ranks: Ranks, best: Found) -> None:
-    """Prove that every node sees the very same checkpoint, also where storage is shared."""
+    """Verify that every node sees the same checkpoint, also if storage is shared."""
     assert best.folder is not None
     problem = ""
     if ranks.is_leader:
@@ -211,17 +211,17 @@ def start(
 def load(
     choice: Choice, model: Model, optimizer: Optimizer, ranks: Ranks, now: Mapping[str, Any]
 ) -> tuple[Progress, tuple[str, ...]]:
-    """Put a checkpoint's weights, moments and random numbers in place.
+    """Load a checkpoint's weights, moments and random numbers.
 
     Args:
         choice: From `choose`.
         model: Built as for a new training.
         optimizer: Its optimizer.
         ranks: All ranks.
-        now: What state.json would say of this run.
+        now: What state.json would hold for this run.
 
     Returns:
-        How far the training is, and what the person should know of the difference.
+        The progress, and remarks on what has changed since.
 
     Raises:
         CheckpointError: It is of another model, or some rank could not read it.
@@ -247,7 +247,7 @@ def load(
         torch.manual_seed(seed_of(now["config"]["seed"], then["step"], ranks.env.rank))
         ranks_then, ranks_now = then["world_size"], ranks.env.world_size
         words = "the same samples and mathematics, new random numbers for dropout"
-        remarks += (f"{ranks_then} ranks wrote it, {ranks_now} go on: {words}",)
+        remarks += (f"{ranks_then} ranks wrote it, {ranks_now} resume: {words}",)
     progress = Progress(
         step=then["step"],
         position=Position(**then["position"]),
@@ -274,10 +274,10 @@ def _refuse_missing(folder: Path, reader: FileSystemReader, state: Mapping[str, 
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    """Return what a checkpoint says of its training.
+    """Return a checkpoint's state.json.
 
     Raises:
-        CheckpointError: Another program wrote it, or another version that knows more.
+        CheckpointError: Another program wrote it, or a later version.
     """
     try:
         found: dict[str, Any] = json.loads((folder / STATE).read_text())
@@ -288,7 +288,7 @@ def _state(folder: Path) -> dict[str, Any]:
         what = f"one without {', '.join(sorted(lacking))}" if schema == SCHEMA else f"{schema}"
         message = (
             f"{folder / STATE}: expected schema {SCHEMA}, found {what}"
-            "\nhint: go on with the version of train/ that wrote it, or choose another output_dir"
+            "\nhint: resume with the version of train/ that wrote it, or choose another output_dir"
         )
         raise CheckpointError(message)
     return found
@@ -330,9 +330,9 @@ def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
             message = (
                 f"node_data: expected the nodes' shares as in the checkpoint ({wanted}), "
                 f"found {found}: in the middle of an epoch some samples would come twice and "
-                "others never\nhint: go on with as many nodes and ranks as then, or from a "
-                "checkpoint at the end of an epoch (save_epochs: 1); trainings with node_data: "
-                "whole go on with any number of nodes"
+                "others never\nhint: resume with as many nodes and ranks as then, or from a "
+                "checkpoint at the end of an epoch (save_epochs: 1); with node_data: whole a "
+                "training resumes on any number of nodes"
             )
             raise CheckpointError(message)
         remarks.append(f"the nodes' shares of the samples were {wanted}, are {found}")

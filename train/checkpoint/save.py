@@ -50,7 +50,7 @@ class Progress:
     step: int
     position: Position
     owes_evaluation: bool = False
-    """Whether the evaluation after this step was left off, because of a stop."""
+    """Whether the evaluation after this step was left out because of a stop."""
 
 
 class Checkpoints:
@@ -108,8 +108,8 @@ class Checkpoints:
     def save(self, progress: Progress, model: Model, optimizer: Optimizer) -> None:
         """Start to write a checkpoint; with async_save off, also end it.
 
-        With async_save what is trained is copied first, so training may go on at once. A
-        checkpoint that could not be written is told and leaves the ones before it as they were.
+        With async_save what is trained is copied first, so training continues at once. A
+        checkpoint that cannot be written is reported and leaves the ones before it as they were.
         """
         self.wait()
         state = trained_state(model, optimizer)
@@ -134,7 +134,7 @@ class Checkpoints:
             print(f"checkpoint not written: {problem}", file=sys.stderr)
 
     def set_aside(self, after: int) -> tuple[str, ...]:
-        """Rename checkpoints of later steps, of a history that is not gone on with; say so."""
+        """Rename checkpoints of later steps, which belong to another history; return remarks."""
         moved: list[Path] = []
         problem = ""
         try:
@@ -148,7 +148,7 @@ class Checkpoints:
         return tuple(f"set aside: {path} is not of this history" for path in moved)
 
     def export(self, step: int) -> None:
-        """Put what was trained where people look: `adapter/`, or `model/` for all weights."""
+        """Export what was trained to `adapter/`, or to `model/` for all weights."""
         checkpoint = self.output / manifest.folder_name(step)
         final = self.output / ("adapter" if self._config.method == "lora" else "model")
         aside = final.with_name(f"{final.name}.tmp-{self._mark}")
@@ -201,7 +201,7 @@ class Checkpoints:
     ) -> dict[str, Entry]:
         """Write this rank's shards and small files, and hash them."""
         if self._ranks.device.type == "cuda":
-            torch.cuda.set_device(self._ranks.device)  # a thread begins with the first
+            torch.cuda.set_device(self._ranks.device)  # a thread begins with the first GPU
         state_dict_saver.save(
             dict(state),
             storage_writer=FileSystemWriter(folder, sync_files=True),
@@ -221,7 +221,7 @@ class Checkpoints:
     def _complete(
         self, folder: Path, progress: Progress, own: dict[str, Entry]
     ) -> dict[str, Entry]:
-        """Bring the files together where nodes have folders of their own; return all of them."""
+        """Give each node all files if nodes have folders of their own; return all of them."""
         ranks = self._ranks
         rows = ranks.gather(own, ranks.storage)
         files = {name: entry for row in rows for name, entry in row.items()}
@@ -257,7 +257,7 @@ def _nothing() -> None:
 
 
 def _words(error: BaseException) -> str:
-    """Say an error in one line."""
+    """Return an error in one line."""
     return " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Schedule:
-    """Says which steps a checkpoint follows.
+    """Decides which steps a checkpoint follows.
 
-    Steps and epochs are the same on every rank. Clocks are not: only rank 0 looks at its own, and
+    Steps and epochs are the same on every rank. Clocks are not: only rank 0 reads its own, and
     sends the others its vote in the sum that every step makes anyway.
     """
 
@@ -24,7 +24,7 @@ class Schedule:
         """Start to measure the time.
 
         Args:
-            config: Says how often.
+            config: How often.
             is_clock: Whether this rank's clock counts.
             clock: In seconds.
         """
@@ -34,7 +34,7 @@ class Schedule:
         self._last = clock()
 
     def vote(self) -> float:
-        """Return 1.0 where this rank sees the minutes over, to be summed over all ranks."""
+        """Return 1.0 if the minutes are over by this rank's clock, to be summed over all ranks."""
         over = self._clock() - self._last >= self._every.minutes * 60
         return float(self._is_clock and self._every.minutes > 0 and over)
 

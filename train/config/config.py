@@ -97,9 +97,10 @@ class Config:
     parallel: Parallel = _key(
         "distributed",
         "auto",
-        "`fsdp` shards over all ranks, `hsdp` within each node and repeats over the nodes, `ddp` "
-        "keeps the whole model on each rank, `single` is one process. `auto`: single for one "
-        "rank, hsdp for several equal nodes where a node's share of the model fits, else fsdp.",
+        "`fsdp` shards over all ranks. `hsdp` shards within each node and replicates over the "
+        "nodes. `ddp` keeps the whole model on each rank. `single` is one process. `auto`: single "
+        "for one rank, hsdp for several equal nodes if a node's share of the model fits, else "
+        "fsdp.",
         also="strategy parallelism",
     )
     reshard_after_forward: bool | None = _key(
@@ -112,8 +113,8 @@ class Config:
     start_timeout: float = _key(
         "distributed",
         300.0,
-        "Seconds a collective may take until the first step is done, and seconds without a sign "
-        "of life until a rank is given up that downloads or tokenizes; those may take hours.",
+        "Seconds a collective may take until the first step is done. A rank that downloads or "
+        "tokenizes may take hours, but at most this long without a heartbeat.",
         also="ddp_timeout init_timeout",
         least=1,
     )

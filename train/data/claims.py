@@ -105,7 +105,7 @@ def wait_for(ready: Callable[[], bool], folder: Path, *, what: Path) -> None:
 
     if not wait_until(ready, moving, patience=PATIENCE):
         raise ConfigError(
-            (f"cache_dir: expected {what}, found that nobody makes it",),
+            (f"cache_dir: expected {what}, found that no process makes it",),
             hint="the first process on this node has ended: its own message says why",
         )
 

@@ -235,7 +235,7 @@ def _open(
         notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
-        hint = f"mend them, or --set max_bad_lines={len(bad)} leaves them out"
+        hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
     cut = sum(about["cut"] for about in manifest["shards"])
     if cut:

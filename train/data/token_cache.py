@@ -231,7 +231,7 @@ def _verify(source: Source) -> None:
     if wrong:
         raise ConfigError(
             tuple(f"{path}: the token cache is damaged" for path in wrong),
-            hint=f"rm -r '{source.folder}' and start again; it is made anew",
+            hint=f"rm -r '{source.folder}' and start again, which rebuilds it",
         )
 
 

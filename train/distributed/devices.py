@@ -87,7 +87,7 @@ def _device_of(rank: int, devices: Store, env: RankEnv) -> Device:
     except RuntimeError as error:
         away = [str(r) for r in range(env.world_size) if not devices.check([str(r)])]
         message = (
-            f"expected all {env.world_size} ranks within start_timeout, found nobody for rank "
+            f"expected all {env.world_size} ranks within start_timeout, found no process for rank "
             f"{', '.join(away)}\nhint: their own logs say why"
         )
         raise TimeoutError(message) from error

@@ -1,4 +1,4 @@
-"""Who this process is among the others, as the launcher's environment tells it; without torch.
+"""This process's rank and node, from the launcher's environment; without torch.
 
 torchrun's variables are read; those of srun and mpirun are first turned into them. Names and forms
 of Slurm's are those of the manual pages of srun and sbatch, "output environment variables".
@@ -45,7 +45,7 @@ START = "start with clusterctl launch, torchrun or srun"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnv:
-    """This process among the ranks, as the launcher's environment says."""
+    """This process among the ranks, from the launcher's environment."""
 
     rank: int = 0
     world_size: int = 1
@@ -58,7 +58,7 @@ class RankEnv:
     rendezvous: str = "env://"
     """Where ranks meet, as a torch init method."""
     remark: str = ""
-    """What a person should know of how it was started."""
+    """A remark for the user on how it was started."""
 
     @classmethod
     def from_environment(
@@ -68,7 +68,7 @@ class RankEnv:
 
         Args:
             environment: Of this process.
-            terminal: Whether a person types at this process; found out if None.
+            terminal: Whether this process has a terminal; detected if None.
 
         Raises:
             LauncherEnvError: Some of them are there and others, that nothing can stand in for, are
@@ -152,7 +152,7 @@ def _of_mpi(environment: Mapping[str, str]) -> dict[str, str] | None:
     """Return torchrun's variables from mpirun's; None if there is no mpirun, or only one process.
 
     Raises:
-        LauncherEnvError: Nobody says where the ranks meet.
+        LauncherEnvError: Where the ranks meet is not set.
     """
     # mpirun may start its own helpers with srun, whose tasks are not the ranks; and srun may set
     # PMI's variables, which then are its own tasks'.
@@ -178,7 +178,7 @@ def _of_slurm(environment: Mapping[str, str], *, terminal: bool) -> dict[str, st
     """Return torchrun's variables from those of a task of srun; None if this is none.
 
     The script of sbatch and the shell of salloc or `srun --pty` have most of a task's variables,
-    but whoever types there, or the script, starts one process.
+    but the user or the script starts one process.
 
     Raises:
         LauncherEnvError: They do not say which rank this is, or contradict others.
@@ -261,7 +261,7 @@ def _port(environment: Mapping[str, str], step: str) -> int:
 
 
 def _left_alone(environment: Mapping[str, str]) -> str:
-    """Return what to say of a single process in an allocation that was made for more."""
+    """Return a remark on a single process in an allocation that was made for more."""
     tasks = environment.get("SLURM_NTASKS", "1")
     if tasks == "1" or environment.get("SLURM_STEP_NUM_TASKS") == "1":
         return ""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 KEY = "first-failure"
 PATIENCE = 2.0
-"""Seconds for a failing rank to say why; and for the store, whose own process may be gone."""
+"""Seconds for a failing rank to report why; and for the store, whose process may have exited."""
 CONSEQUENCES = ("closed by peer", "reset by peer", "broken pipe", "timed out", "remote process")
-"""What gloo says on ranks that have done nothing wrong."""
+"""What gloo reports on ranks that have not failed themselves."""
 LOOK = 1.0
 """Seconds between two looks for another rank's failure."""
 GRACE = 10.0
@@ -69,7 +69,7 @@ class FirstFailure:
                 if not self._store.check([KEY]):
                     continue
                 cause = self._store.get(KEY).decode()
-            except RuntimeError:  # nobody to ask any more
+            except RuntimeError:  # the store's process has exited
                 return
             if cause.startswith(f"{self._who()}:"):
                 return  # this rank is about to end by itself
@@ -104,7 +104,9 @@ def _patiently(work: Callable[[], object]) -> None:
     def attempt() -> None:
         try:
             work()
-        except RuntimeError:  # (torch's own are of this kind) nobody to ask, or nothing said
+        except (
+            RuntimeError
+        ):  # (torch's own are of this kind) the store has exited, or holds nothing
             return
 
     thread = threading.Thread(target=attempt, daemon=True)

@@ -113,7 +113,7 @@ class Preparation:
                 silent.append(rank)
         away = [str(rank) for rank in silent if not self._seen[rank][0]]
         if away:
-            found = f"nobody for rank {', '.join(away)}"
+            found = f"no process for rank {', '.join(away)}"
             message = (
                 f"expected all {self._env.world_size} ranks within start_timeout, found {found}"
             )

@@ -1,4 +1,4 @@
-"""All processes of a run, and what they tell each other: groups, mesh, limits."""
+"""All processes of a run and how they communicate: groups, mesh, time limits."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 SHA256_DIGITS = 64
 STORAGE_TIMEOUT = timedelta(hours=2)
-"""Checkpoints are written and exchanged in the background: nobody computes against this limit."""
+"""Checkpoints are written and exchanged in the background: no computation waits for them."""
 
 
 class Ranks:
-    """All ranks of this run, joined: what any of them can say to the others."""
+    """All ranks of this run, joined; sums, gathers and broadcasts between them."""
 
     def __init__(self, env: RankEnv, device: torch.device, limit: timedelta, store: Store) -> None:
         self.env = env
         self.device = device
         self.first_failure = FirstFailure(store, env.rank)
-        """What ended first, where not every rank has the same error."""
+        """What failed first, if not every rank has the same error."""
         self.control = dist.new_group(backend="gloo", timeout=limit)
         """Small values between steps; never the training's own groups, whose order is FSDP's."""
         self.storage = dist.new_group(backend="gloo", timeout=STORAGE_TIMEOUT)
@@ -143,10 +143,10 @@ class Ranks:
         dist.barrier(group=group or self.control)
 
     def same_everywhere(self, values: Mapping[str, str]) -> None:
-        """Prove that all ranks have the same values.
+        """Verify that all ranks have the same values.
 
         Args:
-            values: What it is → its digest here, or the value itself where it is short.
+            values: What it is → its digest here, or the value itself if it is short.
 
         Raises:
             NodesDiffer: Naming each value that differs and who has what; on every rank.
@@ -172,8 +172,8 @@ class Ranks:
         if problems:
             hint = (
                 "hint: clusterctl sync gives all nodes the same code and configuration; packages "
-                "must be the same on all of them, and a model or token cache that differs is "
-                "removed on that node and made anew"
+                "must be the same on all of them; remove a model or token cache that differs "
+                "on that node, and the next start rebuilds it"
             )
             raise NodesDiffer("\n".join((*problems, hint)))
 
@@ -200,7 +200,7 @@ class Ranks:
         """Give training's collectives their everyday limit, once the slow first step is over."""
         self.barrier()
         limit = timedelta(seconds=seconds)
-        # The only door torch has to this; torchtitan uses it as well.
+        # torch has no public function for this; torchtitan uses this one as well.
         from torch.distributed.distributed_c10d import _set_pg_timeout  # noqa: PLC0415
 
         for group in (None, self.control, *mesh.get_all_groups()):
@@ -233,7 +233,7 @@ def meeting_point() -> Any:  # noqa: ANN401  (torch does not export the type)
 
 
 def _set_flight_recorder(folder: Path) -> None:
-    """Have NCCL keep its last collectives and write them down when one hangs, unless told else."""
+    """Have NCCL write its last collectives to disk when one hangs; the environment may differ."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in (
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"),

@@ -1,8 +1,8 @@
-"""One run at a time has an output folder: a second one is refused while the first is alive.
+"""One run at a time owns an output folder: a second one is refused while the first is alive.
 
-The owner's file says which process it is, and is touched as long as that lives. On the same
-machine the process itself is looked for, so that a killed run's folder is free at once; of another
-machine's process only the touches can be seen.
+The owner's file names its process, which touches the file as long as it lives. On the same machine
+the process itself is checked, so that a killed run's folder is free at once; of another machine's
+process only the touches are visible.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 NAME = ".owner"
 BEAT = 1.0
 LOST = 20.0
-"""Seconds without a touch until another machine's process counts as gone."""
+"""Seconds without a touch until another machine's process counts as exited."""
 LOOK = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process, told apart from a later one with its number."""
+    """A process, distinguished from a later one with its number."""
 
     host: str
     machine: str
@@ -60,15 +60,15 @@ class Process:
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # somebody else's
+            pass  # another user's
         return self.began == _began(self.pid)
 
 
 def take(output: Path) -> Callable[[], None]:
-    """Become the owner of a folder, waiting a little for one that may be gone.
+    """Become the owner of a folder, waiting a little for an owner that may have exited.
 
     Returns:
-        What gives it free.
+        What releases it.
 
     Raises:
         ConfigError: Another run is alive in it, or nothing can be written there.
@@ -109,10 +109,10 @@ def _beat(path: Path, done: threading.Event) -> None:
 
 
 def _free(path: Path, mine: Process) -> None:
-    """Remove what a run that is gone has left.
+    """Remove the file of an owner that has exited.
 
     Raises:
-        ConfigError: It is not gone.
+        ConfigError: It is alive.
     """
     text, touched = _look(path)
     if touched is None:
@@ -138,7 +138,7 @@ def _free(path: Path, mine: Process) -> None:
 
 
 def _remove(path: Path, text: str) -> None:
-    """Remove the file that was looked at; of many that come for it one does, and only that file."""
+    """Remove the file that was read: of many processes that try, one does, and only that file."""
     mode = "r+" if os.access(path, os.W_OK) else "r"  # NFS locks what is open for writing
     with contextlib.suppress(FileNotFoundError), path.open(mode) as file:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -157,7 +157,7 @@ def _in_use(path: Path, owner: Process | None) -> ConfigError:
 
 
 def _look(path: Path) -> tuple[str, int | None]:
-    """Return what the file says and when it was touched: opened, since NFS then asks its server."""
+    """Return what the file holds and when it was touched; NFS asks its server at an open."""
     try:
         with path.open() as file:
             return file.read(), os.fstat(file.fileno()).st_mtime_ns
@@ -173,7 +173,7 @@ def _parsed(text: str) -> Process | None:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began; nothing for one that is gone, or where there is no /proc."""
+    """Return when a process began; nothing for one that has exited, or without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether to stop or to save: a signal or a file anywhere becomes one decision of all ranks."""
+"""Stop and save requests: a signal or a file anywhere becomes one decision of all ranks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EarlySignals:
         self.over()
 
     def meet(self) -> None:
-        """From now on other ranks may already count on this one: let it go on for the moment."""
+        """Stop raising on a signal: from now on other ranks may wait for this one."""
         self._meeting = True
 
     def over(self) -> signal.Signals | None:
@@ -97,10 +97,10 @@ class StopDecision:
 
 
 class StopListener:
-    """Collects what people and launchers ask of this process while it trains.
+    """Collects the requests of users and launchers while this process trains.
 
     SIGTERM, SIGUSR1, SIGINT and a file STOP end the run with a checkpoint; a file SAVE writes one
-    and goes on. Files are looked for in the run's folder and in the current one.
+    and the run continues. Files are looked for in the run's folder and in the current one.
     """
 
     def __init__(self, ranks: Ranks, output: Path) -> None:
@@ -113,7 +113,7 @@ class StopListener:
         self._looked = 0.0
 
     def listen(self, early_signals: EarlySignals) -> None:
-        """Take the signals over, and drop files that were meant for an earlier run."""
+        """Take the signals over, and remove files that were meant for an earlier run."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         came = early_signals.over()
@@ -129,7 +129,7 @@ class StopListener:
         return [float(self._signal is not None or "STOP" in files), float("SAVE" in files)]
 
     def decide(self, sums: list[float]) -> StopDecision:
-        """Turn the sums into the decision; the ranks that asked say why."""
+        """Turn the sums into the decision; the ranks that asked give the reason."""
         decision = StopDecision(stop=sums[0] > 0, save=sums[1] > 0)
         if decision.stop and not self.reason:
             mine = self._signal.name if self._signal else "STOP file" * ("STOP" in self._files)
@@ -147,7 +147,7 @@ class StopListener:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._signal is signal.SIGINT:
-            # Twice is a person who does not want to wait for the checkpoint.
+            # A second Ctrl-C: the user does not want to wait for the checkpoint.
             raise KeyboardInterrupt
         self._signal = signal.Signals(number)
 
@@ -171,7 +171,7 @@ def _remove_old(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file that was obeyed; one that stays must not end this rank alone."""
+    """Remove a file that was read; one that stays must not end this rank alone."""
     try:
         if path.is_file():
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How a training ended, in a small file that the launcher reads; and the exit codes beside it."""
+"""How a training stands or ended, in a small file that the launcher reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Status:
         self._writes = rank == 0
 
     def set(self, state: State, reason: str = "") -> None:
-        """Say how the run stands; what an earlier run left is gone with the first word."""
+        """Write how the run stands; the first call replaces what an earlier run left."""
         if not self._writes:
             return
         document = {"schema": 1, "state": state, "step": self.step, "reason": reason}
@@ -37,5 +37,5 @@ class Status:
             aside.write_text(json.dumps(document | {"time": time.time()}) + "\n")
             aside.replace(self._path)
         except OSError as error:
-            # The training matters more than what is said of it.
+            # The training matters more than its status.
             print(f"{self._path}: cannot be written: {error}", file=sys.stderr)

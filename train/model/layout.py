@@ -99,7 +99,7 @@ def _repeated(plan: Plan, *, local: int) -> Layout:
     remark = (
         f"flat FSDP over {of} each: every layer's weights cross the network in every pass, because "
         f"a node's share of the model does not fit on rank {rank} on {ranks.hosts[rank]}: {why}; "
-        "parallel: hsdp asks for it all the same"
+        "set parallel: hsdp to replicate it anyway"
     )
     return Layout(name="fsdp", remarks=(remark,))
 

@@ -89,7 +89,7 @@ def _is_sure_to_leak(network: Any) -> bool:  # noqa: ANN401  (as in base_of)
 def leaks(name: str) -> ConfigError:
     """Return the refusal of packed rows for a model that does not keep documents apart."""
     message = (
-        "batching: expected a model whose packed documents do not see each other, found that in "
+        "batching: expected a model whose packed documents do not see each other, found one: in "
         f"{name} a document changes the logits of the next one in its row"
     )
     return ConfigError((message,), hint="batching: balanced")

@@ -1,1 +1,1 @@
-"""Programs beside the training: a smoke test, plots, text from a model, demo data."""
+"""Programs around the training: a smoke test, plots, text from a model, demo data."""

@@ -2,7 +2,7 @@
 
 A tokenizer, a small Llama that has read some Python source, and as training data questions that
 Python's own language reference answers, which is on every machine that can run this. Fine-tuning
-turns a base that expects code into one that answers in prose: small, but learning all the same.
+turns a base that expects code into one that answers in prose: small, but it learns.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _make_model(folder: Path, prose: list[str], pretrain: int, seed: int) -> Non
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     for path in folder.glob("*.safetensors"):
-        path.chmod(0o644)  # the nodes may read it as somebody else
+        path.chmod(0o644)  # the nodes may read it as another user
     tokenizer.save_pretrained(folder)
 
 

@@ -1,4 +1,4 @@
-"""Does training work on this machine at all: a toy is trained, saved, resumed and exported."""
+"""Whether training works on this machine: a toy is trained, saved, resumed and exported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OWN = {
 
 
 class SmokeError(Exception):
-    """A part of it did not work; the message says which."""
+    """A part of it did not work; the message names it."""
 
 
 def main(arguments: Arguments) -> int:
@@ -72,7 +72,7 @@ def _keys(arguments: Arguments) -> list[str]:
 
 
 def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
-    """Do the parts one by one, and say what each has proven."""
+    """Run the parts one by one, and yield what each has verified."""
     from train.tools import demo_assets  # noqa: PLC0415  (torch is imported in there)
 
     demo_assets.make(folder, pretrain=0, steps=STEPS)
@@ -132,7 +132,7 @@ def _losses(output: Path) -> dict[int, float]:
 
 
 def _reload(model: Path, adapter: Path) -> str:
-    """Load the adapter as anybody else would, and see that it changes what the base says."""
+    """Load the adapter with PEFT, and verify that it changes the base's logits."""
     import torch  # noqa: PLC0415  (as above)
     from peft import PeftModel  # noqa: PLC0415
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
@@ -142,7 +142,7 @@ def _reload(model: Path, adapter: Path) -> str:
     base = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
     ids = torch.arange(8).unsqueeze(0)
     with torch.no_grad(), warnings.catch_warnings():
-        # PEFT asks transformers in words that transformers has given up.
+        # PEFT asks transformers by a deprecated name.
         warnings.simplefilter("ignore", FutureWarning)
         before = base(input_ids=ids).logits
         after = PeftModel.from_pretrained(base, str(adapter))(input_ids=ids).logits

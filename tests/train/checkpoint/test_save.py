@@ -207,7 +207,7 @@ def test_other_nodes_with_folders_of_their_own_go_on(world: World, tmp_path: Pat
     world.run(nodes=(2, 1), max_steps=3, lr_scheduler_type="cosine", **how)
     # Two nodes more than have the checkpoint, and other ranks on each.
     again = world.run(nodes=(1, 2, 1, 1), **how, resume_from_checkpoint="latest")
-    assert "3 ranks wrote it, 5 go on" in again.said()
+    assert "3 ranks wrote it, 5 resume" in again.said()
     assert f"copied from {socket.gethostname()}" in again.said()
     assert sorted(again.losses()) == sorted(whole.losses())
     seals = {manifest.verify(apart / f"node-{n}/output/step-000006") for n in range(4)}

@@ -280,7 +280,7 @@ def test_waiting_ends_when_nobody_makes_the_tokens(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "PATIENCE", 0.3)
-    with pytest.raises(ConfigError, match="nobody makes it"):
+    with pytest.raises(ConfigError, match="no process makes it"):
         dataset.prepare(config, RankEnv(local_rank=1))
 
 

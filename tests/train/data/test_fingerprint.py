@@ -99,7 +99,7 @@ def test_the_others_wait_for_the_first_as_long_as_it_lives(
     first.join()
     assert not list(tmp_path.glob("*.alive"))
     path.write_text("y\n")
-    with pytest.raises(ConfigError, match="found that nobody makes it"):
+    with pytest.raises(ConfigError, match="found that no process makes it"):
         fingerprint.shared((path,), 3, tmp_path, local_rank=1)
 
 

@@ -98,4 +98,4 @@ def test_a_rank_that_does_not_come_is_named(world: World) -> None:
     run = world.start(nodes=(3,), start_timeout=4.0, eval_dataset_path=None, before=late)
     run.processes[0].join(60)
     assert run.processes[0].exitcode == 1
-    assert "found nobody for rank 1\n" in run.status()["reason"]
+    assert "found no process for rank 1\n" in run.status()["reason"]

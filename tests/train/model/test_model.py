@@ -431,7 +431,7 @@ def test_a_tokenizer_that_is_another_models_is_refused(
     for rank in (0, 1):
         assert "Traceback" not in run.said(rank)
         assert re.search(r"an embedding for token \d+ of the data, found 100 emb", run.said(rank))
-        assert "hint: the tokenizer beside the model is another one's" in run.said(rank)
+        assert "hint: the tokenizer in the model's folder is another model's" in run.said(rank)
 
 
 def test_an_attention_that_a_model_does_not_have_is_told_the_one_it_has(base: Config) -> None:
