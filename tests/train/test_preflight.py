@@ -111,7 +111,26 @@ def test_the_estimate_is_near_what_one_gpu_took() -> None:
     assert total / GIB == pytest.approx(36.6, rel=0.15)
     plain = replace(shape, changes_logits=False)
     less = total - memory.memory(config, plain, weights, shards=1, gpu=True).total
-    assert less == (8 * 2048 * 32000 - (1 << 25)) * 10
+    assert less == (8 * 2048 - (1 << 25) // 32000) * 32000 * 10
+
+
+def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> None:
+    shape = memory.Shape(
+        parameters=8_000_000_000,
+        on_disk=16_000_000_000,
+        layers=32,
+        width=4096,
+        inner=14336,
+        vocabulary=151_552,
+        complete=True,
+    )
+    config = Config(name_or_path="m", dataset_path="d", method="full", seq_len=8192)
+    weights = Weights(every={}, trained={"embeddings and head": 8_000_000_000})
+    parts, whole = (
+        memory.memory(config, each, weights, shards=8, gpu=True).activations
+        for each in (shape, replace(shape, changes_logits=True))
+    )
+    assert whole - parts == (8192 - 1024) * 151_552 * 10 - 151_552 * 4096 * 4
 
 
 def test_what_is_held_whole_is_counted() -> None:

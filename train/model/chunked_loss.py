@@ -1,8 +1,8 @@
 """The end of the model: from hidden states to the loss, without ever holding all logits.
 
 A vocabulary is wide: the logits of a batch and their copies in float32 are often the most memory
-that a step takes. Where the head is frozen, as with LoRA, its loss and the gradient of the hidden
-states are made a few rows at a time, in the same number of operations.
+that a step takes. The loss of a plain linear head and its gradients are made a few rows at a time,
+in the same number of operations.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from train.model.memory import rows_at_a_time
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LOGITS = 1 << 25
-"""Logits that are held at a time (128 MiB in float32)."""
 
 
 class Head:
@@ -28,8 +27,8 @@ class Head:
         self.raw: Tensor | None = None
         """The logits as the layer last made them, while `watched`; they hold a graph."""
         self.watched = False
-        self.whole = not isinstance(layer, nn.Linear) or layer.weight.requires_grad
-        """Whether all logits are made at once: the layer learns, or is no plain layer."""
+        self.whole = not isinstance(layer, nn.Linear)
+        """Whether all logits are made at once: the layer is no plain one, such as with adapters."""
         self._layer = layer
         self._forward: Callable[[Tensor], Tensor] = layer.forward
         self._kept = self._wanted = torch.empty(0, dtype=torch.int64)
@@ -57,14 +56,17 @@ class Head:
             logits = self._forward(rows)
             self.raw = logits if self.watched else None
             return logits
-        total: Tensor = _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
-            rows, self._layer.weight, self._layer.bias, self._wanted
+        kind = rows.device.type
+        if torch.is_autocast_enabled(kind):  # which does not reach into a function of one's own
+            rows = rows.to(torch.get_autocast_dtype(kind))
+        total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            rows, self._layer.weight, self._layer.bias, self._wanted, torch.is_grad_enabled()
         )
         return total
 
 
-class _FrozenHeadLoss(torch.autograd.Function):
-    """Cross entropy of a frozen linear layer, with its input's gradient made on the way."""
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Cross entropy of a linear layer, with all gradients made on the way."""
 
     @staticmethod
     def forward(
@@ -73,29 +75,53 @@ class _FrozenHeadLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         wanted: Tensor,
+        learns: bool,  # noqa: FBT001  (torch passes arguments by position only)
     ) -> Tensor:
-        learns = ctx.needs_input_grad[0]
         total = torch.zeros((), dtype=torch.float64, device=rows.device)
         correct = torch.zeros_like(total)
-        gradient = torch.empty_like(rows) if learns else None
-        step = max(1, LOGITS // weight.shape[0])
+        # The sums of many parts are in float32; autograd casts them to the dtype of the weight.
+        of_rows, of_weight, of_bias = (
+            torch.zeros_like(tensor, dtype=rows.dtype if tensor is rows else torch.float32)
+            if learns and tensor is not None and needed
+            else None
+            for tensor, needed in zip((rows, weight, bias), ctx.needs_input_grad[:3], strict=True)
+        )
+        low = weight.to(rows.dtype)
+        low_bias = None if bias is None else bias.to(rows.dtype)
+        step = rows_at_a_time(len(weight), trained=of_weight is not None)
+        # One buffer for all parts: the system clears each new one, which takes time.
+        held = rows.new_empty((min(step, len(rows)), len(weight)), dtype=torch.float32)
         for first in range(0, len(rows), step):
-            part = slice(first, first + step)
-            logits = functional.linear(rows[part], weight, bias).float()
-            target = wanted[part, None]
+            some, target = rows[first : first + step], wanted[first : first + step, None]
+            logits = held[: len(some)]
+            if some.dtype == logits.dtype and low_bias is None:
+                torch.mm(some, low.T, out=logits)
+            else:
+                logits.copy_(functional.linear(some, low, low_bias))
             if not learns:
                 correct += (logits.argmax(-1, keepdim=True) == target).sum()
-            norm = logits.logsumexp(-1, keepdim=True)
-            total += (norm - logits.gather(1, target)).sum(dtype=torch.float64)
-            if gradient is not None:
-                # softmax - one-hot, in the memory of the logits.
-                logits.sub_(norm).exp_()
-                logits.scatter_add_(1, target, torch.full_like(norm, -1.0))
-                gradient[part] = logits.to(rows.dtype) @ weight.to(rows.dtype)
-        ctx.save_for_backward(gradient)
+            logits -= logits.amax(-1, keepdim=True)
+            right = logits.gather(1, target)
+            sums = logits.exp_().sum(-1, keepdim=True)
+            total += (sums.log() - right).sum(dtype=torch.float64)
+            if not learns:
+                continue
+            # softmax - one-hot, in the memory of the logits.
+            logits.div_(sums).scatter_add_(1, target, torch.full_like(right, -1.0))
+            if of_bias is not None:
+                of_bias += logits.sum(0)
+            error = logits.to(rows.dtype)
+            if of_rows is not None:
+                torch.mm(error, low, out=of_rows[first : first + step])
+            if of_weight is not None and error.dtype == of_weight.dtype:
+                of_weight.addmm_(error.T, some)
+            elif of_weight is not None:
+                of_weight += error.T @ some
+        ctx.save_for_backward(of_rows, of_weight, of_bias)
         return torch.stack((total, correct))
 
     @staticmethod
-    def backward(ctx: Any, output: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401  (torch's)
-        (gradient,) = ctx.saved_tensors
-        return gradient * output[0].to(gradient.dtype), None, None, None
+    def backward(ctx: Any, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  (torch's)
+        # In place: a weight's gradient is as large as the weight. torch refuses a second pass.
+        gradients = (g if g is None else g.mul_(output[0]) for g in ctx.saved_tensors)
+        return *gradients, None, None

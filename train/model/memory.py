@@ -22,7 +22,10 @@ as LoRA on a Llama of 1.1 billion weights took on one GPU (36.6 GiB with 8 x 204
 LOGIT_BYTES = 10
 """A logit: in bfloat16, in float32 for the loss, and its gradient."""
 LOGITS_AT_A_TIME = 1 << 25
-"""Logits that are held of a frozen head (`train.model.chunked_loss`)."""
+"""Logits that are held of a frozen head: 128 MiB in float32."""
+TRAINED_ROWS = 1024
+"""Rows of logits that are held of a trained head at least: each part of them adds to the gradient
+of the whole weight, which takes as long as the arithmetic of some hundred rows on a GPU."""
 CHANGED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 """Keys of models that cap or scale their logits after the head: all of them are held then."""
 OVERHEAD = {True: 1.5 * GIB, False: 0.4 * GIB}
@@ -165,6 +168,11 @@ def _parameters(path: Path) -> int:
     return sum(math.prod(tensor["shape"]) for tensor in tensors)
 
 
+def rows_at_a_time(vocabulary: int, *, trained: bool) -> int:
+    """Return of how many rows the logits are held, where they are made in parts."""
+    return max(LOGITS_AT_A_TIME // max(1, vocabulary), TRAINED_ROWS if trained else 1)
+
+
 def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: bool) -> Memory:
     """Return what one rank takes.
 
@@ -186,9 +194,12 @@ def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: 
         activations += tokens * model.width * ACTIVATION_WIDTHS
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
-    logits = tokens * model.vocabulary
-    if "embeddings and head" not in weights.trained and not model.changes_logits:
-        logits = min(logits, LOGITS_AT_A_TIME)
+    rows, full = tokens, config.method == "full"
+    if not model.changes_logits and (full or "embeddings and head" not in weights.trained):
+        rows = min(tokens, rows_at_a_time(model.vocabulary, trained=full))
+        # The sum of a trained weight's gradient over the parts, in float32.
+        activations += 4 * model.vocabulary * model.width * full
+    logits = rows * model.vocabulary
     gathered = 0.0
     if shards > 1:
         ends = 2 * model.vocabulary * model.width
