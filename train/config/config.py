@@ -365,6 +365,11 @@ class Config:
         """Samples in one forward pass of evaluation."""
         return self.per_device_eval_batch_size or self.per_device_train_batch_size
 
+    @property
+    def flash_attention(self) -> bool:
+        """Whether attention is flash attention, or another kernel of the hub: without a mask."""
+        return "flash" in self.attn_implementation or "/" in self.attn_implementation
+
     def to_dict(self) -> dict[str, Any]:
         """Return the keys and values as JSON has them."""
         return {
@@ -432,8 +437,8 @@ def _quarrels(config: Config) -> list[str]:
             f"warmup_steps: expected at most max_steps ({config.max_steps}), "
             f"found {config.warmup_steps}"
         )
-    flash = "flash" in config.attn_implementation  # also of kernels-community
-    if flash and config.batching == "packed" and config.per_device_train_batch_size > 1:
+    several = config.per_device_train_batch_size > 1
+    if config.flash_attention and config.batching == "packed" and several:
         # transformers tells packed documents apart there only where they are one row.
         found.append(
             f"per_device_train_batch_size: expected 1 for packed rows with "

@@ -60,6 +60,8 @@ class Model:
         mesh: DeviceMesh,
         dtype: torch.dtype,
         remarks: tuple[str, ...],
+        *,
+        flash: bool = False,
     ) -> None:
         self.remarks = remarks
         """What a person should know of it."""
@@ -77,6 +79,7 @@ class Model:
         # FSDP casts by its own policy; the other layouts leave it to autocast.
         self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
         self._exact = dtype == torch.float32
+        self._flash = flash
 
     def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
         """Run the model forward and add up the cross entropy of the labels that count.
@@ -150,9 +153,13 @@ class Model:
         return self._run(tokens, positions)
 
     def _run(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
-        extra = {}
+        extra: dict[str, Any] = {}
         if position_ids is not None:
             extra["position_ids"] = self._brought(position_ids)
+        if position_ids is not None and self._flash:
+            bounds, longest = document_bounds(position_ids)
+            extra |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), self._brought(bounds))
+            extra |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
         low = self._dtype != torch.float32
         with torch.autocast(self._device.type, dtype=self._dtype, enabled=low):
             output = self._forward(input_ids=self._brought(input_ids), use_cache=False, **extra)
@@ -207,6 +214,17 @@ class Model:
                 return 1
 
 
+def document_bounds(position_ids: Tensor) -> tuple[Tensor, int]:
+    """Return where packed documents begin and the last one ends, and the length of the longest.
+
+    Flash attention works with these. If transformers computes them from positions on a GPU, the
+    CPU waits for the GPU in every layer.
+    """
+    starts = (position_ids.flatten() == 0).nonzero().squeeze(1)
+    bounds = functional.pad(starts, (0, 1), value=position_ids.numel()).int()
+    return bounds, int(bounds.diff().max())
+
+
 def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
     """Return the buffers that a state dict has, such as the bias of a router's choice."""
     stored = network.state_dict().keys()
@@ -244,7 +262,8 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
             # Experts may get no token on a rank: DDP would wait for their gradients.
             find_unused_parameters=True,
         )
-    model = Model(network, forward, layout, mesh, dtype, remarks)
+    flash = config.flash_attention
+    model = Model(network, forward, layout, mesh, dtype, remarks, flash=flash)
     model.try_head()
     if config.batching == "packed":
         model.try_packing()

@@ -38,13 +38,21 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
         ({"seed": 1 << 64}, "64 bits"),
         ({"lora_target_modules": ()}, "all-linear"),
         ({"learning_rate": float("nan")}, "0 or more"),
-        (
-            {
-                "attn_implementation": "flash_attention_2",
-                "batching": "packed",
-                "per_device_train_batch_size": 2,
-            },
-            "would see each other",
+        *(
+            (
+                {
+                    "attn_implementation": attention,
+                    "batching": "packed",
+                    "per_device_train_batch_size": 2,
+                },
+                "would see each other",
+            )
+            for attention in (
+                "flash_attention_2",
+                "kernels-community/flash-attn2",
+                "kernels-community/vllm-flash-attn3@main",
+                "someone/attention",
+            )
         ),
     ],
 )
