@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from train.model.kinds import Kinds
+
 if TYPE_CHECKING:
     from train.data.token_store import Ints
 
@@ -57,22 +59,35 @@ def per_token(network: Any, length: float) -> float | None:  # noqa: ANN401  (a 
 
     Two for each weight in the forward pass, two for the gradient of what flows through, two more
     for the gradient of a trained weight; and attention's products with half of a sample of the
-    length that `typical` gives. None where only some weights are at work for a token (experts), so
-    that it cannot be said.
+    length that `typical` gives. Of routed experts only those count that a token is sent to. None
+    if the configuration does not tell how many that are.
     """
-    about = network.config
-    if getattr(about, "num_local_experts", None) or getattr(about, "num_experts", None):
-        return None
-    tables = {id(module.weight) for module in (network.get_input_embeddings(),) if module}
+    kinds, about = Kinds(network), network.config
+    about = getattr(about, "text_config", None) or about
+    active = _active_experts(about)
+    table = network.get_input_embeddings()
     head = network.get_output_embeddings()
     products = 0.0
-    for parameter in network.parameters():
-        is_table = id(parameter) in tables and not (head and head.weight is parameter)
-        if not is_table:
-            products += (6.0 if parameter.requires_grad else 4.0) * parameter.numel()
-    about = getattr(about, "text_config", None) or about
+    for name, parameter in network.named_parameters():
+        if table and parameter is table.weight and not (head and head.weight is parameter):
+            continue
+        share = 1.0
+        if kinds.of(name.rpartition(".")[0]) == "routed experts":
+            if active is None:
+                return None
+            share = active
+        products += (6.0 if parameter.requires_grad else 4.0) * share * parameter.numel()
     layers = getattr(about, "num_hidden_layers", 0)
     width = getattr(about, "hidden_size", 0)
     if getattr(about, "head_dim", None):  # heads need not be as wide together as the model
         width = about.num_attention_heads * about.head_dim
     return products + 12.0 * layers * width * length / 2
+
+
+def _active_experts(about: Any) -> float | None:  # noqa: ANN401  (a transformers configuration)
+    """Return the share of routed experts that a token is sent to."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    experts = next((count for name in names if (count := getattr(about, name, None))), None)
+    chosen = getattr(about, "num_experts_per_tok", None)
+    # Some configurations have a number for each layer.
+    return chosen / experts if isinstance(experts, int) and isinstance(chosen, int) else None

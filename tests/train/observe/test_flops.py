@@ -1,5 +1,6 @@
 """Arithmetic of a token, and what GPUs can do."""
 
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -27,35 +28,81 @@ def test_a_gpu_is_known_by_its_name(name: str, operations: float | None) -> None
     assert peak(name) == operations
 
 
-def network(*, tied: bool, trained: bool, **config: Any) -> Any:
-    def weight(count: int) -> Any:
-        return SimpleNamespace(numel=lambda: count, requires_grad=trained)
+def network(family: str, **shape: Any) -> Any:
+    """Return a model without weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    table = weight(1000)
-    head = table if tied else weight(1000)
-    unique = [weight(5000), table, *([] if tied else [head])]
-    return SimpleNamespace(
-        config=SimpleNamespace(num_hidden_layers=2, hidden_size=10, **config),
-        parameters=lambda: unique,
-        get_input_embeddings=lambda: SimpleNamespace(weight=table),
-        get_output_embeddings=lambda: SimpleNamespace(weight=head),
-    )
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_frozen_weight_takes_four_and_a_trained_one_six(*, tied: bool) -> None:
-    attention = 6.0 * 2 * 10 * 8
-    assert per_token(network(tied=tied, trained=True), 8) == 6 * 6000 + attention
-    assert per_token(network(tied=tied, trained=False), 8) == 4 * 6000 + attention
+@pytest.mark.parametrize("heads", [4, 8])
+def test_a_frozen_weight_takes_four_and_a_trained_one_six(*, tied: bool, heads: int) -> None:
+    llama = network(
+        "llama", vocab_size=100, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=heads, num_key_value_heads=1, head_dim=4, tie_word_embeddings=tied,
+    )  # fmt: skip
+    # q and o, k and v, the MLP, two norms; the last norm and the head, but not the embeddings.
+    layer = 2 * 16 * heads * 4 + 2 * 16 * 4 + 3 * 16 * 24 + 2 * 16
+    products = 2 * layer + 16 + 100 * 16
+    attention = 6 * 2 * (heads * 4) * 8
+    assert per_token(llama, 8) == 6 * products + attention
+    assert per_token(llama.requires_grad_(requires_grad=False), 8) == 4 * products + attention
 
 
-def test_of_experts_nothing_is_said() -> None:
-    assert per_token(network(tied=True, trained=True, num_local_experts=8), 8) is None
+@pytest.mark.torch
+def test_of_experts_only_those_count_that_a_token_is_sent_to() -> None:
+    air = network("glm4_moe", head_dim=128, attention_bias=True)
+    assert sum(p.numel() for p in air.parameters()) > 106e9
+    attention = 4096 * 128 * (96 + 8 + 8) + 128 * (96 + 8 + 8) + 128 * 96 * 4096
+    every_layer = attention + 2 * 4096
+    dense = 3 * 4096 * 10944
+    sparse = 128 * 4096 + (8 + 1) * 3 * 4096 * 1408  # the router, 8 of 128 experts, 1 shared
+    active = 46 * every_layer + dense + 45 * sparse + 4096 + 151552 * 4096
+    products = 6 * 46 * 96 * 128 * 1000
+    assert per_token(air, 1000) == 6 * active + products
+    for name, parameter in air.named_parameters():
+        parameter.requires_grad_("experts.down_proj" in name)
+    trained = 45 * (8 + 1) * 4096 * 1408
+    assert per_token(air, 1000) == 4 * active + 2 * trained + products
 
 
-def test_heads_may_be_wider_together_than_the_model() -> None:
-    wide = network(tied=True, trained=True, num_attention_heads=4, head_dim=5)
-    assert per_token(wide, 8) == 6 * 6000 + 6.0 * 2 * 20 * 8
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("family", "shape", "experts"),
+    [
+        ("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2}, 3 * 16 * 24),
+        (
+            "qwen3_moe",
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
+            3 * 16 * 12,
+        ),
+    ],
+)
+def test_experts_are_known_by_each_name_of_their_number(
+    family: str, shape: dict[str, int], experts: int
+) -> None:
+    sizes = {
+        "vocab_size": 100, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }  # fmt: skip
+    two, four = (
+        per_token(network(family, **sizes, **(shape | {"num_experts_per_tok": count})), 8)
+        for count in (2, 4)
+    )
+    assert two is not None
+    assert four is not None
+    assert four - two == 6 * 2 * 2 * experts
+
+
+@pytest.mark.torch
+def test_of_experts_whose_number_is_unknown_nothing_is_said() -> None:
+    mixtral = network("mixtral", num_hidden_layers=1, hidden_size=64, num_attention_heads=4)
+    mixtral.config = SimpleNamespace(num_hidden_layers=1, hidden_size=64)
+    assert per_token(mixtral, 8) is None
 
 
 def test_a_token_is_likelier_in_a_long_sample() -> None:
