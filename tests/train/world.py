@@ -111,6 +111,7 @@ class World:
         *,
         nodes: tuple[int, ...] = (1,),
         apart: Path | None = None,
+        gpu: bool = False,
         before: Callable[[int], None] | None = None,
         **changes: Any,
     ) -> Training:
@@ -118,6 +119,7 @@ class World:
 
         Args:
             nodes: How many ranks each node has.
+            gpu: Whether ranks see the machine's GPUs: two ranks cannot share one.
             apart: Where each node has a folder of its own that the others do not see: the same
                 relative output_dir, in another current folder.
             before: Called in each rank with its number before it trains.
@@ -148,7 +150,7 @@ class World:
             log = logs / f"rank-{env['rank']}.log"
             process = self._context.Process(
                 target=rank,
-                args=(config, env, logs / "rendezvous", log, apart, before),
+                args=(config, env, logs / "rendezvous", log, apart, gpu, before),
                 daemon=True,
             )
             process.start()
@@ -180,6 +182,7 @@ def rank(
     meet: Path,
     log: Path,
     apart: Path | None,
+    gpu: bool,  # noqa: FBT001  (a process passes arguments by position only)
     before: Callable[[int], None] | None,
 ) -> None:
     """Be one rank: what `python -m train` does after its arguments."""
@@ -188,6 +191,8 @@ def rank(
     os.dup2(number, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
+    if not gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
     from train.__main__ import train
