@@ -201,7 +201,7 @@ def test_without_pyarrow_the_file_is_named_and_what_to_install(
     assert f"error: {path}: expected pyarrow" in said
     assert "hint: pip install 'clusterctl[parquet]' on every node" in said
     assert main([*given, "--check", "--output-dir", str(tmp_path)]) == 2
-    assert f"fail  data       {path}: expected pyarrow" in capsys.readouterr().out
+    assert f"fail data {path}: expected pyarrow" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.torch
@@ -215,6 +215,5 @@ def test_check_and_show_sample_read_parquet(
     assert said.startswith(f"sample 2: {path}:row 2\n")
     assert "- Why? \n+ So.<eos>" in said
     main([*given, "--check", "--output-dir", str(tmp_path)])
-    assert f"ok    data       dataset_path: a.parquet, 0.0 MiB, about {len(ROWS)} lines" in (
-        capsys.readouterr().out
-    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"ok data dataset_path: a.parquet, 0.0 MiB, about {len(ROWS)} lines" in said
