@@ -12,6 +12,7 @@ import pytest
 
 from clusterctl.cli.main import WITH_COMMAND, split_command
 from clusterctl.cli.parser import VERBS, build_parser
+from tests.installed import LOCATION
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -73,9 +74,10 @@ def modules() -> Iterator[tuple[str, str]]:
 
 def source_files() -> set[str]:
     """Return the paths of all Python files of the project."""
-    folders = ("clusterctl", "train", "docs", "tests", "bench")
-    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    return {path.relative_to(ROOT).as_posix() for path in found}
+    folders = ("train", "docs", "tests", "bench")
+    found = {path.relative_to(ROOT) for name in folders for path in (ROOT / name).rglob("*.py")}
+    found |= {path.relative_to(LOCATION) for path in (LOCATION / "clusterctl").rglob("*.py")}
+    return {path.as_posix() for path in found}
 
 
 @pytest.mark.parametrize(("page", "target"), sorted(set(links())))

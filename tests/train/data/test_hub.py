@@ -29,7 +29,7 @@ SPLITS = ("train", "eval")
 FILES = {
     "models/org/tiny": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
     "models/org/old": {"config.json": b"{}", "pytorch_model.bin": b"weights"},
-    "models/org/gated": {"config.json": b"{}"},
+    "models/org/gated": {"config.json": b"{}", "model.safetensors": b"weights"},
     "datasets/org/table": {"train/0.parquet": b"PAR1", "test/0.parquet": b"PAR1", "a.csv": b"no"},
     "datasets/org/text": {"data/train.jsonl": b'{"text": "a"}\n', "README.md": b"no"},
 }
