@@ -79,7 +79,7 @@ def model_folder(config: Config) -> Path:
     if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
         raise ConfigError(
             (f"name_or_path: expected *.safetensors in {folder}, found pytorch_model*.bin",),
-            hint=f"{CONVERT} {shlex.quote(str(folder))}, which writes them beside, on every node",
+            hint=f"{CONVERT} {shlex.quote(str(folder))} on every node",
         )
     return folder
 
