@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.nodefacts import Gpu, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.accelerators import Gpu
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.processes import chosen_by_job, planned_gpus
@@ -122,10 +123,11 @@ def health(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
             for found, remedy in _complaints(gpu):
                 yield fail(
                     node.node,
-                    f"GPU {gpu.index} ({gpu.bus_id}) is unhealthy",
+                    "unhealthy GPU",
                     wanted="a healthy GPU",
                     found=found,
                     remedy=remedy,
+                    gpus=(gpu.index,),
                 )
 
 
@@ -136,7 +138,7 @@ def _not_reported(node: NodeFacts, what: str) -> Finding:
 
 
 def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    reset = f"sudo nvidia-smi --gpu-reset -i {gpu.index}"
+    reset = "sudo nvidia-smi --gpu-reset -i {gpus}"
     if gpu.recovery_action:
         yield (
             f"the driver asks for: {gpu.recovery_action}",
@@ -147,7 +149,7 @@ def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
     elif gpu.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} uncorrectable memory errors since boot", reset
     if gpu.mig:
-        yield "it is partitioned (MIG mode)", f"sudo nvidia-smi -i {gpu.index} -mig 0"
+        yield "it is partitioned (MIG mode)", "sudo nvidia-smi -i {gpus} -mig 0"
 
 
 @Check(

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.finding import Finding, fail, unknown
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.nodefacts import ConnectResult, ListenResult, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.pairwise import ConnectResult, ListenResult
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.ports import choose_port

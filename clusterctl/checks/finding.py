@@ -27,6 +27,11 @@ class Finding:
     found: str = ""
     remedy: str = ""
     """A command to type, or what to change; printed, never run."""
+    gpus: tuple[int, ...] = ()
+    """The GPUs of each node that it is about, as the vendor's tool numbers them.
+
+    `{gpus}` in the other texts stands for their list, such as `0,1,2`.
+    """
 
 
 def finding(
@@ -37,6 +42,7 @@ def finding(
     wanted: str = "",
     found: str = "",
     remedy: str = "",
+    gpus: tuple[int, ...] = (),
 ) -> Finding:
     """Return a finding of this status on one node, or on all that share it."""
     return Finding(
@@ -46,6 +52,7 @@ def finding(
         wanted=wanted,
         found=found,
         remedy=remedy,
+        gpus=gpus,
     )
 
 
@@ -57,10 +64,22 @@ passed = functools.partial(finding, "pass")
 
 
 def fold_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Fold findings that differ only in their nodes; the worst come first."""
-    folded: dict[Finding, list[str]] = {}
+    """Fold findings that differ only in their GPUs, then in their nodes; the worst come first."""
+    gpus: dict[Finding, set[int]] = {}
     for each in findings:
-        nodes = folded.setdefault(replace(each, nodes=()), [])
-        nodes.extend(node for node in each.nodes if node not in nodes)
-    joined = [replace(each, nodes=tuple(nodes)) for each, nodes in folded.items()]
+        gpus.setdefault(replace(each, gpus=()), set()).update(each.gpus)
+    nodes: dict[Finding, list[str]] = {}
+    for each, numbers in gpus.items():
+        named = nodes.setdefault(replace(each, gpus=tuple(sorted(numbers)), nodes=()), [])
+        named.extend(node for node in each.nodes if node not in named)
+    joined = [_with_gpus(replace(each, nodes=tuple(named))) for each, named in nodes.items()]
     return tuple(sorted(joined, key=lambda each: ORDER.index(each.status)))
+
+
+def _with_gpus(each: Finding) -> Finding:
+    """Put the list of its GPUs into the texts."""
+    if not each.gpus:
+        return each
+    listed = ",".join(map(str, each.gpus))
+    texts = {name: getattr(each, name) for name in ("message", "wanted", "found", "remedy")}
+    return replace(each, **{name: text.replace("{gpus}", listed) for name, text in texts.items()})

@@ -15,7 +15,9 @@ from clusterctl.checks.finding import Finding, fail, skip
 from clusterctl.checks.registry import Facts
 from clusterctl.checks.run_paths import share_of
 from clusterctl.checks.wording import counted
-from clusterctl.facts.nodefacts import NodeFacts, PathFacts, TokenSeen
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.pairwise import TokenSeen
+from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 
 

@@ -12,8 +12,9 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.shares import MissingShares, skip_missing
 from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
-from clusterctl.facts.nodefacts import NodeFacts, Python, Torch
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.python import NAME_INTERPRETER
+from clusterctl.facts.values.software import Python, Torch
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS

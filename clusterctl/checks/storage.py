@@ -11,7 +11,8 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.run_paths import DEFAULT_STATE, run_paths
 from clusterctl.checks.shares import MissingShares, skip_missing, tokens_of
 from clusterctl.checks.wording import NOT_IN_FACTS, counted
-from clusterctl.facts.nodefacts import NodeFacts, PathFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 

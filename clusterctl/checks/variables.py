@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, Status, finding, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.nodefacts import Interface, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.network import Interface
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.network.simulate import (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clusterctl.facts.nodefacts import Gpu, Gpus
+from clusterctl.facts.values.accelerators import Gpu, Gpus
 
 _MIB = 1024 * 1024
 _UNITS = {"B": 1 / _MIB, "KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}

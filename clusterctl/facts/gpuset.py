@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from clusterctl.facts.nodefacts import Gpu, Gpus
+from clusterctl.facts.values.accelerators import Gpu, Gpus
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"

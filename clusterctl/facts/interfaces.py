@@ -7,8 +7,8 @@ from collections import defaultdict
 from ipaddress import IPv4Address, IPv6Interface, ip_interface
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.nodefacts import Interface, RdmaPort, Route
 from clusterctl.facts.routes import parse_routes
+from clusterctl.facts.values.network import Interface, RdmaPort, Route
 
 _UP, _LOOPBACK = 0x1, 0x8
 _PORT = re.compile(r"\d{1,5}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from clusterctl.facts.nodefacts import Gpu, GpuProcess, Gpus
+from clusterctl.facts.values.accelerators import Gpu, GpuProcess, Gpus
 
 _MISSING = re.compile(
     r"^\[?(n/?a|not supported|unknown error|none|err!|insufficient.*)\]?$", re.IGNORECASE

@@ -10,16 +10,9 @@ from typing import Any, TypeVar
 from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import NOT_ASKED, Answers
 from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
+from clusterctl.facts.kernel_log import parse_kernel_log
 from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
-from clusterctl.facts.nodefacts import (
-    AgentPython,
-    Clock,
-    Gpus,
-    NodeFacts,
-    PathFacts,
-    RunLock,
-    UnknownFact,
-)
+from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.python import parse_python
 from clusterctl.facts.request import FactRequest
 from clusterctl.facts.routes import parse_routes
@@ -32,6 +25,10 @@ from clusterctl.facts.system import (
     parse_os,
     parse_port_range,
 )
+from clusterctl.facts.values.accelerators import Gpus
+from clusterctl.facts.values.machine import Clock, RunLock
+from clusterctl.facts.values.software import AgentPython
+from clusterctl.facts.values.storage import PathFacts
 
 T = TypeVar("T")
 _SMI: tuple[tuple[str, Callable[[str], Gpus]], ...] = (
@@ -55,8 +52,12 @@ def parse_facts(
     if "addresses" not in names:
         why = str(names.get("error", "")) or answers.by_key.get("names", NOT_ASKED).why()
         gaps.append(UnknownFact(what="hostname_addresses", why=why))
+    kernel_log, why = parse_kernel_log(answers)
+    if why:
+        gaps.append(UnknownFact(what="kernel_log", why=why))
     return NodeFacts(
         node=node,
+        kernel_log=kernel_log,
         hostname=_as(str, names.get("hostname")),
         hostname_addresses=tuple(map(str, listed)) if isinstance(listed, list) else None,
         boot_id=answers.word("/proc/sys/kernel/random/boot_id"),

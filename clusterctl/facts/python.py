@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.nodefacts import Package, Python, Torch
+from clusterctl.facts.values.software import Package, Python, Torch
 
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""

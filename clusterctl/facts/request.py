@@ -13,6 +13,7 @@ FILES = (
     "/proc/sys/kernel/osrelease",
     "/etc/os-release",
     "/proc/meminfo",
+    "/proc/uptime",
     "/proc/self/mountinfo",
     "/proc/self/limits",
     "/proc/net/route",
@@ -44,6 +45,8 @@ GLOBS = (
     "/sys/class/infiniband/*/ports/*/link_layer",
     "~/.nccl.conf",  # last: a home may be on a mount that hangs
 )
+KERNEL_LOG = ("NVRM: Xid", "SXid")
+"""What a line of the kernel log must contain, one of these; asked only if GPUs are planned."""
 LINKS = ("/proc/self/ns/net",)
 VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "TP_", "MASTER_", "CUDA_", "LD_LIBRARY", "OMP_", "PATH")
 
@@ -96,6 +99,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "files": [*FILES, *(LISTENERS if wanted.listeners else ())],
         "globs": list(GLOBS),
         "links": list(LINKS),
+        "kernel_log": [] if wanted.gpus == 0 else list(KERNEL_LOG),
         "variables": list(VARIABLES),
         "paths": [
             {"path": "/dev/shm"},  # noqa: S108  (looked at, not written to)

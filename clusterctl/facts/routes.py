@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.nodefacts import Route
+from clusterctl.facts.values.network import Route
 
 _UP, _REJECT, _LOCAL = 0x1, 0x200, 0x80000000
 

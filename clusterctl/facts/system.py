@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.nodefacts import UNLIMITED, Limits, Listener
 from clusterctl.facts.request import LOGIND_FOLDERS
+from clusterctl.facts.values.machine import UNLIMITED, Limits
+from clusterctl.facts.values.network import Listener
 
 _LISTENING = "0A"
 _PORTS = re.compile(r"\s*(\d{1,5})\s+(\d{1,5})\s*")

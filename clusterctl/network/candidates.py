@@ -6,7 +6,8 @@ import fnmatch
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
 
-from clusterctl.facts.nodefacts import Interface, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.network import Interface
 
 VIRTUAL = (
     "docker*", "br-*", "virbr*", "lxcbr*", "lxdbr*", "veth*", "vnet*", "podman*", "cni*",

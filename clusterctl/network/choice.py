@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
-from clusterctl.facts.nodefacts import NodeFacts, Route
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.network import Route
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.candidates import Candidate, candidates
 from clusterctl.network.ports import choose_port

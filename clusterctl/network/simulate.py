@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_interface
 
-from clusterctl.facts.nodefacts import Interface
+from clusterctl.facts.values.network import Interface
 
 MAX_INTERFACES = 16
 """NCCL uses no more."""

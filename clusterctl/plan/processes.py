@@ -7,7 +7,8 @@ from typing import Literal
 
 from clusterctl.errors import LaunchRefused
 from clusterctl.facts.gpuset import VISIBLE, chosen_gpus
-from clusterctl.facts.nodefacts import Gpu, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.accelerators import Gpu
 from clusterctl.inventory.cluster import Cluster, Node
 
 

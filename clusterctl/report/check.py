@@ -128,8 +128,15 @@ def summary(result: CheckResult) -> str:
     return f"{counted(len(worst), 'check')}{took}: {', '.join(counts)}"
 
 
+def place(finding: Finding, result: CheckResult) -> str:
+    """Return where a finding is: `GPU 0-7 on 6 of 8 nodes: gpu[1-6]`."""
+    nodes = who(finding.nodes, result)
+    numbers = fold_hosts(map(str, finding.gpus)).strip("[]")
+    return f"GPU {numbers} on {nodes}" if numbers else nodes
+
+
 def who(nodes: Iterable[str], result: CheckResult) -> str:
-    """Return the nodes of a finding, folded: `6 of 8 nodes: gpu[1-6]`."""
+    """Return nodes, folded: `6 of 8 nodes: gpu[1-6]`."""
     named = tuple(nodes)
     if not named:
         return ""
@@ -182,7 +189,7 @@ def _print_finding(console: Console, finding: Finding, result: CheckResult) -> N
     if len(finding.status) >= _INDENT:
         title.append(" ")
     title.append(finding.check, style="bold")
-    title.append("  " + safe_line(who(finding.nodes, result)))
+    title.append("  " + safe_line(place(finding, result)))
     console.print(title)
     _print_indented(console, "", finding.message)
     for name, text in details(finding):

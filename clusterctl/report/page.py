@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.report.check import details, gpus, headline, problems, summary, who
+from clusterctl.report.check import details, gpus, headline, place, problems, summary, who
 from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.preflight.check import CheckResult
 
@@ -76,7 +76,7 @@ def html_part(result: CheckResult) -> str:
     )
     findings = "\n".join(
         f'<h3><span class="{f.status}">{f.status}</span> <code>{_html(f.check)}</code> '
-        f"{_html(who(f.nodes, result))}</h3>\n<p>{_html(f.message)}</p>\n<dl>"
+        f"{_html(place(f, result))}</h3>\n<p>{_html(f.message)}</p>\n<dl>"
         + "".join(f"<dt>{name}<dd>{_value(name, text)}" for name, text in details(f))
         + "</dl>"
         for f in problems(result)
@@ -105,7 +105,7 @@ def markdown_page(result: CheckResult) -> str:
         for row in result.nodes
     ]
     for f in problems(result):
-        lines += ["", f"## {f.status}: {f.check} ({_cell(who(f.nodes, result))})", ""]
+        lines += ["", f"## {f.status}: {f.check} ({_cell(place(f, result))})", ""]
         lines += [_cell(f.message), ""]
         lines += [f"- {name}: {_cell(text)}" for name, text in details(f)]
     return "\n".join([*lines, "", _cell(summary(result)), ""])

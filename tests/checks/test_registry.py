@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, Status, fold_findings
 from clusterctl.checks.registry import SSH, Check, Facts, exit_code, judge_all
-from clusterctl.facts.nodefacts import NodeFacts, SshStatus
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network
 
@@ -36,6 +37,19 @@ def test_equal_findings_fold_and_the_worst_comes_first() -> None:
     assert [(f.check, f.nodes) for f in fold_findings([one, two, bad])] == [
         ("y", ("a",)),
         ("x", ("a", "b")),
+    ]
+
+
+def test_gpus_of_a_node_fold_and_nodes_fold_where_the_same_gpus_are_meant() -> None:
+    hot = [
+        Finding(status="fail", nodes=(node,), message="hot", remedy="-i {gpus}", gpus=(gpu,))
+        for node, gpus in (("a", (1, 0)), ("b", (0, 1)), ("c", (7,)))
+        for gpu in gpus
+    ]
+
+    assert [(f.nodes, f.gpus, f.remedy) for f in fold_findings(hot)] == [
+        (("a", "b"), (0, 1), "-i 0,1"),
+        (("c",), (7,), "-i 7"),
     ]
 
 

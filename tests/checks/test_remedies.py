@@ -16,6 +16,7 @@ from clusterctl.errors import ClusterError
 from clusterctl.facts.document import from_document
 from clusterctl.inventory import load
 from clusterctl.network.choice import choose_network
+from tests.checks.fixture_facts import facts_of
 
 FOLDER = Path(__file__).parent
 EVIL = "%; touch /tmp/pwned $(id) `id` | sh & 'x' \""
@@ -66,9 +67,10 @@ def test_nothing_that_a_node_says_is_more_than_a_word_of_a_remedy(
         case = json.loads(path.read_text())
         inventory.write_text(json.dumps(case["inventory"]))
         cluster = load(inventory)
-        for field in sorted(set(fields(case["facts"])) - OURS):
+        given = facts_of(case)
+        for field in sorted(set(fields(given)) - OURS):
             try:
-                facts = from_document({"nodes": spoiled(case["facts"], field)})
+                facts = from_document({"nodes": spoiled(given, field)})
                 said = judge_all([CHECKS[identity]], facts, choose_network(cluster, facts), cluster)
             except (ClusterError, ValueError):
                 continue  # such a value is none that a fact may have

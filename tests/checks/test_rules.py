@@ -1,7 +1,13 @@
 """Every rule by its fixtures: `tests/checks/<id>/<case>.json` holds facts and what is to be said.
 
-A fixture is `about`, an `inventory` as in hosts.yaml, `facts` (fields that are left out are
-unknown), and `findings` in the order in which they are said; passes and skips need no message.
+A fixture is `about`, an `inventory` as in hosts.yaml, `facts`, and `findings` in the order in which
+they are said; passes and skips need no message. Facts that are left out are unknown. `node` may
+fold several names, as `gpu[1-8]`. A node's `answers` are parsed as a node's: `files` by path,
+`commands` by key, `others`. Each is a text, null for a program that is not installed, or
+
+- `{"source": NAME}`: a file in `tests/recordings` or `tests/facts/sources`,
+- `"replace": {OLD: NEW}` with it: what was edited in the recording, each OLD at least once,
+- `"exit_code": N` of a program, with `"text"` or a source.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from clusterctl.facts.document import from_document
 from clusterctl.inventory import load
 from clusterctl.network.choice import choose_network
 from clusterctl.wire import plain
+from tests.checks.fixture_facts import facts_of
 
 FOLDER = Path(__file__).parent
 CASES = sorted(FOLDER.glob("*/*.json"))
@@ -32,7 +39,7 @@ def test_a_rule_gives_the_findings_of_its_fixture_and_each_fault_has_a_remedy(
     inventory = tmp_path / "hosts.yaml"
     inventory.write_text(json.dumps(case["inventory"]))
     cluster = load(inventory)
-    facts = from_document({"nodes": case["facts"]})
+    facts = from_document({"nodes": facts_of(case)})
 
     rule = CHECKS[path.parent.name]
     said = judge_all([rule], facts, choose_network(cluster, facts), cluster)
@@ -48,6 +55,8 @@ def _shown(finding: Finding) -> dict[str, Any]:
     if finding.status in {"pass", "skip"} and not finding.found:
         return {"status": finding.status, "nodes": shown["nodes"]}
     del shown["check"]
+    if not finding.gpus:
+        del shown["gpus"]
     return shown
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.facts.gpuset import chosen_gpus
-from clusterctl.facts.nodefacts import Gpu, Gpus
+from clusterctl.facts.values.accelerators import Gpu, Gpus
 
 
 def uuid(number: int) -> str:

@@ -14,7 +14,6 @@ from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
 from clusterctl.facts.mounts import mount_of, parse_mounts
-from clusterctl.facts.nodefacts import UNLIMITED, GpuProcess, Limits, Listener
 from clusterctl.facts.routes import parse_routes
 from clusterctl.facts.system import (
     parse_kill_user_processes,
@@ -25,6 +24,9 @@ from clusterctl.facts.system import (
     parse_os,
     parse_port_range,
 )
+from clusterctl.facts.values.accelerators import GpuProcess
+from clusterctl.facts.values.machine import UNLIMITED, Limits
+from clusterctl.facts.values.network import Listener
 from clusterctl.wire import Message
 from tests.facts.answering import answers
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clusterctl.facts.nodefacts import NodeFacts, RunLock
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.machine import RunLock
 from clusterctl.network.ports import FIRST, choose_port
 
 

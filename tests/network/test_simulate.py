@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.nodefacts import Interface
+from clusterctl.facts.values.network import Interface
 from clusterctl.network.simulate import (
     gloo_picks,
     nccl_picks,

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.facts.nodefacts import Gpus, NodeFacts, Python
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.accelerators import Gpus
+from clusterctl.facts.values.software import Python
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.node.run import processes

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.facts.nodefacts import Gpu, Gpus, NodeFacts, Python, RdmaPort
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.accelerators import Gpu, Gpus
+from clusterctl.facts.values.network import RdmaPort
+from clusterctl.facts.values.software import Python
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.plan.effective import effective

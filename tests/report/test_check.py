@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS
 from clusterctl.errors import UsageError
-from clusterctl.facts.nodefacts import Gpu, Gpus, Interface, NodeFacts, SshStatus
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.accelerators import Gpu, Gpus
+from clusterctl.facts.values.machine import SshStatus
+from clusterctl.facts.values.network import Interface
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import make_console
@@ -139,7 +143,18 @@ def test_json_has_the_promised_shape(result: CheckResult) -> None:
     assert document["nodes"][2]["gpus"] is None
     (rsync,) = [f for f in document["findings"] if f["check"] == "node.rsync" and f["remedy"]]
     assert rsync["nodes"] == ["host-gpu2"]
-    assert set(rsync) == {"check", "status", "nodes", "message", "wanted", "found", "remedy"}
+    assert rsync["gpus"] == []
+    fields = {"check", "status", "nodes", "message", "wanted", "found", "remedy", "gpus"}
+    assert set(rsync) == fields
+
+
+def test_gpus_fold_as_nodes_do(result: CheckResult) -> None:
+    sick = Finding(status="fail", nodes=("gpu1", "gpu2"), message="hot", gpus=(0, 1, 2, 5))
+    result = replace(result, findings=(replace(sick, check="accelerator.health"),))
+
+    assert "FAIL accelerator.health  GPU 0-2,5 on 2 of 3 nodes: gpu[1-2]" in printed(result)
+    assert "GPU 0-2,5 on 2 of 3 nodes: gpu[1-2]" in html_page(result)
+    assert "GPU 0-2,5 on 2 of 3 nodes: gpu[1-2]" in markdown_page(result)
 
 
 def test_the_pages_hold_all_and_obey_nothing(result: CheckResult) -> None:

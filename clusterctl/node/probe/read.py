@@ -21,6 +21,7 @@ from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnect
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
 from clusterctl.node.agent.loader import Importer, read_sources
 from clusterctl.node.file_io import list_folder
+from clusterctl.node.probe.kernel_log import read_kernel_log
 from clusterctl.node.probe.path_probe import probe_path
 from clusterctl.node.program_path import find_program
 from clusterctl.node.users import user_name
@@ -51,7 +52,7 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             paths of which one must exist, job: as `compose_environment` takes it), `paths` (see
             `path_probe.probe_path`), `variables` (prefixes of environment variables to tell),
             `programs` (to find on PATH), `lock` (whose holder to name), `clock` (round trips that
-            will be asked for).
+            will be asked for), `kernel_log` (what its lines must contain, one of these).
         body: values of the job's `env_from`, as JSON.
         channel: serves the clock's round trips while the children work.
     """
@@ -60,6 +61,10 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         run_function("self", lambda write: write(to_json(_describe_process(args))), FILES_SECONDS),
         run_function("files", lambda write: _files(args, write), FILES_SECONDS),
     ]
+    patterns = args.get("kernel_log")
+    if patterns:
+        reader = lambda write: read_kernel_log(patterns, write)  # noqa: E731
+        children.append(run_function("kernel-log", reader, FILES_SECONDS))
     for path in args.get("paths", []):
         limit = float(path.get("limit_s", FILES_SECONDS))
         children.append(run_function("path:" + path["path"], _path_prober(path), limit))

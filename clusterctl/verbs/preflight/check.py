@@ -14,7 +14,8 @@ from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
 from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.storage import SHARED
 from clusterctl.errors import UsageError
-from clusterctl.facts.nodefacts import NodeFacts, SshStatus
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network, choose_network
 from clusterctl.verbs.events import Event

@@ -12,9 +12,10 @@ from pathlib import Path
 from clusterctl.checks.run_paths import run_paths
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.nodefacts import Clock, NodeFacts, SshStatus
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest, PathQuestion, read_arguments
+from clusterctl.facts.values.machine import Clock, SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Call, Reply, Request

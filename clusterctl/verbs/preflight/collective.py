@@ -7,7 +7,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.facts.nodefacts import Collective, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.pairwise import Collective
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment

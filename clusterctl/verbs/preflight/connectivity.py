@@ -13,13 +13,8 @@ from typing import Any
 
 from clusterctl.checks.run_paths import run_paths, share_of
 from clusterctl.facts.from_json import from_json
-from clusterctl.facts.nodefacts import (
-    ConnectResult,
-    ListenResult,
-    NodeFacts,
-    PairwiseFacts,
-    TokenSeen,
-)
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.pairwise import ConnectResult, ListenResult, PairwiseFacts, TokenSeen
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.nodefacts import CommandResult, NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.software import CommandResult
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.make import command_with_python
 from clusterctl.transport.interface import Reply, Request

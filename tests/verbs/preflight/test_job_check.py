@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.errors import NodeError
-from clusterctl.facts.nodefacts import NodeFacts, PathFacts, Python
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.software import Python
+from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import drive

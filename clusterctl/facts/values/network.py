@@ -1,0 +1,66 @@
+"""The network of a node: interfaces, routes, listening sockets and RDMA ports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_interface, ip_network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A network interface."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    """With prefix length, as `10.1.0.5/24`."""
+    running: bool | None = None
+    """It is up and has carrier."""
+    speed_mbps: int | None = None
+    mtu: int | None = None
+    loopback: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an address: other code parses them without a check."""
+        for address in self.addresses:
+            ip_interface(address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A line of the node's main routing table."""
+
+    destination: str
+    """A network, `0.0.0.0/0` for the default route."""
+    interface: str
+    gateway: str = ""
+    source: str = ""
+    metric: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a network."""
+        ip_network(self.destination)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A TCP socket that listens."""
+
+    address: str
+    port: int
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    """A port of an RDMA device (InfiniBand or RoCE)."""
+
+    device: str
+    port: int
+    state: str
+    link_layer: str
+    rate_gbps: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """The port carries traffic."""
+        return self.state == "ACTIVE"

@@ -1,0 +1,64 @@
+"""The interpreter of the job, its packages, and how the job's own check ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """What torch itself reports; asked only if GPUs are planned."""
+
+    cuda_available: bool
+    device_count: int
+    nccl: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """An installed package of the job's interpreter."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    """The job's interpreter in a non-interactive shell."""
+
+    asked: str
+    found: bool = False
+    executable: str = ""
+    version: str = ""
+    packages: tuple[Package, ...] = ()
+    """The installed ones of those that matter to training."""
+    torch_build: str = ""
+    """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
+    torch: Torch | None = None
+    problem: str = ""
+    """Why it could not be started or did not answer."""
+
+    def package(self, name: str) -> str:
+        """Return the package's version, empty for not installed."""
+        return next((p.version for p in self.packages if p.name == name), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPython:
+    """The Python that runs clusterctl's own code on the node."""
+
+    executable: str
+    lacks: tuple[str, ...] = ()
+    """Modules of the standard library that a run may need and this build does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How `job.check` ended."""
+
+    exit_code: int | None
+    """None: it could not be started or did not end in time."""
+    output: str = ""
+    """Its last lines."""
+    words: str = ""

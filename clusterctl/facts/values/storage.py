@@ -1,0 +1,32 @@
+"""The paths that a run depends on, and the filesystems they are on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathFacts:
+    """One path that the run depends on."""
+
+    path: str
+    exists: bool | None = None
+    folder: bool | None = None
+    writable: bool | None = None
+    """Of a path that does not exist: its nearest folder that does."""
+    size: int | None = None
+    """Bytes of a file; of a folder, the sum of its files."""
+    entries: int | None = None
+    """Files of a folder, at any depth."""
+    digest: str = ""
+    """Equal if the sizes, and the ends of the largest files, are equal."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    mount: str = ""
+    """Where its filesystem is mounted."""
+    source: str = ""
+    """What is mounted there, such as `server:/export`."""
+    filesystem: str = ""
+    read_only: bool | None = None
+    problem: str = ""
+    """The system's error, or that it did not answer in time."""

@@ -1,0 +1,54 @@
+"""The facts of a fixture: given as they are, or parsed from raw answers (see `test_rules`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from clusterctl.facts.document import to_document
+from clusterctl.facts.parse_facts import parse_facts
+from clusterctl.facts.request import FactRequest
+from clusterctl.inventory.ranges import expand_hosts
+from tests.facts.answering import answers
+
+_TESTS = Path(__file__).parents[1]
+SOURCES = (_TESTS / "recordings", _TESTS / "facts" / "sources")
+
+
+def facts_of(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the facts of every node of a case, as documents."""
+    return [
+        _facts({**entry, "node": name})
+        for entry in case["facts"]
+        for name in expand_hosts(entry["node"])
+    ]
+
+
+def _facts(entry: dict[str, Any]) -> dict[str, Any]:
+    given = entry.pop("answers", None)
+    if given is None:
+        return entry
+    raw = answers(
+        {path: str(_raw(text)) for path, text in given.get("files", {}).items()},
+        {key: _raw(text) for key, text in given.get("commands", {}).items()},
+        given.get("others"),
+    )
+    parsed = parse_facts(entry["node"], raw, FactRequest(), clock=None)
+    (document,) = to_document({"": parsed})["nodes"]
+    return {**document, **entry}
+
+
+def _raw(given: str | dict[str, Any] | None) -> str | tuple[str, int] | None:
+    """Return the text of an answer; of a program that failed, with its exit code."""
+    if given is None or isinstance(given, str):
+        return given
+    text: str = given.get("text", "")
+    if "source" in given:
+        (path,) = [
+            folder / given["source"] for folder in SOURCES if (folder / given["source"]).exists()
+        ]
+        text = path.read_text()
+    for old, new in given.get("replace", {}).items():
+        assert old in text, f"{old!r} is not in the recording"
+        text = text.replace(old, new)
+    return (text, given["exit_code"]) if "exit_code" in given else text

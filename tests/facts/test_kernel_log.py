@@ -1,0 +1,40 @@
+"""The kernel log's lines from a node's answer: their age, and why there are none."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.facts.kernel_log import parse_kernel_log
+from clusterctl.facts.values.machine import KernelLine, KernelLog
+from tests.facts.answering import answers
+
+XID = "NVRM: Xid (PCI:0000:0b:00): 79, GPU has fallen off the bus."
+
+
+def test_a_line_has_an_age_if_the_uptime_is_known() -> None:
+    log = {"kernel-log": {"source": "kmsg", "lines": [[40.5, XID]]}}
+
+    with_uptime = parse_kernel_log(answers({"/proc/uptime": "100.50 3.00\n"}, others=log))
+    without = parse_kernel_log(answers(others=log))
+
+    assert with_uptime == (KernelLog(source="kmsg", lines=(KernelLine(age_s=60.0, text=XID),)), "")
+    assert without == (KernelLog(source="kmsg", lines=(KernelLine(age_s=None, text=XID),)), "")
+
+
+def test_a_log_that_this_user_may_not_read_is_unknown_with_the_reason() -> None:
+    refused = answers(others={"kernel-log": {"error": "/dev/kmsg: Operation not permitted"}})
+
+    assert parse_kernel_log(refused) == (None, "/dev/kmsg: Operation not permitted")
+    assert parse_kernel_log(answers()) == (None, "")  # not asked
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_answer_of_a_node_is_a_log_or_none(value: object) -> None:
+    for document in (value, {"source": value, "lines": value}, {"lines": [value, [1, value]]}):
+        parse_kernel_log(answers(others={"kernel-log": document}))
