@@ -118,6 +118,7 @@ class Session:
         from clusterctl.api.report import CheckReport
         from clusterctl.verbs.preflight.check import CheckOptions, check, judge
         from clusterctl.verbs.preflight.facts_file import load_facts
+        from clusterctl.verbs.preflight.last_good import compare_with_last_good
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = CheckOptions(only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep)
@@ -125,6 +126,7 @@ class Session:
             result = judge(cluster, load_facts(Path(facts)), options)
         else:
             result = run_to_end(check(cluster, self._pool(cluster), options), on_event)
+            result = compare_with_last_good(result, self._records)
         return CheckReport(**{field.name: getattr(result, field.name) for field in fields(result)})
 
     def sync(

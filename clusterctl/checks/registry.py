@@ -33,6 +33,10 @@ class Check:
     _: KW_ONLY
     title: str
     why: str
+    fix: str = ""
+    """How a failure is repaired in general; a finding's remedy is the command for its nodes."""
+    source: str = ""
+    """Where the facts behind the rule are documented: a URL."""
     judge: Judge = lambda _facts, _network, _cluster: ()
     blocks: bool = True
     """A fail or unknown stops `launch`: the run could not work."""
@@ -46,6 +50,11 @@ class Check:
     """Fields of `NodeFacts`; if one is unknown, the result is unknown."""
     applies: Applies = lambda _node, _cluster: True
     """Whether there is anything to judge on a node."""
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON, without its functions."""
+        told = ("id", "title", "why", "fix", "source", "blocks", "explained_by")
+        return {name: getattr(self, name) for name in told}
 
     def __call__(self, judge: Judge) -> Judge:
         """Register this check with the decorated function."""

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_selection, add_workdir, given_workdir, load_all
-from clusterctl.report.check import print_check, print_explanation
+from clusterctl.report.check import print_check, print_checks, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
-from clusterctl.verbs.preflight.check import find_check
+from clusterctl.verbs.preflight.check import CheckOptions, find_check, select_checks
 from clusterctl.verbs.preflight.facts_file import save_facts
+from clusterctl.wire import SCHEMA
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save-facts", type=Path, metavar="FILE", help="save the facts of the nodes"
     )
+    parser.add_argument("--list", action="store_true", help="list the checks and exit")
     parser.add_argument("--explain", metavar="ID", help="explain a check and exit")
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="also write a report as .html or .md"
@@ -48,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, print, and return 0, 1 (failed) or 3 (unknown)."""
     screen = Screen()
-    if args.explain:
-        print_explanation(screen.out, find_check(args.explain))
+    if args.list or args.explain:
+        _describe(screen, args)
         return 0
     if args.report is not None:
         form_of(args.report)  # refuse a bad name before any node is asked
@@ -76,3 +78,20 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         write_page(args.report, result)
     return result.exit_code
+
+
+def _describe(screen: Screen, args: argparse.Namespace) -> None:
+    """Print what the checks are; no inventory is needed."""
+    if args.explain:
+        check = find_check(args.explain)
+        if args.json:
+            print(json.dumps({"schema": SCHEMA, **check.document()}, indent=2))
+        else:
+            print_explanation(screen.out, check)
+        return
+    checks = select_checks(CheckOptions())
+    if args.json:
+        listed = [check.document() for check in checks]
+        print(json.dumps({"schema": SCHEMA, "checks": listed}, indent=2))
+    else:
+        print_checks(screen.out, checks)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
+from itertools import groupby
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
@@ -15,7 +17,7 @@ from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import safe_line, safe_text
-from clusterctl.verbs.preflight.check import CheckResult, NodeRow
+from clusterctl.verbs.preflight.check import CheckResult, LastGood, NodeRow
 
 COLORS = {
     "ok": "green",
@@ -36,6 +38,8 @@ PAST_TENSE: dict[Status, str] = {
 WANTED = ("node", "state", "rank", "address", "gpus", "interface")
 """The columns of the nodes, the most important first; a narrow terminal shows only some."""
 ENOUGH = {"node": 12, "address": 15, "gpus": 12}
+FEW = 16
+"""So many nodes have a line each; of more, neighbors that are alike share one."""
 _INDENT = 5
 _LABEL = 10
 
@@ -54,8 +58,18 @@ def print_check(console: Console, result: CheckResult) -> None:
         console.print()
         console.print(safe_text(f"note {note.check}  {who(note.nodes, result)}", COLORS["skip"]))
         _print_indented(console, "", note.message)
+    if result.last_good and result.last_good.changes:
+        console.print()
+        _print_changes(console, result.last_good, result)
     console.print()
-    console.print(safe_text(summary(result), COLORS[verdict(result)]))
+    console.print(safe_text(summary(result)))
+    console.print(safe_text(verdict(result), COLORS[worst(result)]))
+
+
+def _print_changes(console: Console, last: LastGood, result: CheckResult) -> None:
+    console.print(safe_text(f"changed since the last good run, {when(last.began)} ({last.run}):"))
+    for change in last.changes:
+        _print_indented(console, "", f"{change.text()} on {who(change.nodes, result)}")
 
 
 def print_code_check(console: Console, result: CheckResult) -> None:
@@ -71,14 +85,32 @@ def print_code_check(console: Console, result: CheckResult) -> None:
 
 
 def print_explanation(console: Console, check: Check) -> None:
-    """Print what a check is for and what its failure means."""
-    console.print(safe_text(f"{check.id}: {check.title}"))
-    console.print(safe_text(check.why))
-    consequence = "stops a launch" if check.blocks else "does not stop a launch"
-    console.print(safe_text(f"A failure {consequence}."))
-    if check.explained_by:
-        causes = ", ".join(check.explained_by)
-        console.print(safe_text(f"Left out for a node where one of these failed: {causes}."))
+    """Print what a check is for, what its failure means and how it is repaired."""
+    console.print(safe_text(f"{check.id}: {check.title}", "bold"))
+    console.print()
+    stops = "A failure stops a launch." if check.blocks else "A failure does not stop a launch."
+    causes = ", ".join(check.explained_by)
+    rows = (
+        ("why", check.why),
+        ("fix", check.fix),
+        ("source", check.source),
+        ("then", stops),
+        ("skipped", f"for a node where one of these failed: {causes}" if causes else ""),
+    )
+    for name, text in rows:
+        if text:
+            _print_indented(console, f"{name + ':':<{_LABEL}}", text)
+
+
+def print_checks(console: Console, checks: Iterable[Check]) -> None:
+    """Print every check in a line: its id, what passes, and whether a failure stops a launch."""
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    table.add_column("check", no_wrap=True)
+    table.add_column("stops", no_wrap=True)
+    table.add_column("passes if", overflow="fold")
+    for check in checks:
+        table.add_row(check.id, "yes" if check.blocks else "no", safe_text(check.title))
+    console.print(table)
 
 
 def problems(result: CheckResult) -> tuple[Finding, ...]:
@@ -97,9 +129,33 @@ def details(finding: Finding) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, text in parts if text)
 
 
-def verdict(result: CheckResult) -> Status:
+def worst(result: CheckResult) -> Status:
     """Return the worst status."""
     return next((s for s in ORDER if any(f.status == s for f in result.findings)), "pass")
+
+
+def verdict(result: CheckResult) -> str:
+    """Return what follows from the findings: `not ready: 3 problems on 2 nodes`."""
+    found = problems(result)
+    serious = [f for f in found if f.status != "warn"]
+    counted_as = [counted(len(serious), "problem")] if serious else []
+    if len(found) > len(serious):
+        counted_as.append(counted(len(found) - len(serious), "warning"))
+    names = {name for f in found for name in f.nodes}
+    place = (
+        f" on {counted(len(names), 'node')}" if len(names) > 1 else f" on {min(names, default='')}"
+    )
+    listed = " and ".join(counted_as) + (place if names else "")
+    if result.blocking:
+        return f"not ready: {listed}"
+    if result.partial:
+        return f"these checks found {listed or 'no problem'}; the others were not asked for"
+    return f"ready to launch, with {listed}" if found else "ready to launch"
+
+
+def when(seconds: float) -> str:
+    """Return a time on this machine's clock: `2026-11-22 14:02`."""
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"
 
 
 def headline(result: CheckResult) -> str:
@@ -115,17 +171,17 @@ def headline(result: CheckResult) -> str:
 
 def summary(result: CheckResult) -> str:
     """Return the number of checks of each status, and the time."""
-    worst: dict[str, Status] = {}
+    by_check: dict[str, Status] = {}
     for finding in result.findings:
-        known = worst.get(finding.check)
+        known = by_check.get(finding.check)
         if known is None or ORDER.index(finding.status) < ORDER.index(known):
-            worst[finding.check] = finding.status
-    statuses = list(worst.values())
+            by_check[finding.check] = finding.status
+    statuses = list(by_check.values())
     counts = [
         f"{statuses.count(status)} {PAST_TENSE[status]}" for status in ORDER if status in statuses
     ]
     took = f" in {result.seconds:.1f} s" if result.seconds else ""
-    return f"{counted(len(worst), 'check')}{took}: {', '.join(counts)}"
+    return f"{counted(len(by_check), 'check')}{took}: {', '.join(counts)}"
 
 
 def place(finding: Finding, result: CheckResult) -> str:
@@ -158,28 +214,39 @@ def gpus(row: NodeRow) -> str:
 
 
 def _nodes(rows: tuple[NodeRow, ...], width: int) -> Table:
-    cells = [_cells(row) for row in rows]
+    cells = [_cells(group) for group in _alike(rows)]
     shown = columns(cells, WANTED, width, enough=ENOUGH)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for title in cells[0]:
         if title in shown:
             justify: JustifyMethod = "right" if title == "rank" else "left"
             table.add_column(title, justify=justify, overflow="fold", max_width=shown[title])
-    for row, cell in zip(rows, cells, strict=True):
-        styles = {"state": COLORS[row.state]}
+    for cell in cells:
+        styles = {"state": COLORS[cell["state"].lower()]}
         table.add_row(*(safe_text(cell[t], styles.get(t, "")) for t in cell if t in shown))
     return table
 
 
-def _cells(row: NodeRow) -> dict[str, str]:
-    """Return the row of a node, in the order of the columns."""
+def _alike(rows: tuple[NodeRow, ...]) -> list[tuple[NodeRow, ...]]:
+    """Return the rows in order; of many, neighbors that are alike form a group."""
+    if len(rows) <= FEW:
+        return [(row,) for row in rows]
+    same = groupby(rows, key=lambda row: (row.state, row.interface, gpus(row)))
+    return [tuple(group) for _, group in same]
+
+
+def _cells(group: tuple[NodeRow, ...]) -> dict[str, str]:
+    """Return the line of a group of nodes, in the order of the columns."""
+    first, last = group[0], group[-1]
+    many = len(group) > 1
+    addresses = [row.address or "-" for row in (first, last)]
     return {
-        "rank": str(row.rank),
-        "node": safe_line(row.name),
-        "address": safe_line(row.address or "-"),
-        "interface": safe_line(row.interface or "-"),
-        "gpus": safe_line(gpus(row)),
-        "state": row.state.upper() if row.state not in {"ok", "warn"} else row.state,
+        "rank": f"{first.rank}-{last.rank}" if many else str(first.rank),
+        "node": safe_line(fold_hosts(row.name for row in group)),
+        "address": safe_line(" to ".join(addresses) if len(set(addresses)) > 1 else addresses[0]),
+        "interface": safe_line(first.interface or "-"),
+        "gpus": safe_line(gpus(first)),
+        "state": first.state.upper() if first.state not in {"ok", "warn"} else first.state,
     }
 
 

@@ -7,17 +7,30 @@ from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.report.check import details, gpus, headline, place, problems, summary, who
+from clusterctl.report.check import (
+    details,
+    gpus,
+    headline,
+    place,
+    problems,
+    summary,
+    verdict,
+    when,
+    who,
+    worst,
+)
 from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.preflight.check import CheckResult
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6 } }
 """
 _PART_STYLE = """
+.clusterctl { overflow-wrap: anywhere } .clusterctl .table { overflow-x: auto }
 .clusterctl table { border-collapse: collapse; margin: 1rem 0 }
-.clusterctl th, .clusterctl td { padding: .2rem .8rem; text-align: left }
+.clusterctl .verdict { font-size: 1.3em; font-weight: bold }
+.clusterctl th, .clusterctl td { padding: .2rem .8rem; text-align: left; white-space: nowrap }
 .clusterctl th { border-bottom: 1px solid #888 } .clusterctl code { font-size: 14px }
 .clusterctl dt { color: #666; float: left; clear: left; width: 5rem }
 .clusterctl dd { margin-left: 5.5rem }
@@ -61,7 +74,9 @@ def html_page(result: CheckResult) -> str:
     """Return the check as one HTML document."""
     title = f"clusterctl check: {_html(result.cluster)}"
     return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title>\n"
         f"<style>{_STYLE}</style>\n<h1>{title}</h1>\n{html_part(result)}</html>\n"
     )
 
@@ -89,15 +104,37 @@ def html_part(result: CheckResult) -> str:
     )
     return (
         f'<style>{_PART_STYLE}</style>\n<div class="clusterctl">\n'
-        f"<p>{_html(headline(result))}</p>\n<p>{_html(summary(result))}</p>\n<table><tr><th>rank<th>node<th>address<th>interface"
-        f"<th>gpus<th>state</tr>\n{rows}</table>\n{findings}\n"
-        f"<h2>Passed and skipped</h2>\n<table>{passed}</table>\n</div>\n"
+        f'<p class="verdict {worst(result)}">{_html(verdict(result))}</p>\n'
+        f"<p>{_html(headline(result))}</p>\n<p>{_html(summary(result))}</p>\n{findings}\n"
+        f"{_changed(result)}<h2>Nodes</h2>\n"
+        '<div class="table"><table><tr><th>rank<th>node<th>address<th>interface'
+        f"<th>gpus<th>state</tr>\n{rows}</table></div>\n"
+        f'<details><summary>Passed and skipped</summary>\n<div class="table"><table>{passed}'
+        "</table></div></details>\n</div>\n"
     )
+
+
+def _changed(result: CheckResult) -> str:
+    last = result.last_good
+    if last is None or not last.changes:
+        return ""
+    items = "".join(
+        f"<li>{_html(change.text())} on {_html(who(change.nodes, result))}"
+        for change in last.changes
+    )
+    title = f"Changed since the last good run, {when(last.began)} ({_html(last.run)})"
+    return f"<h2>{title}</h2>\n<ul>{items}</ul>\n"
 
 
 def markdown_page(result: CheckResult) -> str:
     """Return the check as Markdown."""
-    lines = [f"# clusterctl check: {_cell(result.cluster)}", "", _cell(headline(result)), ""]
+    lines = [
+        f"# clusterctl check: {_cell(result.cluster)}",
+        "",
+        f"**{_cell(verdict(result))}**",
+        "",
+    ]
+    lines += [_cell(headline(result)), ""]
     lines += ["| rank | node | address | interface | gpus | state |", "|---|---|---|---|---|---|"]
     lines += [
         f"| {row.rank} | {_cell(row.name)} | {_cell(row.address or '-')} | "
@@ -108,6 +145,14 @@ def markdown_page(result: CheckResult) -> str:
         lines += ["", f"## {f.status}: {f.check} ({_cell(place(f, result))})", ""]
         lines += [_cell(f.message), ""]
         lines += [f"- {name}: {_cell(text)}" for name, text in details(f)]
+    if result.last_good and result.last_good.changes:
+        last = result.last_good
+        lines += [
+            "",
+            f"## Changed since the last good run, {when(last.began)} ({_cell(last.run)})",
+            "",
+        ]
+        lines += [f"- {_cell(c.text())} on {_cell(who(c.nodes, result))}" for c in last.changes]
     return "\n".join([*lines, "", _cell(summary(result)), ""])
 
 

@@ -7,13 +7,15 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from clusterctl.checks.finding import Finding
+from clusterctl.checks.finding import Finding, Status
 from clusterctl.checks.registry import CHECKS
 from clusterctl.errors import UsageError
+from clusterctl.facts.changes import Change
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu, Gpus
 from clusterctl.facts.values.machine import SshStatus
@@ -22,7 +24,7 @@ from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.check import print_check, print_explanation
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
-from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, LastGood, judge
 
 EVIL = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script> [bold]|x|\nsecond"
 
@@ -90,7 +92,73 @@ def test_a_person_sees_nodes_findings_and_the_sum_in_80_columns(result: CheckRes
     assert "FAIL node.rsync  gpu2" in lines
     assert "UNKNOWN node.clock  2 of 3 nodes: gpu[1-2]" in lines
     assert "     hint:     sudo apt-get install rsync" in lines
-    assert lines[-1] == "4 checks in 1.2 s: 2 failed, 1 unknown, 1 passed"
+    assert lines[-2:] == [
+        "4 checks in 1.2 s: 2 failed, 1 unknown, 1 passed",
+        "not ready: 3 problems on 3 nodes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("check", "statuses", "partial", "text"),
+    [
+        ("ssh.connect", {}, False, "ready to launch"),
+        ("ssh.connect", {"fail": 2}, False, "not ready: 1 problem on 2 nodes"),
+        (
+            "ssh.connect", {"unknown": 1, "warn": 1}, False,
+            "not ready: 1 problem and 1 warning on gpu1",
+        ),
+        ("ssh.ping", {"warn": 1}, False, "ready to launch, with 1 warning on gpu1"),
+        ("ssh.ping", {"fail": 1}, False, "ready to launch, with 1 problem on gpu1"),
+        ("ssh.ping", {}, True, "these checks found no problem; the others were not asked for"),
+        ("ssh.connect", {"fail": 1}, True, "not ready: 1 problem on gpu1"),
+    ],
+)  # fmt: skip
+def test_the_last_line_says_whether_a_run_can_start(
+    result: CheckResult, check: str, statuses: dict[Status, int], partial: Any, text: str
+) -> None:
+    names = ("gpu1", "gpu2")
+    findings = tuple(
+        Finding(check=check, status=status, nodes=names[:count], message="m")
+        for status, count in statuses.items()
+    )
+    result = replace(result, findings=findings, partial=partial)
+
+    assert printed(result).splitlines()[-1].rstrip() == text
+    assert f">{text}</p>" in html_page(result)
+    assert f"**{text}**" in markdown_page(result)
+
+
+def test_of_many_nodes_neighbors_that_are_alike_share_a_line(result: CheckResult) -> None:
+    rows = tuple(
+        replace(
+            result.nodes[0], name=f"n{i:03}", rank=i, address=f"10.0.0.{i + 1}",
+            state="fail" if i == 60 else "ok",
+        )
+        for i in range(128)
+    )  # fmt: skip
+    lines = [line.rstrip() for line in printed(replace(result, nodes=rows), 100).splitlines()]
+    at = lines.index(next(line for line in lines if line.lstrip().startswith("rank")))
+
+    assert [" ".join(line.split()) for line in lines[at + 1 : at + 5]] == [
+        "0-59 n[000-059] 10.0.0.1 to 10.0.0.60 eth0 8 x H100 80GB HBM3 ok",
+        "60 n060 10.0.0.61 eth0 8 x H100 80GB HBM3 FAIL",
+        "61-127 n[061-127] 10.0.0.62 to 10.0.0.128 eth0 8 x H100 80GB HBM3 ok",
+        "",
+    ]
+
+
+def test_what_changed_since_the_last_good_run_is_told(result: CheckResult) -> None:
+    driver = Change(what="driver", nodes=("gpu3",), before="560.35", after="570.86")
+    restarted = Change(what="boot", nodes=("gpu1", "gpu2"), before="a", after="b")
+    last = LastGood(run="lab-1", began=1_000_000.0, changes=(driver, restarted))
+    changed = replace(result, last_good=last)
+
+    for form in (printed(changed), html_page(changed), markdown_page(changed)):
+        assert "driver 560.35 → 570.86 on gpu3" in form
+        assert "restarted on 2 of 3 nodes: gpu[1-2]" in form
+        assert "hanged since the last good run, 1970-01-1" in form
+    unchanged = replace(result, last_good=replace(last, changes=()))
+    assert "changed since" not in printed(unchanged)
 
 
 def test_a_narrow_screen_loses_no_word(result: CheckResult) -> None:
@@ -130,7 +198,8 @@ def test_a_pipe_gets_no_control_sequence(
 def test_json_has_the_promised_shape(result: CheckResult) -> None:
     document = json.loads(json.dumps(result.document()))
 
-    assert set(document) == {"schema", "cluster", "nodes", "findings", "seconds"}
+    assert set(document) == {"schema", "cluster", "nodes", "findings", "last_good", "seconds"}
+    assert document["last_good"] is None
     assert document["nodes"][0] == {
         "host": "host-gpu1",
         "name": "gpu1",

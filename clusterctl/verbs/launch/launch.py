@@ -206,7 +206,7 @@ def _make_ready(
         options={"name": options.name, **plain(replace(options.overrides, origins={}))},
         resumed=options.resumed,
     )
-    records.write(record, diff=synced.diff if synced else "")
+    records.write(record, diff=synced.diff if synced else "", facts=verdict.facts)
     yield Planned(plan=plan)  # it prints the run's name: from then on `clusterctl stop` knows it
     return plan, record
 

@@ -14,6 +14,7 @@ from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
 from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.storage import SHARED
 from clusterctl.errors import UsageError
+from clusterctl.facts.changes import Change
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
@@ -60,6 +61,16 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastGood:
+    """The cluster's last run that finished well, and what has changed since its start."""
+
+    run: str
+    began: float
+    """Seconds since 1970, UTC."""
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """The verdict."""
 
@@ -71,6 +82,10 @@ class CheckResult:
     network: Network
     seconds: float
     strict: bool = False
+    partial: bool = False
+    """Checks were left out with `only` or `skip`."""
+    last_good: LastGood | None = None
+    """None: no run of this cluster is known to have finished well."""
 
     @property
     def exit_code(self) -> int:
@@ -107,6 +122,7 @@ class CheckResult:
                 {**plain(finding), "nodes": [host.get(node, node) for node in finding.nodes]}
                 for finding in self.findings
             ],
+            "last_good": plain(self.last_good),
             "seconds": round(self.seconds, 3),
         }
 
@@ -189,6 +205,7 @@ def judge(
         network=network,
         seconds=0.0,
         strict=options.strict,
+        partial=bool(options.only or options.skip),
     )
 
 

@@ -3,6 +3,7 @@
     <state>/<cluster>/<run>/
         record.json   what was launched, on which nodes, the code, the findings before
         dirty.diff    uncommitted changes of the code
+        facts.json    what the check before the launch found on the nodes
         end.json      how it ended, once this machine knows
 
 `<state>` is `$CLUSTERCTL_STATE`, else the user's state folder. Folders are 0700 and files 0600;
@@ -21,7 +22,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from clusterctl.errors import ClusterError
+from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.from_json import from_json, type_hints
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.options import Options
 from clusterctl.state_folder import VARIABLE, state_folder
@@ -94,7 +97,9 @@ class Records:
         """Return the folder of a run's record."""
         return self.root / cluster / run
 
-    def write(self, record: RunRecord, *, diff: str = "") -> Path:
+    def write(
+        self, record: RunRecord, *, diff: str = "", facts: Mapping[str, NodeFacts] | None = None
+    ) -> Path:
         """Write a record; return its folder.
 
         Raises:
@@ -106,6 +111,8 @@ class Records:
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
             if diff:
                 _write(folder / "dirty.diff", diff)
+            if facts:
+                _write(folder / "facts.json", json.dumps(to_document(facts)) + "\n")
             _write(folder / "record.json", json.dumps(record.document(), indent=1) + "\n")
         except OSError as error:
             raise ClusterError(
@@ -168,6 +175,14 @@ class Records:
         """Return how a run ended; None if this machine does not know."""
         end = _read(self.folder(record.cluster.name, record.run) / "end.json")
         return None if end is None or schema_error(end, RECORDED_END) else end
+
+    def facts(self, record: RunRecord) -> Mapping[str, NodeFacts] | None:
+        """Return the facts that a launch was checked by; None if they were not kept."""
+        document = _read(self.folder(record.cluster.name, record.run) / "facts.json")
+        try:
+            return from_document(document) if document else None
+        except ValueError:
+            return None
 
     def remove(self, cluster: str, run: str) -> None:
         """Delete the record of a run, if there is one.

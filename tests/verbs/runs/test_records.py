@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 
 from clusterctl.errors import ClusterError
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
@@ -53,6 +54,18 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     records.write(record())
     assert records.read("lab", record().run) == record()
     assert records.find(record().run) == record()
+
+
+def test_the_facts_of_a_launch_are_kept_for_this_user_alone(tmp_path: Path) -> None:
+    facts = {"a": NodeFacts(node="a", kernel="6.1")}
+    records = Records(tmp_path)
+    folder = records.write(record(), facts=facts)
+
+    assert records.facts(record()) == facts
+    assert (folder / "facts.json").stat().st_mode & 0o777 == 0o600
+    for damaged in ("", "[]", '{"nodes": [{"node": 1}]}'):
+        (folder / "facts.json").write_text(damaged)
+        assert records.facts(record()) is None
 
 
 def test_the_nodes_that_were_left_out_are_kept_too(tmp_path: Path) -> None:

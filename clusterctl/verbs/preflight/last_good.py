@@ -1,0 +1,26 @@
+"""Compares a check with the last run of this cluster that finished well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusterctl.facts.changes import changes
+from clusterctl.verbs.preflight.check import CheckResult, LastGood
+from clusterctl.verbs.runs.records import Records
+from clusterctl.verbs.runs.run_status import RunState
+
+FINISHED: RunState = "finished"
+
+
+def compare_with_last_good(result: CheckResult, records: Records) -> CheckResult:
+    """Return the result with what changed since; unchanged if no run of it is known to be good."""
+    for record in records.all(result.cluster):
+        if (records.end(record) or {}).get("state") != FINISHED:
+            continue
+        facts = records.facts(record)
+        if facts is not None:
+            last = LastGood(
+                run=record.run, began=record.began, changes=changes(facts, result.facts)
+            )
+            return replace(result, last_good=last)
+    return result
