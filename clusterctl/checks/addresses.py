@@ -42,10 +42,12 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
     remedy = "give it an address there, or set another `network: {subnet: …}`"
     if inside:
         message = f"its interface on {wanted} cannot be used: {inside[0].excluded}"
-        running = [i.running for i in node.interfaces or () if i.name == inside[0].interface]
+        down = _cause_of_down(node, inside[0].interface)
+        if down and down != inside[0].interface:
+            message += f"; it is on {down}, which is down"
         remedy = (
-            f"sudo ip link set {shlex.quote(inside[0].interface)} up (on the node); check its cable"
-            if False in running
+            f"sudo ip link set {shlex.quote(down)} up (on the node); check its cable"
+            if down
             else f"to use that network, set it in the inventory: network: {{subnet: {wanted}}}"
         )
     elif own:
@@ -62,6 +64,16 @@ def _without(node: NodeFacts, network: Network, cluster: Cluster) -> Finding:
         found=_describe(candidates(node)),
         remedy=remedy,
     )
+
+
+def _cause_of_down(node: NodeFacts, name: str) -> str:
+    """Return the lowest interface that is down, such as the one that a VLAN is on; empty: none."""
+    down: list[str] = []
+    interface = node.interface(name)
+    while interface is not None and interface.running is False and interface.name not in down:
+        down.append(interface.name)
+        interface = node.interface(interface.parent)
+    return down[-1] if down else ""
 
 
 def _routed(network: Network) -> Iterator[Finding]:
@@ -220,37 +232,3 @@ def interfaces(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[F
                 found=f"{node.interface} ({node.address}) is set for NCCL, Gloo and TensorPipe",
                 remedy="nothing to do; to use the other network, set network: {subnet: …}",
             )
-
-
-@Check(
-    "network.link",
-    title="the links of the data network have one speed and MTU",
-    why="The slowest link limits all nodes, and a link drops frames that are larger than its MTU.",
-    explained_by=(SUBNET,),
-    blocks=False,
-)
-def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Compare speed and MTU of the chosen interfaces with what most nodes have."""
-    speeds: dict[str, int | None] = {n: c.speed_mbps for n, c in network.nodes.items()}
-    mtus: dict[str, int | None] = {}
-    for name, chosen in network.nodes.items():
-        interface = facts[name].interface(chosen.interface)
-        mtus[name] = interface.mtu if interface else None
-    for what, unit, values in (("speed", " Mb/s", speeds), ("MTU", "", mtus)):
-        known = {name: value for name, value in values.items() if value is not None}
-        if len(set(known.values())) < 2:  # noqa: PLR2004  (one is as it should be)
-            continue
-        usual = max(Counter(known.values()).items(), key=lambda item: (item[1], item[0]))[0]
-        for name, value in known.items():
-            if value < usual or (what == "MTU" and value != usual):
-                device = network.nodes[name].interface
-                named = shlex.quote(device)
-                yield warn(
-                    name,
-                    f"its data link has another {what} than the other nodes",
-                    wanted=f"{usual}{unit}",
-                    found=f"{value}{unit} on {device}",
-                    remedy=f"sudo ip link set {named} mtu {usual} (on the node)"
-                    if what == "MTU"
-                    else f"ethtool {named} (on the node); check cable and switch",
-                )

@@ -53,7 +53,10 @@ NOT_ASKED = Answer(state="not-asked")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """All answers of one node, by key: `file:PATH`, `link:PATH`, `path:PATH`, `command:KEY`."""
+    """All answers of one node, by key: `file:PATH`, `link:PATH`, `path:PATH`, `command:KEY`.
+
+    The node sends the small files of a folder as one answer; each is a file here.
+    """
 
     by_key: Mapping[str, Answer]
 
@@ -73,7 +76,7 @@ class Answers:
                     raise TypeError((size, exit_code))  # noqa: TRY301  (caught below)
                 if not 0 <= size <= ANSWER_LIMIT:
                     raise ValueError(f"{size} bytes")  # noqa: TRY301  (caught below)
-                found[str(key)] = Answer(
+                answer = Answer(
                     state=str(state),
                     data=data[start : start + size],
                     exit_code=exit_code,
@@ -81,6 +84,10 @@ class Answers:
                     words=str(words),
                 )
                 start += size
+                if str(key).startswith("folder:"):
+                    found.update(_files_of(str(key).removeprefix("folder:"), answer))
+                else:
+                    found[str(key)] = answer
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the answer's head is not valid: {error!r}") from error
         return cls(by_key=found)
@@ -123,3 +130,12 @@ class Answers:
             return json.loads(answer.data)
         except (ValueError, RecursionError):
             return None
+
+
+def _files_of(folder: str, answer: Answer) -> dict[str, Answer]:
+    """Return the files in the answer for a folder, which are lines `NAME VALUE`."""
+    pairs = (line.partition(b" ") for line in answer.data.splitlines() if b" " in line)
+    return {
+        f"file:{folder}/{name.decode('utf-8', 'replace')}": Answer(state="ok", data=value)
+        for name, _, value in pairs
+    }

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Interface, ip_interface
+from typing import Any
 
 from clusterctl.facts.answers import Answers
+from clusterctl.facts.request import STATISTICS
 from clusterctl.facts.routes import parse_routes
-from clusterctl.facts.values.network import Interface, RdmaPort, Route
+from clusterctl.facts.values.network import BondPort, Counters, Interface, RdmaPort, Route
 
 _UP, _LOOPBACK = 0x1, 0x8
 _PORT = re.compile(r"\d{1,5}")
+_COUNTER = re.compile(r"[0-9]{1,19}")
+"""The kernel's are of 64 bits."""
 _STATE = re.compile(r"\d+: (\w+)")
 _RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
 
@@ -20,11 +25,11 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
     """Return the interfaces with their addresses; None if nothing could be read."""
     files = answers.below("/sys/class/net/")
     names = {path.split("/")[0] for path in files}
-    addresses = _by_ip(answers)
-    if addresses is None:
-        addresses = _by_proc(answers)
+    listed = _listed(answers)
+    addresses = _by_proc(answers) if listed is None else _by_ip(listed)
     if addresses is None:
         return None
+    parents = _parents(listed or [])
     return tuple(
         Interface(
             name=name,
@@ -33,6 +38,9 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
             speed_mbps=_positive(answers.number(f"/sys/class/net/{name}/speed")),
             mtu=answers.number(f"/sys/class/net/{name}/mtu"),
             loopback=bool((_flags(answers, name) or 0) & _LOOPBACK) or name == "lo",
+            duplex=_duplex(answers.word(f"/sys/class/net/{name}/duplex")),
+            carrier_changes=answers.number(f"/sys/class/net/{name}/carrier_changes"),
+            parent=parents.get(name, ""),
         )
         for name in sorted(names | set(addresses))
     )
@@ -60,14 +68,17 @@ def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...]:
     return tuple(sorted(found, key=lambda port: (port.device, port.port)))
 
 
-def _by_ip(answers: Answers) -> dict[str, list[str]] | None:
+def _listed(answers: Answers) -> list[dict[str, Any]] | None:
+    """Return the interfaces that `ip -j addr` lists; None if it did not run."""
     listed = answers.json("command:addresses")
     if not isinstance(listed, list):
         return None
+    return [e for e in listed if isinstance(e, dict) and isinstance(e.get("ifname"), str)]
+
+
+def _by_ip(listed: list[dict[str, Any]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for entry in listed:
-        if not isinstance(entry, dict) or not isinstance(entry.get("ifname"), str):
-            continue
         rows = entry.get("addr_info")
         found[entry["ifname"]] = [
             written
@@ -76,6 +87,60 @@ def _by_ip(answers: Answers) -> dict[str, list[str]] | None:
             and (written := _address(f"{row.get('local')}/{row.get('prefixlen')}"))
         ]
     return found
+
+
+def _parents(listed: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the interface that each one is on; that of another namespace has a number only."""
+    return {e["ifname"]: e["link"] for e in listed if isinstance(e.get("link"), str)}
+
+
+def parse_bonds(answers: Answers) -> tuple[BondPort, ...]:
+    """Return the ports of all bonds, from /proc/net/bonding."""
+    found: list[BondPort] = []
+    for bond, answer in answers.below("/proc/net/bonding/").items():
+        port = ""
+        for line in answer.text.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "Slave Interface":
+                port = value.strip()
+            elif name.strip() == "MII Status" and port:  # the bond's own comes before its ports
+                found.append(BondPort(bond=bond, interface=port, up=value.strip() == "up"))
+                port = ""
+    return tuple(found)
+
+
+def parse_counters(
+    answers: Answers, interfaces: tuple[Interface, ...] | None
+) -> tuple[Counters, ...]:
+    """Return the error counters of the interfaces that have an address."""
+    found = []
+    for interface in interfaces or ():
+        folder = f"/sys/class/net/{interface.name}/statistics"
+        if interface.addresses and not interface.loopback:
+            values = {name: answers.word(f"{folder}/{name}") or "" for name in STATISTICS}
+            found.append(counters_of(interface.name, values))
+    return tuple(counters for counters in found if counters.values)
+
+
+def counters_of(device: str, values: Mapping[str, str]) -> Counters:
+    """Return the counters of a device, without those that are no numbers."""
+    numbers = {name: _count(value) for name, value in values.items()}
+    known = ((name, value) for name, value in numbers.items() if value is not None)
+    return Counters(device=device, values=tuple(sorted(known)))
+
+
+def folder_values(text: str) -> dict[str, str]:
+    """Return the files in the answer for a folder, which are lines `NAME VALUE`."""
+    pairs = (line.partition(" ") for line in text.splitlines() if " " in line)
+    return {name: value for name, _, value in pairs}
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _COUNTER.fullmatch(text) else None
+
+
+def _duplex(word: str | None) -> str:
+    return word if word in {"full", "half"} else ""
 
 
 def _by_proc(answers: Answers) -> dict[str, list[str]] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, SshStatus
-from clusterctl.facts.values.network import Interface, Listener, RdmaPort, Route
+from clusterctl.facts.values.network import BondPort, Counters, Interface, Listener, RdmaPort, Route
 from clusterctl.facts.values.pairwise import Collective, PairwiseFacts
 from clusterctl.facts.values.software import AgentPython, CommandResult, Python
 from clusterctl.facts.values.storage import PathFacts
@@ -46,6 +46,9 @@ class NodeFacts:
     clock: Clock | None = None
     kernel_log: KernelLog | None = None
     interfaces: tuple[Interface, ...] | None = None
+    bond_ports: tuple[BondPort, ...] = ()
+    counters: tuple[Counters, ...] = ()
+    """Errors that links counted until these facts were read."""
     routes: tuple[Route, ...] | None = None
     listeners: tuple[Listener, ...] | None = None
     ephemeral_ports: tuple[int, int] | None = None

@@ -9,7 +9,12 @@ from typing import Any, TypeVar
 
 from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import NOT_ASKED, Answers
-from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
+from clusterctl.facts.interfaces import (
+    parse_bonds,
+    parse_counters,
+    parse_interfaces,
+    parse_rdma,
+)
 from clusterctl.facts.kernel_log import parse_kernel_log
 from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
@@ -52,6 +57,7 @@ def parse_facts(
     if "addresses" not in names:
         why = str(names.get("error", "")) or answers.by_key.get("names", NOT_ASKED).why()
         gaps.append(UnknownFact(what="hostname_addresses", why=why))
+    interfaces = parse_interfaces(answers)
     kernel_log, why = parse_kernel_log(answers)
     if why:
         gaps.append(UnknownFact(what="kernel_log", why=why))
@@ -71,7 +77,9 @@ def parse_facts(
         memory_bytes=_of(answers, "/proc/meminfo", parse_memory),
         shm_bytes=_as(int, shm.get("total")),
         clock=clock,
-        interfaces=parse_interfaces(answers),
+        interfaces=interfaces,
+        bond_ports=parse_bonds(answers),
+        counters=parse_counters(answers, interfaces),
         routes=parse_routes(answers),
         listeners=parse_listeners(answers),
         ephemeral_ports=_of(answers, "/proc/sys/net/ipv4/ip_local_port_range", parse_port_range),

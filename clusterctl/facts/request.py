@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +36,23 @@ LOGIND_FOLDERS = (
 """If files have the same name, the one in the later folder counts."""
 GLOBS = (
     *(folder + "*.conf" for folder in LOGIND_FOLDERS),
-    "/sys/class/net/*/operstate",
-    "/sys/class/net/*/carrier",
-    "/sys/class/net/*/flags",
-    "/sys/class/net/*/speed",
-    "/sys/class/net/*/mtu",
-    "/sys/class/infiniband/*/ports/*/state",
-    "/sys/class/infiniband/*/ports/*/rate",
-    "/sys/class/infiniband/*/ports/*/link_layer",
+    "/proc/net/bonding/*",
     "~/.nccl.conf",  # last: a home may be on a mount that hangs
 )
+STATISTICS = (
+    "rx_errors", "tx_errors", "rx_crc_errors", "rx_missed_errors", "rx_dropped", "tx_dropped",
+)  # fmt: skip
+"""Counters of an interface that only grow if something is wrong with it."""
+FOLDERS = {
+    "/sys/class/net/*": (
+        "operstate", "carrier", "flags", "speed", "mtu", "duplex", "carrier_changes",
+    ),
+    "/sys/class/net/*/statistics": STATISTICS,
+}  # fmt: skip
+"""Small files, by the pattern of their folder."""
+RDMA = {
+    "/sys/class/infiniband/*/ports/*": ("state", "rate", "link_layer"),
+}
 KERNEL_LOG = ("NVRM: Xid", "SXid")
 """What a line of the kernel log must contain, one of these; asked only if GPUs are planned."""
 LINKS = ("/proc/self/ns/net",)
@@ -98,6 +106,8 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
     return {
         "files": [*FILES, *(LISTENERS if wanted.listeners else ())],
         "globs": list(GLOBS),
+        "folders": folder_questions(FOLDERS),
+        "rdma": folder_questions(RDMA),
         "links": list(LINKS),
         "kernel_log": [] if wanted.gpus == 0 else list(KERNEL_LOG),
         "variables": list(VARIABLES),
@@ -113,6 +123,11 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "lock": wanted.lock,
         "clock": CLOCK_ROUNDS,
     }
+
+
+def folder_questions(folders: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """Return what to ask of the small files in folders."""
+    return [{"path": path, "files": list(files)} for path, files in folders.items()]
 
 
 def _commands(wanted: FactRequest) -> list[dict[str, Any]]:

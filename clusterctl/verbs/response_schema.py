@@ -190,7 +190,7 @@ _CONNECTED = _object(
 )
 _TOKEN_SEEN = _object({"path": str, "writer": str}, seen=bool, delay_s=_SECONDS, words=str)
 MET: Schema = {"connected": _Each(_CONNECTED), "seen": _Each(_TOKEN_SEEN)}
-LEFT: Schema = {"foreign": _TEXTS}
+LEFT = _object({"foreign": _TEXTS}, counters=_Table(str))
 TIME: Schema = {"time": _SECONDS}
 READ: Schema = {"read": _COUNT}
 _RECORDED_NODE = _object({"node": str}, node_rank=_RANK, device=str, procs=_RANK)

@@ -27,9 +27,9 @@ OURS = frozenset({"node", "hint"})
 
 QUOTED = frozenset(
     {
-        "job.check", "network.link", "network.pairs", "network.route", "network.subnet",
-        "node.python", "node.session", "python.cuda", "python.found",
-        "python.packages", "python.torch", "python.version",
+        "job.check", "network.bond", "network.errors", "network.flaps", "network.link",
+        "network.pairs", "network.route", "network.subnet", "node.python", "node.session",
+        "python.cuda", "python.found", "python.packages", "python.torch", "python.version",
         "storage.room", "storage.writable",
     }
 )  # fmt: skip

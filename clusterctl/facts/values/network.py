@@ -18,11 +18,34 @@ class Interface:
     speed_mbps: int | None = None
     mtu: int | None = None
     loopback: bool = False
+    duplex: str = ""
+    """`full` or `half`; empty: unknown, as of virtual links."""
+    carrier_changes: int | None = None
+    """How often the link came up or went down since boot."""
+    parent: str = ""
+    """The interface that a VLAN is on."""
 
     def __post_init__(self) -> None:
         """Refuse what is not an address: other code parses them without a check."""
         for address in self.addresses:
             ip_interface(address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondPort:
+    """An interface that belongs to a bond."""
+
+    bond: str
+    interface: str
+    up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Counters of a network interface, or of an RDMA port such as `mlx5_0/1`."""
+
+    device: str
+    values: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

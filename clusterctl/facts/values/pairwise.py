@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterctl.facts.values.network import Counters
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenResult:
@@ -58,6 +60,8 @@ class PairwiseFacts:
     bound: tuple[ListenResult, ...] = ()
     connected: tuple[ConnectResult, ...] = ()
     tokens: tuple[TokenSeen, ...] = ()
+    counters: tuple[Counters, ...] = ()
+    """Read again after the connections."""
     problem: str = ""
     """Why this node did not take part; empty if it did."""
 

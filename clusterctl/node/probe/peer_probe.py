@@ -14,7 +14,7 @@ from clusterctl.wire import Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Dict, Optional
 
     from clusterctl.node.agent.call_channel import CallChannel
 
@@ -23,19 +23,35 @@ def probe_peers(nonce: str, channel: CallChannel) -> Message:
     """Do the controller's steps until it has no more, or disconnects.
 
     By `nonce` the nodes of this probe know each other; the answer's `foreign` are those who
-    connected and did not know it.
+    connected and did not know it, and its `counters` the folders of counters that `end` names.
     """
     listeners, tokens = Listeners(nonce), Tokens(nonce)
     try:
         while True:
             message = channel.receive()
             if message is None or message.head["step"] == "end":
-                return Message({"foreign": listeners.foreign()})
+                return Message({"foreign": listeners.foreign(), **_counters(message)})
             answer = _step(message.head, nonce, listeners, tokens)
             channel.send(Message({"step": message.head["step"], **answer}))
     finally:
         listeners.close()
         tokens.remove()
+
+
+def _counters(message: Optional[Message]) -> Dict[str, Any]:
+    """Read counters again, if the controller asks for them with its last message."""
+    wanted = message.head.get("counters") if message is not None else None
+    if not wanted:
+        return {}
+    from clusterctl.node.probe.folders import matching, read_folder  # noqa: PLC0415  (only here)
+
+    return {
+        "counters": {
+            folder: read_folder(folder, question["files"]).decode("utf-8", "replace")
+            for question in wanted
+            for folder in matching(question["path"])
+        }
+    }
 
 
 def _step(head: Dict[str, Any], nonce: str, listeners: Listeners, tokens: Tokens) -> Dict[str, Any]:

@@ -20,7 +20,7 @@ import zlib
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
 from clusterctl.node.agent.loader import Importer, read_sources
-from clusterctl.node.file_io import list_folder
+from clusterctl.node.probe.folders import matching, read_folder
 from clusterctl.node.probe.kernel_log import read_kernel_log
 from clusterctl.node.probe.path_probe import probe_path
 from clusterctl.node.program_path import find_program
@@ -37,6 +37,7 @@ MODULES = ("_ctypes", "_ssl")
 """Parts of the standard library that a run needs and some builds of Python lack."""
 FILE_LIMIT = 1024 * 1024
 _CHUNK = 1 << 16
+RDMA = "/sys/class/infiniband"
 FILES_SECONDS = 5.0
 """For all files of /proc and /sys together, the lock and our own name."""
 CLOCK_SECONDS = 60.0
@@ -47,7 +48,8 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Answer the questions of `args`.
 
     Args:
-        args: `files`, `globs`, `links` (paths and patterns), `commands` (key, argv, limit_s, and
+        args: `files`, `globs`, `links` (paths and patterns), `folders` and `rdma` (path: a pattern,
+            files: names of one-line files there), `commands` (key, argv, limit_s, and
             optionally cwd, source: a module of ours whose text is argument `source_at`, only_if:
             paths of which one must exist, job: as `compose_environment` takes it), `paths` (see
             `path_probe.probe_path`), `variables` (prefixes of environment variables to tell),
@@ -61,6 +63,11 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         run_function("self", lambda write: write(to_json(_describe_process(args))), FILES_SECONDS),
         run_function("files", lambda write: _files(args, write), FILES_SECONDS),
     ]
+    if args.get("rdma") and os.path.isdir(RDMA):
+        # Apart from the other files: a device whose firmware died may hang.
+        children.append(
+            run_function("rdma", lambda write: _folders(args["rdma"], write), FILES_SECONDS)
+        )
     patterns = args.get("kernel_log")
     if patterns:
         reader = lambda write: read_kernel_log(patterns, write)  # noqa: E731
@@ -160,27 +167,22 @@ def _files(args: Dict[str, Any], write: Write) -> None:
         write(_answer("link:" + name, name, lambda link: os.readlink(os.fsencode(link))))
     if "lock" in args:
         write(_json_answer("lock", _lock_holders(args["lock"])))
+    _folders(args.get("folders", []), write)
     for pattern in args.get("globs", []):
         for name in matching(os.path.expanduser(pattern)):
             write(_answer("file:" + name, name, _contents))
     write(_json_answer("names", _resolve_hostname()))
 
 
-def matching(pattern: str) -> List[str]:
-    """Return the paths that match a pattern, sorted; a `*` stands for any part of one name."""
-    found = [""]
-    for part in pattern.lstrip("/").split("/"):
-        head, star, tail = part.partition("*")
-        if not star:
-            found = [path + "/" + part for path in found]
-            continue
-        found = [
-            path + "/" + name
-            for path in found
-            for name in list_folder(path or "/")
-            if name.startswith(head) and name.endswith(tail) and not name.startswith(".")
-        ]
-    return [path for path in found if os.path.lexists(path)]
+def _folders(questions: List[Dict[str, Any]], write: Write) -> None:
+    """Send each folder's small files as one frame."""
+    for question in questions:
+        for folder in matching(question["path"]):
+            write(_answer("folder:" + folder, folder, _folder_reader(question["files"])))
+
+
+def _folder_reader(names: List[str]) -> Callable[[str], bytes]:
+    return lambda folder: read_folder(folder, names)
 
 
 def _answer(key: str, path: str, read_path: Callable[[str], bytes]) -> bytes:
@@ -262,7 +264,7 @@ def _pack(children: List[Child]) -> Message:
     answers: List[List[Any]] = []
     parts: List[bytes] = []
     for child in children:
-        if child.key == "files":
+        if child.key in ("files", "rdma"):
             frames = list(_frames(child.output))
             for frame in frames:
                 head = frame.head
@@ -270,12 +272,13 @@ def _pack(children: List[Child]) -> Message:
                     [head["key"], head["state"], len(frame.body), None, 0.0, head.get("words", "")]
                 )
                 parts.append(frame.body)
-        else:
+        if child.key != "files":
             words = child.stderr.decode("utf-8", "replace")
+            output = b"" if child.key == "rdma" else child.output
             answers.append(
-                [child.key, child.state, len(child.output), child.exit_code, child.seconds, words]
+                [child.key, child.state, len(output), child.exit_code, child.seconds, words]
             )
-            parts.append(child.output)
+            parts.append(output)
     return Message({"answers": answers}, zlib.compress(b"".join(parts), 1))
 
 

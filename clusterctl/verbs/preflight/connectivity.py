@@ -13,7 +13,9 @@ from typing import Any
 
 from clusterctl.checks.run_paths import run_paths, share_of
 from clusterctl.facts.from_json import from_json
+from clusterctl.facts.interfaces import counters_of, folder_values
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.request import STATISTICS, folder_questions
 from clusterctl.facts.values.pairwise import ConnectResult, ListenResult, PairwiseFacts, TokenSeen
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
@@ -39,7 +41,7 @@ class _Probe:
     facts: Mapping[str, NodeFacts]
     prepared: dict[str, dict[str, Any]] = field(default_factory=dict)
     connected: dict[str, dict[str, Any]] = field(default_factory=dict)
-    foreign: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def cluster(self) -> Cluster:
@@ -56,7 +58,7 @@ class _Probe:
             self.connected.update({} if invalid else {name: head})
         elif "end" in head:
             invalid = schema_error(head, LEFT)
-            self.foreign.update({} if invalid else {name: tuple(head["foreign"])})
+            self.left.update({} if invalid else {name: head})
         else:
             invalid = self.session.clocks[name].invalid(head)
         return invalid
@@ -96,7 +98,7 @@ def _exchange(probe: _Probe) -> Iterator[Event]:
             session.send({name: _targets(probe, name) for name in probe.prepared})
         if "meet" in sent and "end" not in sent and probe.all_have(probe.connected):
             sent.add("end")
-            session.send({name: {"step": "end"} for name in session.calls})
+            session.send({name: _end(probe, name) for name in session.calls})
         name, item = next(session.stream)
         if isinstance(item, Reply):
             session.ended.setdefault(name, item)
@@ -180,6 +182,22 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
     }
 
 
+def _end(probe: _Probe, name: str) -> dict[str, Any]:
+    """Return the last step, which reads the counters of the links that the run will use again."""
+    folders = _counter_folders(probe, name).values()
+    return {"step": "end", "counters": folder_questions(dict.fromkeys(folders, STATISTICS))}
+
+
+def _counter_folders(probe: _Probe, name: str) -> dict[str, str]:
+    """Return the folders of the counters that were read before, by device."""
+    own = probe.network.nodes.get(name)
+    before = {counters.device for counters in probe.facts[name].counters}
+    found = {}
+    if own is not None and own.interface in before:
+        found[own.interface] = f"/sys/class/net/{own.interface}/statistics"
+    return found
+
+
 def _is_own(probe: _Probe, peer: str, bound: Mapping[str, Any]) -> bool:
     """Tell whether a node listens where it was told to: others are not sent anywhere else."""
     network = probe.network
@@ -215,8 +233,9 @@ def _between(probe: _Probe, name: str) -> PairwiseFacts:
         problem = "no answer"
         if reply is not None:
             problem = (reply.error.message if reply.error else "") or reply.state
-    foreign = probe.foreign.get(name, ())
-    bound = [{**_given(one), "foreign": list(foreign)} for one in (prepared or {}).get("bound", ())]
+    left = probe.left.get(name, {})
+    foreign = left.get("foreign", [])
+    bound = [{**_given(one), "foreign": foreign} for one in (prepared or {}).get("bound", ())]
     connections = [{"port": 0, **_given(one)} for one in (connected or {}).get("connected", ())]
     seen = [{"seen": None, **_given(one)} for one in (connected or {}).get("seen", ())]
     # Its own token, which nobody can have seen: it says why this node could not write.
@@ -229,6 +248,11 @@ def _between(probe: _Probe, name: str) -> PairwiseFacts:
         bound=from_json(tuple[ListenResult, ...], bound, "bound"),
         connected=from_json(tuple[ConnectResult, ...], connections, "connected"),
         tokens=from_json(tuple[TokenSeen, ...], [*seen, *unwritten], "seen"),
+        counters=tuple(
+            counters_of(device, folder_values(left["counters"][path]))
+            for device, path in _counter_folders(probe, name).items()
+            if path in (left.get("counters") or {})
+        ),
         problem=problem,
     )
 

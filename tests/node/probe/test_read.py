@@ -20,8 +20,10 @@ from clusterctl.facts.answers import Answers
 from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import FactRequest, PathQuestion, read_arguments
 from clusterctl.node.probe import path_probe
+from clusterctl.node.probe import read as read_module
+from clusterctl.node.probe.folders import matching
 from clusterctl.node.probe.path_probe import probe_path
-from clusterctl.node.probe.read import has_module, matching, read
+from clusterctl.node.probe.read import has_module, read
 from clusterctl.wire import Message
 from tests.installed import LOCATION
 
@@ -61,6 +63,48 @@ def test_files_globs_and_links(tmp_path: Path) -> None:
     assert found.file(str(tmp_path / "none")).state == "absent"
     assert found.number(str(tmp_path / "two")) == 2
     assert found.by_key[f"link:{tmp_path}/link"].data == b"one"
+
+
+def test_the_small_files_of_a_folder_are_one_answer(tmp_path: Path) -> None:
+    for name, text in {
+        "a/speed": "100\n",
+        "a/mtu": "1500",
+        "b/speed": "5 Gb/s\nx",
+        "b/c/d": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    question = {"path": f"{tmp_path}/*", "files": ["speed", "none", "c"]}
+
+    message = read({"folders": [question]}, b"", Controller())  # type: ignore[arg-type]
+    found = Answers.of(message)
+
+    keys = [row[0] for row in message.head["answers"] if row[0].startswith("folder:")]
+    assert keys == [f"folder:{tmp_path}/a", f"folder:{tmp_path}/b"]
+    assert found.number(f"{tmp_path}/a/speed") == 100
+    assert found.word(f"{tmp_path}/b/speed") == "5 Gb/s x"
+    assert [path for path in found.by_key if path.startswith(f"file:{tmp_path}")] == [
+        f"file:{tmp_path}/a/speed", f"file:{tmp_path}/b/speed",
+    ]  # fmt: skip
+
+
+def test_devices_that_hang_cost_only_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_module, "RDMA", str(tmp_path))
+    monkeypatch.setattr(read_module, "FILES_SECONDS", 1.0)
+    (tmp_path / "mlx5_0").mkdir()
+    os.mkfifo(tmp_path / "mlx5_0" / "state")  # to open it waits for a writer
+    args = {
+        "files": ["/proc/sys/kernel/ostype"],
+        "rdma": [{"path": f"{tmp_path}/*", "files": ["state"]}],
+    }
+
+    found = answers(args)
+
+    assert found.word("/proc/sys/kernel/ostype") == "Linux"
+    assert "names" in found.by_key
+    assert found.by_key["rdma"].state == "timeout"
 
 
 def test_a_star_stands_for_a_part_of_one_name(tmp_path: Path) -> None:
