@@ -7,28 +7,22 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
-from ipaddress import ip_address
 from statistics import median
 
-from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
+from clusterctl.checks.finding import Finding, fail, finding, skip, unknown
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpuset import VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import UNLIMITED, Clock, RunLock
+from clusterctl.facts.values.machine import Clock, RunLock
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
-from clusterctl.plan.processes import chosen_by_job, planned_gpus
+from clusterctl.plan.processes import chosen_by_job
 
 _RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
 
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 15.0
 """torchrun's dynamic rendezvous drops peers whose heartbeat is older than 15 s."""
-
-GIB = 1024**3
-SHM_FAIL = GIB
-SHM_WARN = 8 * GIB
-MEMLOCK_WANTED = 16 * GIB
 
 
 @Check(
@@ -59,43 +53,6 @@ def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
             found=f"boot id {boot_id} on all of them",
             remedy="remove all but one from the inventory, or set `same_machine: allow` in it",
         )
-
-
-@Check(
-    "node.hostname",
-    title="the nodes have different host names",
-    why="NCCL treats nodes with equal host name and boot id as one machine. Without"
-    " GLOO_SOCKET_IFNAME, which clusterctl sets, Gloo binds to the address of the host name.",
-    explained_by=("node.same-machine",),
-)
-def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Find equal names on one machine, and names that resolve to loopback."""
-    named: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node in facts.values():
-        if node.hostname and node.boot_id and not cluster.same_machine:
-            named[node.hostname, node.boot_id].append(node.node)
-    for (name, _), nodes in named.items():
-        if len(nodes) > 1:
-            yield fail(
-                tuple(nodes),
-                "containers on one machine have the same host name",
-                wanted="different host names",
-                found=name,
-                remedy="give each container its own --hostname, or set NCCL_HOSTID per node",
-            )
-    env = dict(cluster.job.env)
-    if env.get("GLOO_SOCKET_IFNAME", "set by us"):
-        return
-    for node in facts.values():
-        bad = [a for a in node.hostname_addresses or () if ip_address(a.split("%")[0]).is_loopback]
-        if bad and len(bad) == len(node.hostname_addresses or ()):
-            yield fail(
-                node.node,
-                "its host name resolves to loopback, and job.env clears GLOO_SOCKET_IFNAME",
-                wanted="an address that the other nodes can reach",
-                found=f"{node.hostname} resolves to {', '.join(bad)}",
-                remedy="remove GLOO_SOCKET_IFNAME from job.env, or correct the node's /etc/hosts",
-            )
 
 
 @Check(
@@ -229,56 +186,6 @@ def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
                 wanted=master.arch,
                 found=str(node.arch),
                 remedy=f"exclude it: --exclude {node.node}",
-            )
-
-
-@Check(
-    "node.shm",
-    title="shared memory (/dev/shm) is large enough",
-    why="NCCL between GPUs of one node and data loaders pass data through it. Containers get 64 MiB"
-    " by default.",
-    required_facts=("shm_bytes",),
-    applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
-)
-def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge the nodes where GPUs are planned."""
-    for node in facts.values():
-        if not planned_gpus(cluster, node) or node.shm_bytes is None:
-            continue
-        if node.shm_bytes < SHM_WARN:
-            yield finding(
-                "fail" if node.shm_bytes < SHM_FAIL else "warn",
-                node.node,
-                "shared memory (/dev/shm) is too small",
-                wanted="8 GiB or more",
-                found=f"{node.shm_bytes / GIB:.2f} GiB",
-                remedy="sudo mount -o remount,size=64G /dev/shm (for a container: --shm-size=64g)",
-            )
-
-
-@Check(
-    "node.memlock",
-    title="RDMA can lock enough memory",
-    why="InfiniBand and RoCE lock memory for the network card. If the limit is low, NCCL fails with"
-    " `ibv_reg_mr failed`.",
-    blocks=False,
-    required_facts=("limits",),
-    applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
-)
-def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Judge the nodes with an active RDMA port."""
-    for node in facts.values():
-        limit = node.limits.memlock if node.limits else None
-        if limit is None or not any(port.active for port in node.rdma or ()):
-            continue
-        if limit != UNLIMITED and limit < MEMLOCK_WANTED:
-            yield warn(
-                node.node,
-                "it has an RDMA card, but the limit of locked memory is low",
-                wanted="unlimited",
-                found=f"{limit / 1024:.0f} KiB",
-                remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
-                " (for a container: --ulimit memlock=-1)",
             )
 
 

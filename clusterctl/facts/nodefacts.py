@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, SshStatus
+from clusterctl.facts.values.machine_state import MachineState
 from clusterctl.facts.values.network import BondPort, Counters, Interface, Listener, RdmaPort, Route
 from clusterctl.facts.values.pairwise import Collective, PairwiseFacts
 from clusterctl.facts.values.software import AgentPython, CommandResult, Python
@@ -45,6 +46,7 @@ class NodeFacts:
     shm_bytes: int | None = None
     clock: Clock | None = None
     kernel_log: KernelLog | None = None
+    machine: MachineState | None = None
     interfaces: tuple[Interface, ...] | None = None
     bond_ports: tuple[BondPort, ...] = ()
     counters: tuple[Counters, ...] = ()

@@ -16,6 +16,7 @@ from clusterctl.facts.interfaces import (
     parse_rdma,
 )
 from clusterctl.facts.kernel_log import parse_kernel_log
+from clusterctl.facts.machine_state import parse_machine_state
 from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.python import parse_python
@@ -64,6 +65,7 @@ def parse_facts(
     return NodeFacts(
         node=node,
         kernel_log=kernel_log,
+        machine=parse_machine_state(answers, mounts),
         hostname=_as(str, names.get("hostname")),
         hostname_addresses=tuple(map(str, listed)) if isinstance(listed, list) else None,
         boot_id=answers.word("/proc/sys/kernel/random/boot_id"),

@@ -9,6 +9,13 @@ from typing import Any
 CLOCK_ROUNDS = 5
 """Round trips to measure the clock; the shortest bounds the error."""
 
+KERNEL_SETTINGS = (
+    ("clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+    ("CPU governor", "/sys/devices/system/cpu/cpufreq/policy0/scaling_governor"),
+    ("transparent huge pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    ("NUMA balancing", "/proc/sys/kernel/numa_balancing"),
+)
+"""Settings that change the speed of a node; of the CPUs the first stands for all."""
 FILES = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/kernel/osrelease",
@@ -25,6 +32,10 @@ FILES = (
     "/etc/nccl.conf",
     "/etc/systemd/logind.conf",
     "/usr/lib/systemd/logind.conf",
+    "/etc/machine-id",
+    "/proc/vmstat",
+    "/sys/devices/system/cpu/online",
+    *(path for _, path in KERNEL_SETTINGS),
 )
 LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
 """All connections of the node; the kernel takes milliseconds to list them."""

@@ -33,9 +33,18 @@ def parse_memory(text: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
+_SOFT = r"\s+(?:\d{1,20}|unlimited)"
+
+
 def parse_limits(text: str) -> Limits:
-    """Read the soft limits of /proc/self/limits."""
-    return Limits(memlock=_limit(text, "Max locked memory"), nofile=_limit(text, "Max open files"))
+    """Read the limits of /proc/self/limits."""
+    return Limits(
+        memlock=_limit(text, "Max locked memory"),
+        nofile=_limit(text, "Max open files"),
+        nofile_hard=_limit(text, "Max open files" + _SOFT),
+        processes_hard=_limit(text, "Max processes" + _SOFT),
+        stack=_limit(text, "Max stack size"),
+    )
 
 
 def _limit(text: str, name: str) -> int | None:

@@ -68,6 +68,8 @@ class Pool:
         self._opened: dict[str, Connection] = {}
         self._failed: dict[str, Reply] = {}
         """Of each node that this command could not reach, why."""
+        self._login_seconds: dict[str, float] = {}
+        """How long the connections took that `open` has not reported yet."""
         self._retired: dict[str, Connection] = {}
         """Of each node the last connection that broke, or did not answer in time."""
         self._closed = threading.Event()
@@ -107,10 +109,14 @@ class Pool:
                 return  # whatever needs the others connects them
 
     def open(self) -> Iterator[Reply]:
-        """Connect to all nodes at once; yield each one's reply as it is known."""
+        """Connect to all nodes at once; yield each one's reply as it is known.
+
+        Its `seconds` are those of the connection; 0 if it was open already.
+        """
 
         def connected(connection: Connection) -> Reply:
-            return Reply(node=connection.node.name)
+            name = connection.node.name
+            return Reply(node=name, seconds=self._login_seconds.pop(name, 0.0))
 
         return self._each({node.name: connected for node in self.cluster.nodes})
 
@@ -307,10 +313,12 @@ class Pool:
             return Reply.failed(node.name, NodeError("lost", "connect", words))
         began = time.monotonic()
         try:
-            return self._connector.connect(node)
+            connection = self._connector.connect(node)
         except NodeError as failure:
             return Reply.failed(node.name, failure, seconds=time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  (`unexpected_error` logs it)
             if self._closed.is_set():
                 return Reply.failed(node.name, NodeError("lost", "connect", "given up"))
             return Reply.failed(node.name, unexpected_error(node.name, error))
+        self._login_seconds[node.name] = time.monotonic() - began
+        return connection

@@ -28,8 +28,9 @@ OURS = frozenset({"node", "hint"})
 QUOTED = frozenset(
     {
         "job.check", "network.bond", "network.errors", "network.flaps", "network.link",
-        "network.pairs", "network.route", "network.subnet", "node.python", "node.session",
-        "python.cuda", "python.found", "python.packages", "python.torch", "python.version",
+        "network.pairs", "network.route", "network.subnet", "node.hostname", "node.python",
+        "node.session", "node.user", "python.cuda", "python.found", "python.packages",
+        "python.torch", "python.version",
         "storage.room", "storage.writable",
     }
 )  # fmt: skip

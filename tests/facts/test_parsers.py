@@ -291,7 +291,8 @@ def test_limits() -> None:
         "Max locked memory         unlimited            unlimited            bytes\n"
     )
 
-    assert parse_limits(text) == Limits(memlock=UNLIMITED, nofile=1024)
+    expected = Limits(memlock=UNLIMITED, nofile=1024, nofile_hard=524288)
+    assert parse_limits(text) == expected
     assert parse_limits("") == Limits()
 
 

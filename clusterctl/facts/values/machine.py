@@ -18,6 +18,8 @@ class SshStatus:
     words: str = ""
     hint: str = ""
     seconds: float | None = None
+    connect_s: float | None = None
+    """Until the SSH server accepted the login; None if the connection was there before."""
     ping: str = ""
     """`ok`, `silent`, or empty if it was not tried."""
     key: str | None = None
@@ -53,6 +55,10 @@ class Limits:
 
     memlock: int | None = None
     nofile: int | None = None
+    nofile_hard: int | None = None
+    """A run raises the soft limits on files and processes to the hard ones."""
+    processes_hard: int | None = None
+    stack: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

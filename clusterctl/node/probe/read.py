@@ -22,6 +22,7 @@ from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_p
 from clusterctl.node.agent.loader import Importer, read_sources
 from clusterctl.node.probe.folders import matching, read_folder
 from clusterctl.node.probe.kernel_log import read_kernel_log
+from clusterctl.node.probe.machine_state import describe_machine
 from clusterctl.node.probe.path_probe import probe_path
 from clusterctl.node.program_path import find_program
 from clusterctl.node.users import user_name
@@ -172,6 +173,7 @@ def _files(args: Dict[str, Any], write: Write) -> None:
         for name in matching(os.path.expanduser(pattern)):
             write(_answer("file:" + name, name, _contents))
     write(_json_answer("names", _resolve_hostname()))
+    write(_json_answer("machine", describe_machine()))
 
 
 def _folders(questions: List[Dict[str, Any]], write: Write) -> None:

@@ -74,6 +74,8 @@ class FactsSession:
     stream: Iterator[tuple[str, Message | Reply]] = field(default_factory=lambda: iter(()))
     """What the nodes say, in both phases."""
     clocks: dict[str, ClockProbe] = field(default_factory=dict)
+    connect_s: dict[str, float] = field(default_factory=dict)
+    """How long each new connection took."""
     facts: dict[str, NodeFacts] = field(default_factory=dict)
 
     def send(self, heads: Mapping[str, Mapping[str, object]]) -> None:
@@ -165,6 +167,8 @@ def _connect(session: FactsSession, pool: Nodes) -> Iterator[Event]:
             call.set_deadline(FACTS_SECONDS)
             session.calls[reply.node] = call
             session.clocks[reply.node] = ClockProbe(began=time.monotonic())
+            if reply.seconds:
+                session.connect_s[reply.node] = reply.seconds
         else:
             session.facts[reply.node] = _silent(reply)
         yield session.progress("connecting", done)
@@ -207,7 +211,8 @@ def _learned(session: FactsSession, name: str, message: Message) -> NodeFacts:
     except ValueError as error:
         return _silent(Reply.failed(name, NodeError("bad-output", "answer", str(error))))
     facts = parse_facts(name, answers, wanted, clock=clock.best)
-    return replace(facts, reach=SshStatus(seconds=seconds))
+    reach = SshStatus(seconds=seconds, connect_s=session.connect_s.get(name))
+    return replace(facts, reach=reach)
 
 
 def _silent(reply: Reply) -> NodeFacts:

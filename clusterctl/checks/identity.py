@@ -1,0 +1,269 @@
+"""Whether names, users and clocks tell the nodes apart and agree, and how long a login takes."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
+from statistics import median
+
+from clusterctl.checks.finding import Finding, fail, warn
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.run_paths import run_paths, share_of
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+
+LOGIN_WARN_S = 5.0
+CONNECT_WARN_S = 5.0
+FEW = 4
+MANY_TIMES = 3.0
+"""A slow login takes at least so many times as long as that of most other nodes."""
+
+
+@Check(
+    "node.hostname",
+    title="the nodes have different host names",
+    why="NCCL treats nodes with equal host name and boot id as one machine. Without"
+    " GLOO_SOCKET_IFNAME, which clusterctl sets, Gloo binds to the address of the host name.",
+    explained_by=("node.same-machine",),
+)
+def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Find equal names, and names that resolve to another node or to loopback."""
+    named: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in facts.values():
+        if node.hostname and node.boot_id and not cluster.same_machine:
+            named[node.hostname, node.boot_id].append(node.node)
+    for (name, _), nodes in named.items():
+        if len(nodes) > 1:
+            yield fail(
+                tuple(nodes),
+                "containers on one machine have the same host name",
+                wanted="different host names",
+                found=name,
+                remedy="give each container its own --hostname, or set NCCL_HOSTID per node",
+            )
+    yield from _shared_names(facts, cluster)
+    yield from _elsewhere(facts)
+    env = dict(cluster.job.env)
+    if env.get("GLOO_SOCKET_IFNAME", "set by us"):
+        return
+    for node in facts.values():
+        bad = [a for a in node.hostname_addresses or () if ip_address(a.split("%")[0]).is_loopback]
+        if bad and len(bad) == len(node.hostname_addresses or ()):
+            yield fail(
+                node.node,
+                "its host name resolves to loopback, and job.env clears GLOO_SOCKET_IFNAME",
+                wanted="an address that the other nodes can reach",
+                found=f"{node.hostname} resolves to {', '.join(bad)}",
+                remedy="remove GLOO_SOCKET_IFNAME from job.env, or correct the node's /etc/hosts",
+            )
+
+
+def _shared_names(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
+    """Find machines that share a name: logs and monitoring cannot tell them apart."""
+    machines: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in facts.values():
+        if node.hostname and node.boot_id and not cluster.same_machine:
+            machines[node.hostname].setdefault(node.boot_id, node.node)
+    for name, nodes in machines.items():
+        if len(nodes) > 1:
+            yield warn(
+                tuple(nodes.values()),
+                "several machines have the same host name",
+                wanted="a host name for each machine",
+                found=name,
+                remedy="sudo hostnamectl set-hostname NAME (on all but one)",
+            )
+
+
+def _elsewhere(facts: Facts) -> Iterator[Finding]:
+    """Find names that resolve to the address of another node: a copied /etc/hosts or DNS entry."""
+    owner = {
+        address: node.node
+        for node in facts.values()
+        for address in _addresses(node)
+        if not address.is_loopback
+    }
+    for node in facts.values():
+        own = _addresses(node)
+        resolved = [a for text in node.hostname_addresses or () if (a := _parsed(text))]
+        others = sorted({owner[a] for a in resolved if a in owner} - {node.node})
+        if others and not own.intersection(resolved):
+            yield warn(
+                node.node,
+                "its host name resolves to another node",
+                wanted="an address of its own",
+                found=f"{node.hostname} resolves to {', '.join(map(str, resolved))},"
+                f" an address of {', '.join(others)}",
+                remedy=f"getent hosts {shlex.quote(str(node.hostname))} (on the node); correct its"
+                " /etc/hosts or the DNS",
+            )
+
+
+def _addresses(node: NodeFacts) -> set[IPv4Address | IPv6Address]:
+    return {ip_interface(text).ip for i in node.interfaces or () for text in i.addresses}
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text.split("%", maxsplit=1)[0])
+    except ValueError:
+        return None
+
+
+@Check(
+    "node.machine-id",
+    title="each machine has a machine id of its own",
+    why="Machines that were cloned from one image with its /etc/machine-id get the same address"
+    " from some DHCP servers, and mix in monitoring.",
+    blocks=False,
+    explained_by=("node.same-machine",),
+    applies=lambda node, _cluster: node.machine is not None and bool(node.machine.machine_id),
+)
+def machine_id(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare the ids of machines that were booted apart."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in facts.values():
+        identity = node.machine.machine_id if node.machine else None
+        if identity and node.boot_id and not cluster.same_machine:
+            found[identity][node.boot_id] = node.node
+    for identity, boots in found.items():
+        if len(boots) > 1:
+            yield warn(
+                tuple(boots.values()),
+                "these machines have the same machine id: they were cloned",
+                wanted="a machine id for each machine",
+                found=f"{identity} in /etc/machine-id",
+                remedy="sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot"
+                " (on all but one)",
+            )
+
+
+@Check(
+    "node.user",
+    title="the user has the same uid and gid on all nodes",
+    why="A shared filesystem knows users by number: what one node writes, such as a checkpoint,"
+    " another could not change or even read.",
+    blocks=False,
+    applies=lambda node, cluster: node.uid is not None and bool(cluster.shared),
+)
+def user_ids(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare with most other nodes that use a share; with the master if none is the most."""
+    used = {
+        node.name
+        for node in cluster.nodes
+        if any(p.role != "shared" and share_of(cluster, p.path) for p in run_paths(cluster, node))
+    }
+    ids = {
+        name: (node.uid, node.machine.gid if node.machine else None)
+        for name, node in facts.items()
+        if name in used and node.uid is not None and not _maps_users(node, cluster)
+    }
+    counts = Counter(uid for uid, _ in ids.values())
+    if len(counts) < 2 and len({gid for _, gid in ids.values() if gid is not None}) < 2:  # noqa: PLR2004
+        return
+    usual, number = Counter(ids.values()).most_common(1)[0]
+    if number == 1:
+        usual = ids.get(cluster.master.name, usual)
+    for name, (uid, gid) in ids.items():
+        if uid != usual[0] or (None not in {gid, usual[1]} and gid != usual[1]):
+            yield warn(
+                name,
+                "the user's uid or gid differs from the other nodes'",
+                wanted=_ids(*usual),
+                found=_ids(uid, gid),
+                remedy=f"give {shlex.quote(facts[name].user or '$USER')} the same ids on every"
+                " node, or log in as a user who has them: `user:` under `ssh:`",
+            )
+
+
+def _ids(uid: int | None, gid: int | None) -> str:
+    return f"uid {uid}" + ("" if gid is None else f", gid {gid}")
+
+
+def _maps_users(node: NodeFacts, cluster: Cluster) -> bool:
+    """Tell whether every share of a node shows its files as the user's own, as FUSE often does."""
+    kinds = [path.filesystem for s in cluster.shared if (path := node.path(s)) is not None]
+    return bool(kinds) and all(kind.startswith("fuse") for kind in kinds)
+
+
+@Check(
+    "node.time-daemon",
+    title="a time daemon keeps every clock",
+    why="A clock that no daemon corrects drifts by seconds in days. Then a rendezvous drops the"
+    " node.",
+    blocks=False,
+    explained_by=("node.clock",),
+    applies=lambda node, _cluster: (
+        node.machine is not None and node.machine.clock_synchronized is not None
+    ),
+)
+def time_daemon(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge only if some nodes have one: in some clouds the hypervisor keeps the clocks."""
+    kept = [n for n in facts.values() if n.machine is not None and n.machine.clock_synchronized]
+    for node in facts.values():
+        if kept and node.machine is not None and node.machine.clock_synchronized is False:
+            yield warn(
+                node.node,
+                "no time daemon keeps its clock",
+                wanted="a synchronized clock, as on the other nodes",
+                found="the kernel reports the clock as unsynchronized",
+                remedy="sudo timedatectl set-ntp true; then: timedatectl status",
+            )
+
+
+@Check(
+    "ssh.login",
+    title="a login takes little time",
+    why="Each command logs in to every node. A login that takes seconds may take longer than its"
+    " time limit when the node is busy.",
+    blocks=False,
+    applies=lambda node, cluster: (
+        not cluster.node(node.node).local
+        and (node.reach.connect_s is not None or _shell_seconds(node) is not None)
+    ),
+)
+def login(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare with the other nodes, and tell the connection's time from the shell's."""
+    nodes = [n for n in facts.values() if n.answered and not cluster.node(n.node).local]
+    connects = {n.node: n.reach.connect_s for n in nodes if n.reach.connect_s is not None}
+    shells = {n.node: s for n in nodes if (s := _shell_seconds(n)) is not None}
+    for node in nodes:
+        host = shlex.quote(cluster.node(node.node).host)
+        if _slow(connects, node.node, CONNECT_WARN_S):
+            yield warn(
+                node.node,
+                "its SSH server takes long to accept the login",
+                wanted=f"less than {CONNECT_WARN_S:.0f} s",
+                found=f"{connects[node.node]:.1f} s before the login shell started",
+                remedy="often a DNS server that does not answer: set `UseDNS no` in"
+                f" /etc/ssh/sshd_config, then look at the PAM modules; ssh -vvv {host} true shows"
+                " the step",
+            )
+        if _slow(shells, node.node, LOGIN_WARN_S):
+            yield warn(
+                node.node,
+                "the start files of its login shell take long",
+                wanted=f"less than {LOGIN_WARN_S:.0f} s",
+                found=f"{shells[node.node]:.1f} s from the start of the shell",
+                remedy="in ~/.bashrc, move slow lines, such as `conda init` and `module load`,"
+                f" below the test for an interactive shell; time ssh {host} true measures it",
+            )
+
+
+def _shell_seconds(node: NodeFacts) -> float | None:
+    return node.machine.login_s if node.machine is not None else None
+
+
+def _slow(seconds: dict[str, float], name: str, least: float) -> bool:
+    """Tell whether one takes long, and many times as long as most others.
+
+    Where all take as long, this machine may be the slow one, unless there are few.
+    """
+    own = seconds.get(name, 0.0)
+    others = [value for other, value in seconds.items() if other != name]
+    if own < least:
+        return False
+    return len(others) < FEW or own >= MANY_TIMES * median(others)

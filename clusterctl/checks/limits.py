@@ -1,0 +1,240 @@
+"""Whether the limits of each node leave a run what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from clusterctl.checks.finding import Finding, finding, passed, warn
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.wording import counted
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.machine import UNLIMITED
+from clusterctl.facts.values.machine_state import CgroupLimits
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+from clusterctl.plan.processes import planned_gpus
+
+GIB = 1024**3
+SHM_FAIL = GIB
+SHM_WARN = 8 * GIB
+MEMLOCK_WANTED = 16 * GIB
+NOFILE_WANTED = 4096
+PROCESSES_OF_A_RANK = 256
+"""Threads and data loaders of a rank, those of NCCL and of the libraries included."""
+FEWER = 0.75
+"""A limit is a fault if it leaves less than this part of what most other nodes have."""
+
+
+@Check(
+    "node.shm",
+    title="shared memory (/dev/shm) is large enough",
+    why="NCCL between GPUs of one node and data loaders pass data through it. Containers get 64 MiB"
+    " by default.",
+    required_facts=("shm_bytes",),
+    applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
+)
+def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the nodes where GPUs are planned."""
+    for node in facts.values():
+        if not planned_gpus(cluster, node) or node.shm_bytes is None:
+            continue
+        if node.shm_bytes < SHM_WARN:
+            yield finding(
+                "fail" if node.shm_bytes < SHM_FAIL else "warn",
+                node.node,
+                "shared memory (/dev/shm) is too small",
+                wanted="8 GiB or more",
+                found=f"{node.shm_bytes / GIB:.2f} GiB",
+                remedy="sudo mount -o remount,size=64G /dev/shm (for a container: --shm-size=64g)",
+            )
+
+
+@Check(
+    "node.memlock",
+    title="RDMA can lock enough memory",
+    why="InfiniBand and RoCE lock memory for the network card. If the limit is low, NCCL fails with"
+    " `ibv_reg_mr failed`.",
+    blocks=False,
+    required_facts=("limits",),
+    applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
+)
+def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge the nodes with an active RDMA port."""
+    for node in facts.values():
+        limit = node.limits.memlock if node.limits else None
+        if limit is None or not any(port.active for port in node.rdma or ()):
+            continue
+        if limit != UNLIMITED and limit < MEMLOCK_WANTED:
+            yield warn(
+                node.node,
+                "it has an RDMA card, but the limit of locked memory is low",
+                wanted="unlimited",
+                found=f"{limit / 1024:.0f} KiB",
+                remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
+                " (for a container: --ulimit memlock=-1)",
+            )
+
+
+@Check(
+    "node.open-files",
+    title="a run may open enough files",
+    why="Data loaders, checkpoints and the connections of NCCL hold a file each. A run raises its"
+    " soft limit to the hard one.",
+    blocks=False,
+    applies=lambda node, _cluster: node.limits is not None and node.limits.nofile_hard is not None,
+)
+def open_files(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge the hard limit."""
+    for node in facts.values():
+        hard = node.limits.nofile_hard if node.limits else None
+        if hard is not None and hard != UNLIMITED and hard < NOFILE_WANTED:
+            yield warn(
+                node.node,
+                "the hard limit of open files is low",
+                wanted=f"{NOFILE_WANTED} or more",
+                found=str(hard),
+                remedy="add `* - nofile 1048576` to /etc/security/limits.conf and log in again"
+                " (for a container: --ulimit nofile=1048576)",
+            )
+
+
+@Check(
+    "node.processes",
+    title="a run may start enough processes and threads",
+    why="Each rank starts hundreds of threads. At the limit, `fork` and `pthread_create` fail with"
+    " `Resource temporarily unavailable`.",
+    blocks=False,
+    applies=lambda node, _cluster: node.limits is not None or node.machine is not None,
+)
+def processes(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the user's limit, which root does not have, and that of the cgroup."""
+    for node in facts.values():
+        ranks = max(planned_gpus(cluster, node), 1)
+        wanted = PROCESSES_OF_A_RANK * (1 + ranks)
+        hard = node.limits.processes_hard if node.limits else None
+        if hard is not None and 0 <= hard < wanted and node.uid != 0:
+            yield warn(
+                node.node,
+                "the hard limit of the user's processes is low",
+                wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
+                found=str(hard),
+                remedy="add `* - nproc unlimited` to /etc/security/limits.conf and log in again",
+            )
+        cgroup = _cgroup(node)
+        if cgroup.processes_left is not None and 0 <= cgroup.processes_left < wanted:
+            yield warn(
+                node.node,
+                "its cgroup leaves room for few more processes",
+                wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
+                found=f"{cgroup.processes_left} until pids.max",
+                remedy="sudo systemctl set-property user.slice TasksMax=infinity"
+                " (for a container: --pids-limit=-1)",
+            )
+
+
+@Check(
+    "node.stack",
+    title="the stack size has a limit",
+    why="If it is unlimited, the C library gives each thread a stack of 2 MiB only. NCCL may crash"
+    " while it searches the topology.",
+    blocks=False,
+    applies=lambda node, cluster: (
+        node.limits is not None
+        and node.limits.stack is not None
+        and planned_gpus(cluster, node) > 0
+    ),
+)
+def stack(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Warn of no limit where GPUs are planned."""
+    for node in facts.values():
+        if planned_gpus(cluster, node) and node.limits and node.limits.stack == UNLIMITED:
+            yield warn(
+                node.node,
+                "the stack size is unlimited",
+                wanted="8192 KiB",
+                found="unlimited",
+                remedy="add `* soft stack 8192` to /etc/security/limits.conf and log in again",
+            )
+
+
+@Check(
+    "node.cpus",
+    title="a run may use the CPUs and the memory of the machine",
+    why="A container or a cgroup may allow only a part of them. Programs that count the machine's"
+    " CPUs then start too many threads.",
+    blocks=False,
+    applies=lambda node, _cluster: node.machine is not None and node.machine.cgroup is not None,
+)
+def cpus(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Warn of a limit that is below the ranks or below most other nodes; note any other."""
+    for node in facts.values():
+        cpus, total = _usable_cpus(node), total_cpus(node)
+        memory = _cgroup(node).memory_bytes
+        whole = node.memory_bytes or 0
+        parts = []
+        if cpus is not None and total and cpus < total:
+            parts.append(f"{cpus:g} of {total} CPUs")
+        if memory is not None and 0 <= memory < whole:
+            parts.append(f"{memory / GIB:.1f} of {whole / GIB:.1f} GiB of memory")
+        if not parts:
+            continue
+        found = "a run may use " + " and ".join(parts)
+        wanted = _too_few(node, cpus, total, facts, cluster) or _too_small(node, memory, facts)
+        if wanted:
+            yield warn(
+                node.node,
+                "a limit leaves a run a part of the machine",
+                wanted=wanted,
+                found=found,
+                remedy="systemctl show user.slice -p CPUQuotaPerSecUSec,MemoryMax,AllowedCPUs"
+                " (on the node) shows the limits (for a container: --cpus, --cpuset-cpus,"
+                " --memory)",
+            )
+        else:
+            yield passed(node.node, f"{found}, because of a limit", found=found)
+
+
+def _cgroup(node: NodeFacts) -> CgroupLimits:
+    return (node.machine.cgroup if node.machine else None) or CgroupLimits()
+
+
+def _usable_cpus(node: NodeFacts) -> float | None:
+    quota = _cgroup(node).cpus
+    counts = [c for c in (node.cpus, quota) if c is not None and c > 0]
+    return min(counts, default=None)
+
+
+def total_cpus(node: NodeFacts) -> int | None:
+    """Return the machine's CPUs that are online."""
+    return node.machine.online_cpus if node.machine else None
+
+
+def _too_few(
+    node: NodeFacts, cpus: float | None, total: int | None, facts: Facts, cluster: Cluster
+) -> str:
+    """Return what is wanted if a limit leaves too few CPUs; empty: it does not."""
+    if cpus is None or not total or cpus >= total:
+        return ""
+    ranks = max(planned_gpus(cluster, node), 1)
+    if cpus < ranks <= total:
+        return f"a CPU or more for each of {counted(ranks, 'rank')}"
+    others = [c for n in facts.values() if n is not node and (c := _usable_cpus(n)) is not None]
+    usual = median(others) if others else 0.0
+    return f"{usual:g} CPUs, as on most other nodes" if cpus < FEWER * usual else ""
+
+
+def _too_small(node: NodeFacts, memory: int | None, facts: Facts) -> str:
+    """Return what is wanted if a limit leaves less memory than on most other nodes."""
+    if memory is None or not 0 <= memory < (node.memory_bytes or 0):
+        return ""
+    others = [_usable_memory(n) for n in facts.values() if n is not node and n.memory_bytes]
+    usual = median(others) if others else 0.0
+    if memory >= FEWER * usual:
+        return ""
+    return f"{usual / GIB:.1f} GiB of memory, as on most other nodes"
+
+
+def _usable_memory(node: NodeFacts) -> int:
+    limit, whole = _cgroup(node).memory_bytes, node.memory_bytes or 0
+    return min(limit, whole) if limit is not None and limit >= 0 else whole
