@@ -77,7 +77,8 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
 PURE = {"facts", "network", "checks", "plan", "logs"}
 PURE_MODULES = {
     "__future__", "base64", "bisect", "collections", "cryptography", "dataclasses", "datetime",
-    "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress", "itertools", "json", "math",
+    "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress", "itertools",
+    "json", "math",
     "operator", "posixpath", "re", "secrets", "shlex", "signal", "statistics", "string", "types",
     "typing", "typing_extensions", "unicodedata", "xml", "zlib",
 }  # fmt: skip

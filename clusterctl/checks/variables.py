@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, Status, finding, warn
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.settings import JOB_ENV, remove_from, settings_of
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.network import Interface
+from clusterctl.facts.values.software import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.network.simulate import (
@@ -34,27 +36,25 @@ _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_")
 
 @Check(
     IFNAME,
-    title="interface names in job.env are right on every node",
+    title="interface names in job.env and env_init are right on every node",
     why="Interface names may differ between nodes, and each library reads the value differently."
     " If you set none, clusterctl sets each node's own.",
     explained_by=(SUBNET,),
 )
 def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Simulate which interface each library would pick."""
-    for name, value in cluster.job.env:
-        picks = _LIBRARIES.get(name)
-        if picks is None or not value:
+    for node in facts.values():
+        chosen = network.nodes.get(node.node)
+        if node.interfaces is None or chosen is None:
             continue
-        for node in facts.values():
-            chosen = network.nodes.get(node.node)
-            if node.interfaces is not None and chosen is not None:
-                pick = picks(value, node.interfaces)
-                yield from _judge(node, chosen, name, value, pick)
+        for setting in settings_of(node, network, cluster):
+            picks = _LIBRARIES.get(setting.name)
+            if picks is not None and setting.value:
+                yield from _judge(node, chosen, setting, picks(setting.value, node.interfaces))
 
 
-def _judge(
-    node: NodeFacts, chosen: NodeNetwork, name: str, value: str, pick: Pick
-) -> Iterator[Finding]:
+def _judge(node: NodeFacts, chosen: NodeNetwork, setting: Setting, pick: Pick) -> Iterator[Finding]:
+    name, value = setting.name, setting.value
     status: Status | None = None
     message = found = ""
     extra = surprises(value, node.interfaces or ()) if name.startswith("NCCL") else ()
@@ -75,7 +75,7 @@ def _judge(
             message,
             wanted=f"{own} on this node",
             found=found,
-            remedy=f"remove {name} from job.env: clusterctl sets it for each node",
+            remedy=f"{remove_from(setting)}: clusterctl sets it for each node",
         )
 
 
@@ -86,14 +86,15 @@ def _judge(
     " disables InfiniBand or uses another protocol, all nodes hang or slow down.",
     blocks=False,
 )
-def settings(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare each node's own settings with most other nodes."""
-    ours = {*_LIBRARIES, *(name for name, _ in cluster.job.env)}
     own = {
         node.node: {
-            (name, value)
-            for name, value in (*node.nccl_conf, *node.environment)
-            if name.startswith(_PREFIXES) and name not in ours
+            (setting.name, setting.value)
+            for setting in settings_of(node, network, cluster)
+            if setting.name.startswith(_PREFIXES)
+            and setting.origin != JOB_ENV
+            and setting.name not in _LIBRARIES
         }
         for node in facts.values()
         if node.answered

@@ -76,7 +76,7 @@ def _compared(node: NodeFacts) -> tuple[Group, ...]:
             f"filesystem of {path.path}": f"{path.source} on {path.mount}" if path.mount else None
             for path in node.paths
         },
-        {f"{name} in nccl.conf": value for name, value in node.nccl_conf},
+        {f"{conf.name} in {conf.origin}": conf.value for conf in node.nccl_conf},
     )
 
 

@@ -12,7 +12,7 @@ from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, S
 from clusterctl.facts.values.machine_state import MachineState
 from clusterctl.facts.values.network import BondPort, Counters, Interface, Listener, RdmaPort, Route
 from clusterctl.facts.values.pairwise import Collective, PairwiseFacts
-from clusterctl.facts.values.software import AgentPython, CommandResult, Python
+from clusterctl.facts.values.software import AgentPython, CommandResult, Python, Setting
 from clusterctl.facts.values.storage import PathFacts
 
 
@@ -68,9 +68,13 @@ class NodeFacts:
     """The whole machine's."""
     sharing: tuple[RunLock, ...] = ()
     """Runs that hold some of the machine's GPUs each."""
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] | None = None
     """Variables of the session that NCCL, Gloo and torch read."""
-    nccl_conf: tuple[tuple[str, str], ...] = ()
+    etc_environment: tuple[str, ...] = ()
+    """The names of the variables that /etc/environment sets."""
+    job_environment: tuple[tuple[str, str], ...] | None = None
+    """These variables as `env_init` leaves them; None: the job has none, or it failed."""
+    nccl_conf: tuple[Setting, ...] = ()
     """The settings in /etc/nccl.conf and ~/.nccl.conf."""
     between: PairwiseFacts | None = None
     """None: the second round trip was not made."""

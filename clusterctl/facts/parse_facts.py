@@ -19,10 +19,11 @@ from clusterctl.facts.kernel_log import parse_kernel_log
 from clusterctl.facts.machine_state import parse_machine_state
 from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
-from clusterctl.facts.python import parse_python
+from clusterctl.facts.python import parse_job_environment, parse_python
 from clusterctl.facts.request import FactRequest
 from clusterctl.facts.routes import parse_routes
 from clusterctl.facts.system import (
+    parse_etc_environment,
     parse_kill_user_processes,
     parse_limits,
     parse_listeners,
@@ -97,6 +98,8 @@ def parse_facts(
         kill_user_processes=parse_kill_user_processes(answers),
         linger=_as(bool, own.get("linger")),
         environment=_pairs(own.get("variables")),
+        etc_environment=_of(answers, "/etc/environment", parse_etc_environment) or (),
+        job_environment=parse_job_environment(answers) if wanted.env_init else None,
         nccl_conf=parse_nccl_conf(answers),
         gaps=tuple(gaps),
     )
@@ -209,5 +212,7 @@ def _as(kind: type[T], value: object) -> T | None:
     return value if type(value) is kind else None
 
 
-def _pairs(value: object) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((str(k), str(v)) for k, v in _object(value).items()))
+def _pairs(value: object) -> tuple[tuple[str, str], ...] | None:
+    if not isinstance(value, dict):
+        return None
+    return tuple(sorted((str(k), str(v)) for k, v in value.items()))

@@ -18,7 +18,7 @@ NAME_INTERPRETER = (
 def parse_python(answers: Answers, *, asked: str) -> Python:
     """Return the interpreter; if it did not answer, `problem` says why."""
     answer = answers.command("python")
-    words = answer.text.split("\0")
+    words, _ = _split(answer)
     if not answer.good or len(words) < _FIRST_PACKAGE or len(words) % 2 != _FIRST_PACKAGE % 2:
         if answer.state == "absent":
             return Python(asked=asked, problem="there is no such program")
@@ -36,6 +36,22 @@ def parse_python(answers: Answers, *, asked: str) -> Python:
         ),
         torch=_torch(answers),
     )
+
+
+def parse_job_environment(answers: Answers) -> tuple[tuple[str, str], ...] | None:
+    """Return the variables that the interpreter got after `env_init`; None if it did not answer."""
+    _, rest = _split(answers.command("python"))
+    return None if rest is None else tuple(zip(rest[::2], rest[1::2], strict=False))
+
+
+def _split(answer: Answer) -> tuple[list[str], list[str] | None]:
+    """Return the words up to the packages' last, and those after the empty word."""
+    words = answer.text.split("\0")
+    if not answer.good:
+        return words, None
+    # The third word, what torch was built for, may be empty too.
+    ends = [at for at in range(_FIRST_PACKAGE, len(words), 2) if not words[at]]
+    return (words[: ends[0]], words[ends[0] + 1 :]) if ends else (words, None)
 
 
 def _why(answer: Answer) -> str:

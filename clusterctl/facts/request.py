@@ -29,6 +29,7 @@ FILES = (
     "/proc/net/fib_trie",
     "/proc/net/if_inet6",
     "/proc/sys/net/ipv4/ip_local_port_range",
+    "/etc/environment",
     "/etc/nccl.conf",
     "/etc/systemd/logind.conf",
     "/usr/lib/systemd/logind.conf",
@@ -67,7 +68,11 @@ RDMA = {
 KERNEL_LOG = ("NVRM: Xid", "SXid")
 """What a line of the kernel log must contain, one of these; asked only if GPUs are planned."""
 LINKS = ("/proc/self/ns/net",)
-VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "TP_", "MASTER_", "CUDA_", "LD_LIBRARY", "OMP_", "PATH")
+VARIABLES = (
+    "NCCL_", "TORCH_", "GLOO_", "TP_", "UCX_", "FI_", "MASTER_", "CUDA_", "LD_LIBRARY", "OMP_",
+    "PATH",
+)  # fmt: skip
+"""The beginnings of the variables that are read, of the session and as `env_init` leaves them."""
 
 GPU_SECONDS = 20.0
 """A healthy driver answers in 2; nvidia-smi without persistence mode in 10."""
@@ -144,7 +149,7 @@ def folder_questions(folders: Mapping[str, tuple[str, ...]]) -> list[dict[str, A
 def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
     commands: list[dict[str, Any]] = [
         _program("addresses", ["ip", "-j", "addr"]),
-        _interpreter("python", wanted, PYTHON_SECONDS),
+        _interpreter("python", wanted, PYTHON_SECONDS, *(VARIABLES if wanted.env_init else ())),
     ]
     if wanted.gpus == 0:
         return commands

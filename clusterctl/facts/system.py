@@ -11,6 +11,7 @@ from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.request import LOGIND_FOLDERS
 from clusterctl.facts.values.machine import UNLIMITED, Limits
 from clusterctl.facts.values.network import Listener
+from clusterctl.facts.values.software import Setting
 
 _LISTENING = "0A"
 _PORTS = re.compile(r"\s*(\d{1,5})\s+(\d{1,5})\s*")
@@ -109,13 +110,24 @@ def parse_kill_user_processes(answers: Answers) -> bool | None:
     return bool(decided)
 
 
-def parse_nccl_conf(answers: Answers) -> tuple[tuple[str, str], ...]:
-    """Return the settings in NCCL's files; the one in the home folder wins."""
-    settings: dict[str, str] = {}
-    for key, answer in answers.by_key.items():
-        if key.startswith("file:") and key.endswith("nccl.conf") and answer.good:
-            for line in answer.text.splitlines():
-                name, found, value = line.partition("=")
-                if found and not name.lstrip().startswith("#"):
-                    settings[name.strip()] = value.strip()
-    return tuple(sorted(settings.items()))
+def parse_nccl_conf(answers: Answers) -> tuple[Setting, ...]:
+    """Return the settings in NCCL's files; the one in the home folder wins.
+
+    As NCCL reads them (`setEnvFile`): nothing is trimmed, so that `NCCL_DEBUG = WARN` sets a
+    variable whose name ends with a space. Neither file overrides the environment.
+    """
+    settings: dict[str, Setting] = {}
+    files = [(key, a) for key, a in answers.by_key.items() if key.endswith("nccl.conf") and a.good]
+    for key, answer in reversed(files):  # the home's is the last
+        for line in answer.text.splitlines():
+            name, found, value = line.partition("=")
+            if found and name and not name.startswith("#"):
+                origin = key.removeprefix("file:")
+                settings.setdefault(name, Setting(name=name, value=value, origin=origin))
+    return tuple(settings[name] for name in sorted(settings))
+
+
+def parse_etc_environment(text: str) -> tuple[str, ...]:
+    """Return the names that /etc/environment sets; pam_env allows `export` before them."""
+    names = (line.partition("=")[0].strip() for line in text.splitlines() if "=" in line)
+    return tuple(sorted({name.removeprefix("export ").strip() for name in names} - {""}))

@@ -16,6 +16,7 @@ from clusterctl.facts.interfaces import parse_interfaces, parse_rdma
 from clusterctl.facts.mounts import mount_of, parse_mounts
 from clusterctl.facts.routes import parse_routes
 from clusterctl.facts.system import (
+    parse_etc_environment,
     parse_kill_user_processes,
     parse_limits,
     parse_listeners,
@@ -27,6 +28,7 @@ from clusterctl.facts.system import (
 from clusterctl.facts.values.accelerators import GpuProcess
 from clusterctl.facts.values.machine import UNLIMITED, Limits
 from clusterctl.facts.values.network import Listener
+from clusterctl.facts.values.software import Setting
 from clusterctl.wire import Message
 from tests.facts.answering import answers
 
@@ -328,13 +330,19 @@ def test_logind_settings_of_a_vendor_that_ships_no_main_file() -> None:
 
 def test_what_nccl_reads_behind_everyones_back() -> None:
     files = {
-        "/etc/nccl.conf": "# site\nNCCL_SOCKET_IFNAME=eth9\nNCCL_DEBUG=WARN\n",
+        "/etc/nccl.conf": "# site\nNCCL_SOCKET_IFNAME==eth9\nNCCL_DEBUG=WARN\nNCCL_NET = IB\n",
         "/home/ada/.nccl.conf": "NCCL_DEBUG=INFO\n",
     }
     assert parse_nccl_conf(answers(files)) == (
-        ("NCCL_DEBUG", "INFO"),
-        ("NCCL_SOCKET_IFNAME", "eth9"),
+        Setting(name="NCCL_DEBUG", value="INFO", origin="/home/ada/.nccl.conf"),
+        Setting(name="NCCL_NET ", value=" IB", origin="/etc/nccl.conf"),
+        Setting(name="NCCL_SOCKET_IFNAME", value="=eth9", origin="/etc/nccl.conf"),
     )
+
+
+def test_the_names_in_etc_environment() -> None:
+    text = 'PATH="/bin"\nexport NCCL_DEBUG=INFO\n# a comment\n=x\n'
+    assert parse_etc_environment(text) == ("NCCL_DEBUG", "PATH")
 
 
 FILE_NAMES = st.sampled_from(
@@ -358,7 +366,14 @@ def test_no_file_breaks_a_parser(files: dict[str, str], printed: str) -> None:
 
 @given(st.text(max_size=200))
 def test_no_text_breaks_a_parser(text: str) -> None:
-    for parse in (parse_os, parse_memory, parse_limits, parse_port_range, parse_mounts):
+    for parse in (
+        parse_os,
+        parse_etc_environment,
+        parse_memory,
+        parse_limits,
+        parse_port_range,
+        parse_mounts,
+    ):
         parse(text)
     tools = (nvidia.parse_nvidia_smi, amd.parse_amd_smi, amd.parse_rocm_smi)
     for tool in tools:

@@ -62,3 +62,12 @@ class CommandResult:
     output: str = ""
     """Its last lines."""
     words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A variable, and the file that sets it."""
+
+    name: str
+    value: str
+    origin: str

@@ -12,7 +12,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Sequence
 
 PACKAGES = (
     "torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "safetensors",
@@ -20,11 +20,19 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def describe() -> List[str]:
-    """Return executable, version, what torch was built for, then names and versions in turn."""
+def describe(prefixes: Sequence[str] = ()) -> List[str]:
+    """Return executable, version, what torch was built for, then names and versions in turn.
+
+    With prefixes of variables, an empty word follows, and these variables and their values.
+    """
     words = [sys.executable, "%d.%d.%d" % sys.version_info[:3], torch_build()]
     for name, version in installed().items():
         words += [name, version]
+    if prefixes:
+        words.append("")
+    for name, value in sorted(os.environ.items()):
+        if prefixes and name.startswith(tuple(prefixes)):
+            words += [name, value]
     return words
 
 
@@ -91,4 +99,4 @@ if __name__ == "__main__":
 
         json.dump(query_torch(), sys.stdout)
     else:
-        sys.stdout.write("\0".join(describe()))
+        sys.stdout.write("\0".join(describe(sys.argv[1:])))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.facts.python import parse_job_environment, parse_python
 from clusterctl.node.probe.job_interpreter import PACKAGES, describe, installed, torch_build
+from tests.facts.answering import answers
 
 
 def test_the_versions_are_those_of_importlib_metadata() -> None:
@@ -28,6 +30,24 @@ def test_the_description_is_in_threes_and_pairs() -> None:
     assert executable == sys.executable
     assert version == ".".join(map(str, sys.version_info[:3]))
     assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == installed()
+
+
+def test_variables_follow_an_empty_word_and_the_parser_splits_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NCCL_EMPTY", "")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO\nagain")
+    monkeypatch.setenv("OTHER_THING", "1")
+
+    told = answers(commands={"python": "\0".join(describe(["NCCL_"]))})
+    without = answers(commands={"python": "\0".join(describe())})
+
+    variables = parse_job_environment(told)
+    assert variables is not None
+    assert dict(variables).items() >= {"NCCL_EMPTY": "", "NCCL_DEBUG": "INFO\nagain"}.items()
+    assert "OTHER_THING" not in dict(variables)
+    assert parse_python(told, asked="p") == parse_python(without, asked="p")
+    assert parse_job_environment(without) is None
 
 
 def test_the_first_place_wins_and_names_are_compared_as_pip_does(

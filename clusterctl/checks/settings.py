@@ -1,0 +1,52 @@
+"""The settings of libraries that the ranks of a node will see, each with where it comes from.
+
+From weak to strong: NCCL's files, the session, what clusterctl chooses, `env_init`, `job.env`.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.software import Setting
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+from clusterctl.network.environment import environment as chosen_environment
+
+JOB_ENV = "job.env"
+ENV_INIT = "env_init"
+ETC = "/etc/environment"
+SESSION = "the session (~/.bashrc, ~/.profile or sshd)"
+
+
+def settings_of(node: NodeFacts, network: Network, cluster: Cluster) -> tuple[Setting, ...]:
+    """Return the settings of the node's ranks by name, without those that clusterctl chooses."""
+    session = dict(node.environment or ())
+    found = {conf.name: conf for conf in node.nccl_conf if _is_read(conf, session)}
+    for name, value in session.items():
+        origin = ETC if name in node.etc_environment else SESSION
+        found[name] = Setting(name=name, value=value, origin=origin)
+    place = network.nodes.get(node.node)
+    for variable in chosen_environment(place, node) if place else ():
+        found.pop(variable.name, None)
+    for name, value in node.job_environment or ():
+        if session.get(name) != value:
+            found[name] = Setting(name=name, value=value, origin=ENV_INIT)
+    for name, value in cluster.job.env:
+        found[name] = Setting(name=name, value=value, origin=JOB_ENV)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _is_read(conf: Setting, session: dict[str, str]) -> bool:
+    """Tell whether NCCL reads the file: NCCL_CONF_FILE replaces ~/.nccl.conf (`initEnvFunc`)."""
+    return conf.origin == "/etc/nccl.conf" or not session.get("NCCL_CONF_FILE")
+
+
+def remove_from(setting: Setting) -> str:
+    """Return the remedy that takes a setting away."""
+    name = shlex.quote(setting.name)
+    if setting.origin in {JOB_ENV, ENV_INIT}:
+        return f"remove {name} from {setting.origin} in hosts.yaml"
+    if setting.origin == SESSION:
+        return f"remove {name} from ~/.bashrc or ~/.profile of the node"
+    return f"remove {name} from {shlex.quote(setting.origin)} of the node"
