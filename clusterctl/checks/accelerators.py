@@ -1,17 +1,24 @@
-"""Whether the accelerators that the job needs are present, equal, healthy and free."""
+"""Whether the accelerators that the job needs are present, equal and free."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, warn
+from clusterctl.checks.planned import (
+    planned,
+    planned_devices,
+    reports,
+    uses_gpus,
+    usual_of_model,
+)
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu
+from clusterctl.facts.values.accelerators import Gpu, GpuProcess
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
-from clusterctl.plan.processes import chosen_by_job, planned_gpus
 
 BUSY_MIB = 1024
 """A driver and a desktop use less."""
@@ -19,10 +26,6 @@ BUSY_MIB = 1024
 _ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static", "rocm-smi": "rocm-smi"}
 
 COUNT = "accelerator.count"
-
-
-def _used(node: NodeFacts, cluster: Cluster) -> bool:
-    return planned_gpus(cluster, node) > 0
 
 
 @Check(
@@ -76,11 +79,13 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     why="The slowest GPU sets the pace of every step; the smallest memory limits the batch size.",
     explained_by=(COUNT,),
     blocks=False,
-    applies=_used,
+    applies=uses_gpus,
 )
 def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare each model with the most frequent one."""
-    models = {node.node: [gpu.name for gpu in _planned(node, cluster)] for node in facts.values()}
+    models = {
+        node.node: [gpu.name for gpu in planned_devices(node, cluster)] for node in facts.values()
+    }
     frequent = Counter(name for names in models.values() for name in names).most_common(1)
     for name, found in models.items():
         others = sorted(set(found) - {model for model, _ in frequent})
@@ -98,58 +103,163 @@ def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
             )
 
 
-def _planned(node: NodeFacts, cluster: Cluster) -> tuple[Gpu, ...]:
-    """Return the accelerators that a run will use: the first ones, as many as are planned."""
-    devices = chosen_by_job(cluster, node) or (node.gpus.devices if node.gpus else ())
-    return devices[: planned_gpus(cluster, node)]
-
-
-@Check(
-    "accelerator.health",
-    title="the driver reports no GPU errors",
-    why="A GPU with pending row remaps or uncorrectable errors fails within a long run.",
-    explained_by=(COUNT,),
-    applies=_used,
-)
-def health(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Report the driver's complaints about each planned GPU."""
-    for node in facts.values():
-        planned = _planned(node, cluster)
-        if planned and node.gpus and node.gpus.tool not in {"", "nvidia-smi"}:
-            # clusterctl does not ask this tool for errors, so it cannot rule them out.
-            yield _not_reported(node, "the health of its GPUs")
-            continue
-        for gpu in planned:
-            for found, remedy in _complaints(gpu):
-                yield fail(
-                    node.node,
-                    "unhealthy GPU",
-                    wanted="a healthy GPU",
-                    found=found,
-                    remedy=remedy,
-                    gpus=(gpu.index,),
-                )
-
-
 def _not_reported(node: NodeFacts, what: str) -> Finding:
     tool = node.gpus.tool if node.gpus else ""
     message = f"{tool or 'the driver'} does not report {what}"
     return skip(node.node, message)
 
 
-def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    reset = "sudo nvidia-smi --gpu-reset -i {gpus}"
-    if gpu.recovery_action:
-        yield (
-            f"the driver asks for: {gpu.recovery_action}",
-            f"do what it asks; to reset the GPU: {reset}",
+@Check(
+    "accelerator.twice",
+    title="each GPU belongs to one node",
+    why="Two containers that share a GPU share its memory, and NCCL refuses such a pair of ranks.",
+    explained_by=(COUNT, "node.same-machine"),
+    applies=lambda node, cluster: not cluster.same_machine and uses_gpus(node, cluster),
+)
+def twice(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare the UUIDs of the planned GPUs."""
+    if cluster.same_machine:
+        return
+    seen: dict[str, list[tuple[str, int]]] = {}
+    for node, gpu in planned(facts, cluster):
+        if gpu.uuid:
+            seen.setdefault(gpu.uuid, []).append((node.node, gpu.index))
+    for places in seen.values():
+        nodes = tuple(dict.fromkeys(name for name, _ in places))
+        if len(nodes) > 1:
+            yield fail(
+                nodes,
+                "these nodes have the same GPU",
+                wanted="a GPU of its own for each rank",
+                found=", ".join(f"GPU {index} of {name}" for name, index in places),
+                remedy=f"exclude all but one: --exclude {nodes[-1]};"
+                " or give each container GPUs of its own",
+            )
+
+
+@Check(
+    "accelerator.driver",
+    title="all nodes have the same GPU driver",
+    why="Versions of the driver differ in speed and in faults, and NCCL is tested with equal ones.",
+    explained_by=(COUNT,),
+    blocks=False,
+    applies=lambda node, cluster: bool(node.gpus and node.gpus.driver) and uses_gpus(node, cluster),
+)
+def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare each version with the most frequent one of the same tool."""
+    versions = {
+        node.node: (node.gpus.tool, node.gpus.driver)
+        for node in facts.values()
+        if node.gpus and node.gpus.driver and uses_gpus(node, cluster)
+    }
+    usual: dict[str, str] = {}
+    for (tool, version), _ in Counter(versions.values()).most_common():
+        usual.setdefault(tool, version)
+    for name, (tool, version) in versions.items():
+        if version != usual[tool]:
+            yield warn(
+                name,
+                "another version of the GPU driver than on the other nodes",
+                wanted=usual[tool],
+                found=version,
+                remedy=f"install the driver {shlex.quote(usual[tool])} on the node and reboot it",
+            )
+
+
+@Check(
+    "accelerator.vbios",
+    title="all GPUs of a model have the same VBIOS",
+    why="The VBIOS holds a GPU's limits of power and clocks.",
+    explained_by=(COUNT,),
+    blocks=False,
+    applies=reports(lambda gpu: gpu.vbios or None),
+)
+def vbios(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare each version with the most frequent one of the model."""
+    versions = usual_of_model(facts, cluster, lambda gpu: gpu.vbios or None)
+    for node, gpu in planned(facts, cluster):
+        if not gpu.vbios:
+            continue
+        usual = str(versions[gpu.name].most_common(1)[0][0])
+        if gpu.vbios != usual:
+            yield warn(
+                node.node,
+                "another VBIOS than on the other GPUs of this model",
+                wanted=usual,
+                found=gpu.vbios,
+                remedy="ask the vendor of the node for the update; or exclude it:"
+                f" --exclude {node.node}",
+                gpus=(gpu.index,),
+            )
+
+
+@Check(
+    "accelerator.mig",
+    title="no GPU is partitioned (MIG)",
+    why="A rank would get a part of a GPU, and NCCL does not connect such parts.",
+    explained_by=(COUNT,),
+    applies=reports(lambda gpu: gpu.mig),
+)
+def mig(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Report the partitioned GPUs."""
+    for node, gpu in planned(facts, cluster):
+        if gpu.mig:
+            yield fail(
+                node.node,
+                "a GPU is partitioned (MIG)",
+                wanted="a whole GPU for each rank",
+                found="MIG mode is on",
+                remedy="sudo nvidia-smi -i {gpus} -mig 0 (on the node)",
+                gpus=(gpu.index,),
+            )
+
+
+@Check(
+    "accelerator.compute-mode",
+    title="programs may use the GPUs, more than one at a time",
+    why="A GPU in another mode refuses all programs, or all but the first.",
+    explained_by=(COUNT,),
+    applies=reports(lambda gpu: gpu.compute_mode or None),
+)
+def compute_mode(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Report the GPUs that are not in the default mode."""
+    for node, gpu in planned(facts, cluster):
+        if gpu.compute_mode in {"", "Default"}:
+            continue
+        prohibited = gpu.compute_mode == "Prohibited"
+        yield finding(
+            "fail" if prohibited else "warn",
+            node.node,
+            "the compute mode of a GPU refuses "
+            + ("all programs" if prohibited else "a second program"),
+            wanted="compute mode Default",
+            found=gpu.compute_mode,
+            remedy="sudo nvidia-smi -i {gpus} -c DEFAULT (on the node)",
+            gpus=(gpu.index,),
         )
-    elif gpu.remap_pending:
-        yield "memory rows are waiting to be remapped", reset
-    elif gpu.ecc_uncorrected:
-        yield f"{gpu.ecc_uncorrected} uncorrectable memory errors since boot", reset
-    if gpu.mig:
-        yield "it is partitioned (MIG mode)", "sudo nvidia-smi -i {gpus} -mig 0"
+
+
+@Check(
+    "accelerator.persistence",
+    title="the driver stays loaded (persistence mode)",
+    why="Without it each start of a program initializes the GPUs, and settings of them are lost.",
+    explained_by=(COUNT,),
+    blocks=False,
+    applies=reports(lambda gpu: gpu.persistence),
+)
+def persistence(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Report the GPUs without it."""
+    for node, gpu in planned(facts, cluster):
+        if gpu.persistence is False:
+            yield warn(
+                node.node,
+                "persistence mode is off",
+                wanted="on",
+                found="off",
+                remedy="sudo systemctl enable --now nvidia-persistenced (on the node), or"
+                " sudo nvidia-smi -pm 1 until the next boot",
+                gpus=(gpu.index,),
+            )
 
 
 @Check(
@@ -158,29 +268,44 @@ def _complaints(gpu: Gpu) -> Iterator[tuple[str, str]]:
     why="GPU memory that another process holds is not available to your model.",
     explained_by=(COUNT, "node.busy"),
     blocks=False,
-    applies=_used,
+    applies=uses_gpus,
 )
 def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the processes that hold more memory than a driver or a desktop."""
     for node in facts.values():
-        planned = _planned(node, cluster)
+        planned = planned_devices(node, cluster)
         held = [gpu for gpu in planned if _is_held(gpu)]
         if not held:
             if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
                 yield _not_reported(node, "how much of its GPUs' memory is in use")
             continue
-        users = sorted(
-            {f"{p.name or 'a process'} (pid {p.pid})" for gpu in held for p in gpu.processes or ()}
-        )
+        users = [p for gpu in held for p in gpu.processes or ()]
         numbers = ", ".join(str(gpu.index) for gpu in held)
         yield warn(
             node.node,
             f"memory of GPU {numbers} is in use",
             wanted=f"less than {BUSY_MIB} MiB each",
             found=f"up to {max(g.used_mib or 0 for g in held)} MiB by "
-            + (", ".join(users) or "no visible process"),
-            remedy="nvidia-smi (on the node) shows the process; end it if it is yours",
+            + (", ".join(sorted({_named(p) for p in users})) or "no visible process"),
+            remedy=_end(node, users),
         )
+
+
+def _named(process: GpuProcess) -> str:
+    whose = f" of {process.user}" if process.user else ""
+    return f"{process.name or 'a process'}{whose} (pid {process.pid})"
+
+
+def _end(node: NodeFacts, users: list[GpuProcess]) -> str:
+    """Return what ends these processes: the user's own by a command, others by their owners."""
+    own = sorted({p.pid for p in users if p.user and p.user == node.user and p.pid > 0})
+    others = sorted({p.user for p in users if p.user and p.user != node.user})
+    parts = []
+    if own:
+        parts.append(f"kill {' '.join(map(str, own))} (on the node) ends yours")
+    if others:
+        parts.append(f"ask {shlex.join(others)} to end theirs")
+    return "; ".join(parts) or "nvidia-smi (on the node) shows the process; end it if it is yours"
 
 
 def _is_held(gpu: Gpu) -> bool:

@@ -8,6 +8,8 @@ from clusterctl.checks import (
     collectives,
     connections,
     environment,
+    gpu_errors,
+    gpu_health,
     health,
     identity,
     leftovers,
@@ -35,6 +37,8 @@ AREAS = (
     environment,
     connections,
     accelerators,
+    gpu_health,
+    gpu_errors,
     software,
     collectives,
 )

@@ -37,6 +37,7 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
             running=_running(answers, name),
             speed_mbps=_positive(answers.number(f"/sys/class/net/{name}/speed")),
             mtu=answers.number(f"/sys/class/net/{name}/mtu"),
+            numa=_numa(answers, name),
             loopback=bool((_flags(answers, name) or 0) & _LOOPBACK) or name == "lo",
             duplex=_duplex(answers.word(f"/sys/class/net/{name}/duplex")),
             carrier_changes=answers.number(f"/sys/class/net/{name}/carrier_changes"),
@@ -214,6 +215,12 @@ def _running(answers: Answers, name: str) -> bool | None:
         return carrier == 1
     state = answers.word(f"/sys/class/net/{name}/operstate")
     return {"up": True, "unknown": True, "down": False, "lowerlayerdown": False}.get(state or "")
+
+
+def _numa(answers: Answers, name: str) -> int | None:
+    """Return the NUMA node of its slot; None for -1, of which the kernel knows none."""
+    node = answers.number(f"/sys/class/net/{name}/device/numa_node")
+    return node if node is not None and node >= 0 else None
 
 
 def _positive(value: int | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import NOT_ASKED, Answers
+from clusterctl.facts.gpu_machine import with_machine
 from clusterctl.facts.interfaces import (
     parse_bonds,
     parse_counters,
@@ -114,12 +115,13 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
         if answer.state in {"absent", "not-asked"}:
             asked = asked or answer.state == "absent"
             continue
+        text = answer.text + (answer.words if key == "nvidia-smi" else "")  # with its warnings
         # Both amd-smi and rocm-smi are asked: if one answered, the other may be out of date.
-        if not answer.good:
+        if not answer.good and not nvidia.is_complete(text):
             gaps.append(UnknownFact(what="gpus", why=f"{key}: {answer.why()}"))
             continue
         try:
-            return parse(answer.text), []
+            return with_machine(parse(text), answers), []
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             gaps.append(UnknownFact(what="gpus", why=f"{key}: {error}"))
     if gaps:

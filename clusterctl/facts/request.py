@@ -65,6 +65,23 @@ FOLDERS = {
 RDMA = {
     "/sys/class/infiniband/*/ports/*": ("state", "rate", "link_layer"),
 }
+GPU_DRIVERS = ("nvidia", "amdgpu")
+"""Their names in the kernel."""
+GPU_FILES = (
+    "/proc/driver/nvidia/version",
+    "/sys/module/nvidia_peermem/initstate",
+    "/sys/module/nv_peer_mem/initstate",
+)
+GPU_FOLDERS = {
+    **{
+        f"/sys/bus/pci/drivers/{driver}/*": (
+            "numa_node", "current_link_width", "max_link_width", "aer_dev_fatal",
+        )
+        for driver in GPU_DRIVERS
+    },
+    "/sys/class/net/*/device": ("numa_node",),
+}  # fmt: skip
+"""Asked only if GPUs are planned, as GPU_FILES are; without the driver there is none of them."""
 KERNEL_LOG = ("NVRM: Xid", "SXid")
 """What a line of the kernel log must contain, one of these; asked only if GPUs are planned."""
 LINKS = ("/proc/self/ns/net",)
@@ -83,6 +100,10 @@ PROGRAM_SECONDS = 5.0
 
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """If one of these exists, there is a GPU driver."""
+
+
+_SWITCHES = ["/dev/nvidia-nvswitchctl", "/dev/nvidia-caps-imex-channels"]
+"""One of these exists on machines with NVSwitches or multi-node NVLink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +140,11 @@ class FactRequest:
 
 def read_arguments(wanted: FactRequest) -> dict[str, Any]:
     """Return the arguments of the node's `read`."""
+    files = [*FILES, *(LISTENERS if wanted.listeners else ())]
     return {
-        "files": [*FILES, *(LISTENERS if wanted.listeners else ())],
+        "files": files if wanted.gpus == 0 else [*files, *GPU_FILES],
         "globs": list(GLOBS),
-        "folders": folder_questions(FOLDERS),
+        "folders": folder_questions(FOLDERS if wanted.gpus == 0 else {**FOLDERS, **GPU_FOLDERS}),
         "rdma": folder_questions(RDMA),
         "links": list(LINKS),
         "kernel_log": [] if wanted.gpus == 0 else list(KERNEL_LOG),
@@ -161,6 +183,20 @@ def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
         _program("amd-smi", ["amd-smi", "static", "--json"], GPU_SECONDS),
         _program("rocm-smi", ["rocm-smi", *_ROCM_OPTIONS, "--json"], GPU_SECONDS),
         {**_interpreter("torch", wanted, TORCH_SECONDS, "torch"), **devices},
+        *_nvidia_commands(),
+    ]
+
+
+def _nvidia_commands() -> list[dict[str, Any]]:
+    """Return what the log of nvidia-smi lacks, each asked only where there is something to see."""
+    driver = {"only_if": ["/proc/driver/nvidia/version"]}
+    manager = "nv-fabricmanager"
+    services = ["nvidia-fabricmanager", "nvidia-imex"]
+    return [
+        {**_program("nvlink", ["nvidia-smi", "nvlink", "-s"], GPU_SECONDS), **driver},
+        {**_program("owners", ["ps", "-e", "-o", "pid=,user:32="]), **driver},
+        {**_program("gpu-services", ["systemctl", "is-active", *services]), "only_if": _SWITCHES},
+        {**_program("fabric-manager", [manager, "--version"]), "only_if": ["/usr/bin/" + manager]},
     ]
 
 

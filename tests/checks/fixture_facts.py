@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,33 @@ def _raw(given: str | dict[str, Any] | None) -> str | tuple[str, int] | None:
             folder / given["source"] for folder in SOURCES if (folder / given["source"]).exists()
         ]
         text = path.read_text()
-    for old, new in given.get("replace", {}).items():
+    text = _replaced(text, given.get("replace", {}))
+    if "gpus" in given:
+        text = _repeated(text, given["gpus"], given.get("gpu", {}))
+    return (text, given["exit_code"]) if "exit_code" in given else text
+
+
+def _replaced(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
         assert old in text, f"{old!r} is not in the recording"
         text = text.replace(old, new)
-    return (text, given["exit_code"]) if "exit_code" in given else text
+    return text
+
+
+_IDENTITY = re.compile(r'<gpu id="[^"]*">|<uuid>[^<]*</uuid>|<pci_bus_id>[^<]*</pci_bus_id>')
+
+
+def _repeated(text: str, count: int, changes: dict[str, dict[str, str]]) -> str:
+    """Repeat the only GPU of a recording, each with an identity of its own, and change some."""
+    head, gpu, tail = re.split(r"(<gpu id=.*</gpu>)", text, flags=re.DOTALL)
+    made = []
+    for index in range(count):
+        address = f"00000000:{0x1B + 16 * index:02X}:00.0"
+        identity = {
+            "<gpu": f'<gpu id="{address}">',
+            "<uui": f"<uuid>GPU-00000000-0000-0000-0000-{index:012d}</uuid>",
+            "<pci": f"<pci_bus_id>{address}</pci_bus_id>",
+        }
+        one = _IDENTITY.sub(lambda found, known=identity: known[found[0][:4]], gpu)
+        made.append(_replaced(one, changes.get(str(index), {})))
+    return head + "\n".join(made) + tail

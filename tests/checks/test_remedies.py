@@ -27,7 +27,7 @@ OURS = frozenset({"node", "hint"})
 
 QUOTED = frozenset(
     {
-        "environment.names", "environment.values",
+        "accelerator.busy", "accelerator.driver", "environment.names", "environment.values",
         "job.check", "network.bond", "network.errors", "network.flaps", "network.link",
         "network.pairs", "network.route", "network.subnet", "node.hostname", "node.python",
         "node.session", "node.user", "python.cuda", "python.found", "python.packages",

@@ -7,6 +7,8 @@ fold several names, as `gpu[1-8]`. A node's `answers` are parsed as a node's: `f
 
 - `{"source": NAME}`: a file in `tests/recordings` or `tests/facts/sources`,
 - `"replace": {OLD: NEW}` with it: what was edited in the recording, each OLD at least once,
+- `"gpus": N` with a recording of one GPU: it has N of them, each with its own UUID and address,
+  of which `"gpu": {INDEX: {OLD: NEW}}` changes some,
 - `"exit_code": N` of a program, with `"text"` or a source.
 """
 

@@ -12,6 +12,81 @@ class GpuProcess:
     pid: int
     name: str = ""
     memory_mib: int | None = None
+    user: str = ""
+    """Its owner; empty for unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemory:
+    """The errors of a GPU's memory, and the repairs that they need."""
+
+    ecc: bool | None = None
+    """Error correction is on."""
+    uncorrected_ever: int | None = None
+    """Uncorrectable errors in the GPU's life."""
+    sram_threshold: bool | None = None
+    """Its SRAM had so many errors that the vendor replaces it."""
+    retired_pages: int | None = None
+    remap_failure: bool | None = None
+    repair_pending: bool | None = None
+    """A memory channel, or a group of cores, is waiting for a repair."""
+    unrepairable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPower:
+    """Watts."""
+
+    limit: float | None = None
+    default_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHeat:
+    """Degrees Celsius."""
+
+    celsius: int | None = None
+    margin: int | None = None
+    """Left until the GPU slows down; negative if it is hotter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuClocks:
+    """MHz of the cores."""
+
+    application: int | None = None
+    """What a user limited them to; the default if no user did."""
+    default: int | None = None
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """The link between a GPU and its machine; while idle it may slow down."""
+
+    width: int | None = None
+    max_width: int | None = None
+    generation: int | None = None
+    max_generation: int | None = None
+    """What both the GPU and its slot support."""
+    fatal: int | None = None
+    """Uncorrectable bus errors (AER) since boot, also those that the device survived."""
+    numa: int | None = None
+    """The NUMA node of the slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFabric:
+    """How a GPU joined the NVSwitch fabric."""
+
+    state: str = ""
+    """`Completed`, `In Progress`, …; empty for no fabric."""
+    status: str = ""
+    cluster: str = ""
+    """Equal on all machines of one multi-node NVLink fabric; empty without one."""
+    clique: str = ""
+    unhealthy: str = ""
+    """How the driver calls its health, if that is not good: `Degraded`, `Unhealthy`, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +97,57 @@ class Gpu:
     name: str
     uuid: str = ""
     bus_id: str = ""
+    vbios: str = ""
     memory_mib: int | None = None
     used_mib: int | None = None
     mig: bool | None = None
     ecc_uncorrected: int | None = None
     """Uncorrectable memory errors since the driver was loaded."""
     remap_pending: bool | None = None
+    """Memory rows or pages wait to be replaced by spare ones."""
     recovery_action: str = ""
     """What the driver asks for (Reset, Reboot, …); empty for nothing or unknown."""
+    asks_recovery: bool | None = None
+    """The driver asks for an action; None: this driver does not report it."""
     processes: tuple[GpuProcess, ...] | None = None
+    memory: GpuMemory | None = None
+    heat: GpuHeat | None = None
+    power: GpuPower | None = None
+    clocks: GpuClocks | None = None
+    link: PcieLink | None = None
+    fabric: GpuFabric | None = None
+    nvlinks: tuple[bool, ...] | None = None
+    """Which of its NVLinks are up; empty for a GPU that has none."""
+    throttle: tuple[str, ...] | None = None
+    """Why its clocks are lowered now, as the driver names it: `hw_slowdown`, `gpu_idle`, …"""
+    utilization: int | None = None
+    """Percent."""
+    persistence: bool | None = None
+    compute_mode: str = ""
+    """`Default`, `Exclusive_Process` or `Prohibited`; empty for unknown."""
+    inforom_corrupt: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricManager:
+    """The service that configures the NVSwitches, asked only where there are some."""
+
+    state: str = ""
+    """As systemd names it: `active`, `failed`, …; empty for unknown."""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDriver:
+    """What the kernel shows of NVIDIA's driver."""
+
+    open_modules: bool | None = None
+    """The kernel modules are the open ones, which export memory as DMA-BUF."""
+    peermem: bool | None = None
+    """`nvidia_peermem` is loaded."""
+    fabric_manager: FabricManager | None = None
+    imex: str = ""
+    """The state of the IMEX service; empty for unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +160,4 @@ class Gpus:
     cuda: str = ""
     """The newest CUDA that the driver can run."""
     devices: tuple[Gpu, ...] = ()
+    kernel: GpuDriver | None = None

@@ -17,6 +17,8 @@ class Interface:
     """It is up and has carrier."""
     speed_mbps: int | None = None
     mtu: int | None = None
+    numa: int | None = None
+    """The NUMA node of its slot, read if GPUs are planned."""
     loopback: bool = False
     duplex: str = ""
     """`full` or `half`; empty: unknown, as of virtual links."""

@@ -1,0 +1,269 @@
+"""What the driver, the kernel and its log tell of GPUs: recorded, older, cut off and garbage."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.facts.gpu_log import GpuEvent, sxids, xids
+from clusterctl.facts.gpu_machine import parse_nvlinks, with_machine
+from clusterctl.facts.nvidia import parse_nvidia_smi, pci_address
+from clusterctl.facts.parse_facts import parse_facts
+from clusterctl.facts.request import FactRequest, read_arguments
+from clusterctl.facts.values.accelerators import (
+    FabricManager,
+    Gpu,
+    GpuClocks,
+    GpuDriver,
+    GpuHeat,
+    GpuMemory,
+    GpuPower,
+    GpuProcess,
+    Gpus,
+    PcieLink,
+)
+from clusterctl.facts.values.machine import KernelLine, KernelLog
+from tests.damage import damaged
+from tests.facts.answering import answers
+
+TESTS = Path(__file__).parents[1]
+H200 = (TESTS / "recordings" / "nvidia-smi-q-x-h200-v13.xml").read_text()
+SHARED = TESTS.parents[1] / "shared" / "recordings"
+
+
+def recorded(name: str) -> Gpu:
+    path = SHARED / "nvidia-smi-q-x" / f"{name}.xml"
+    if not path.exists():
+        pytest.skip("the recordings are not beside this checkout")
+    return parse_nvidia_smi(path.read_text()).devices[0]
+
+
+def test_all_that_the_recorded_h200_reports() -> None:
+    (gpu,) = parse_nvidia_smi(H200).devices
+
+    assert gpu.memory == GpuMemory(
+        ecc=True, uncorrected_ever=0, sram_threshold=False, remap_failure=False,
+        repair_pending=False, unrepairable=False,
+    )  # fmt: skip
+    assert gpu.heat == GpuHeat(celsius=31, margin=58)
+    assert gpu.power == GpuPower(limit=700.0, default_limit=700.0)
+    assert gpu.clocks == GpuClocks(application=1980, default=1980, maximum=1980)
+    assert gpu.link == PcieLink(width=16, max_width=16, generation=5, max_generation=5)
+    assert (gpu.throttle, gpu.utilization) == (("gpu_idle",), 0)
+    assert (gpu.persistence, gpu.compute_mode, gpu.vbios) == (True, "Default", "96.00.A5.00.1A")
+    assert (gpu.asks_recovery, gpu.inforom_corrupt) == (False, False)
+    assert gpu.fabric is not None
+    assert gpu.fabric.state == ""
+
+
+def test_schemas_before_v13() -> None:
+    ampere, turing, pascal = map(recorded, ("a100-sxm4-v12", "tesla-t4", "gtx-1070-ti"))
+
+    assert (ampere.asks_recovery, turing.asks_recovery) == (False, None)
+    assert (ampere.heat, turing.heat) == (
+        GpuHeat(celsius=27, margin=62),
+        GpuHeat(celsius=40, margin=53),
+    )
+    assert turing.power == GpuPower(limit=70.0, default_limit=70.0)
+    assert turing.memory is not None
+    assert (turing.memory.retired_pages, turing.memory.remap_failure) == (0, None)
+    assert (ampere.throttle, turing.throttle, pascal.throttle) == ((), (), None)
+    assert pascal.memory == GpuMemory()
+
+
+def test_texts_for_nothing_are_unknown_and_not_a_value() -> None:
+    for nothing in ("N/A", "[N/A]", "[Unknown Error]", "ERR!", "[GPU requires reset]"):
+        text = H200.replace("<vbios_version>96.00.A5.00.1A<", f"<vbios_version>{nothing}<")
+        text = text.replace("<persistence_mode>Enabled<", f"<persistence_mode>{nothing}<")
+        (gpu,) = parse_nvidia_smi(text).devices
+        assert (gpu.vbios, gpu.persistence) == ("", None)
+
+
+def test_a_recovery_action_that_cannot_be_read_is_unknown() -> None:
+    text = H200.replace("<gpu_recovery_action>None<", "<gpu_recovery_action>[Unknown Error]<")
+    (gpu,) = parse_nvidia_smi(text).devices
+    assert (gpu.asks_recovery, gpu.recovery_action) == (None, "")
+
+
+def test_a_warning_after_the_log_and_an_exit_code_do_not_hide_the_gpus() -> None:
+    warning = "WARNING: infoROM is corrupted at gpu 0000:00:06.0\n"
+    for printed in ((H200 + warning, 14), (warning + H200, 14)):
+        facts = parse_facts(
+            "a", answers(commands={"nvidia-smi": printed}), FactRequest(), clock=None
+        )
+        assert facts.gpus is not None
+        assert facts.gpus.devices[0].inforom_corrupt
+
+
+def test_a_log_that_was_cut_off_with_an_exit_code_is_unknown() -> None:
+    printed = (H200[:5000] + "WARNING: infoROM is corrupted at gpu 0000:00:06.0\n", 14)
+    facts = parse_facts("a", answers(commands={"nvidia-smi": printed}), FactRequest(), clock=None)
+    assert facts.gpus is None
+
+
+@pytest.mark.parametrize(
+    ("given_address", "address"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("0000:1b:00.0", "0000:1b:00.0"),
+        ("00010000:00:00.0", "10000:00:00.0"),
+        ("0000:1B:00", "0000:1b:00"),
+        ("", ""),
+        ("x", "x"),
+    ],
+)
+def test_the_address_of_a_gpu_as_the_kernel_writes_it(given_address: str, address: str) -> None:
+    assert pci_address(given_address) == address
+
+
+NVLINKS = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-a)
+\t Link 0: 26.562 GB/s
+\t Link 1: <inactive>
+GPU 1: NVIDIA L40S (UUID: GPU-b)
+NVML: Unable to retrieve NVLink information as all links are inActive
+"""
+
+
+def test_nvlinks() -> None:
+    assert parse_nvlinks(NVLINKS) == {"GPU-a": (True, False)}
+    path = SHARED / "nvidia-smi-nvlink-status-a100x8.txt"
+    if path.exists():
+        links = parse_nvlinks(path.read_text())
+        assert (len(links), set(links.values())) == (8, {(True,) * 12})
+
+
+def test_what_the_machine_shows_is_added_to_the_gpus() -> None:
+    folder = "/sys/bus/pci/drivers/nvidia/0000:1b:00.0/"
+    gpu = Gpu(
+        index=0, name="", uuid="GPU-a", bus_id="00000000:1B:00.0", processes=(GpuProcess(pid=7),)
+    )
+    found = with_machine(
+        Gpus(tool="nvidia-smi", devices=(gpu,)),
+        answers(
+            {
+                folder + "numa_node": "1\n",
+                folder + "current_link_width": "8\n",
+                folder + "max_link_width": "16\n",
+                folder + "aer_dev_fatal": "Undefined 0 DLP 3 TOTAL_ERR_FATAL 3",
+                "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for"
+                " x86_64  570.124.06  Release Build\n",
+                "/sys/module/nvidia_peermem/initstate": "live\n",
+            },
+            {
+                "nvlink": NVLINKS,
+                "owners": "    1 root\n    7 ada\n",
+                "gpu-services": ("failed\ninactive\n", 3),
+                "fabric-manager": "Fabric Manager version is : 570.86.15\n",
+            },
+        ),
+    )
+
+    (gpu,) = found.devices
+    assert gpu.link == PcieLink(width=8, max_width=16, fatal=3, numa=1)
+    assert gpu.nvlinks == (True, False)
+    assert gpu.processes == (GpuProcess(pid=7, user="ada"),)
+    assert found.kernel == GpuDriver(
+        open_modules=True,
+        peermem=True,
+        fabric_manager=FabricManager(state="failed", version="570.86.15"),
+        imex="inactive",
+    )
+
+
+def test_a_machine_that_shows_nothing_leaves_it_unknown() -> None:
+    gpu = Gpu(index=0, name="", nvlinks=None)
+    found = with_machine(Gpus(tool="nvidia-smi", devices=(gpu,)), answers())
+    assert found.kernel is None
+    assert (found.devices[0].link, found.devices[0].nvlinks) == (PcieLink(), None)
+
+
+def test_nothing_is_asked_of_gpus_where_none_are_planned_or_no_driver_is_loaded() -> None:
+    none, some = (read_arguments(FactRequest(gpus=count)) for count in (0, 8))
+    paths = [
+        {*args["files"], *(question["path"] for question in args["folders"])}
+        for args in (none, some)
+    ]
+    assert not [path for path in paths[0] if "nvidia" in path or "pci" in path]
+    assert {"/proc/driver/nvidia/version", "/sys/bus/pci/drivers/nvidia/*"} <= paths[1]
+    conditional = {c["key"] for c in some["commands"] if "only_if" in c}
+    assert conditional == {"nvlink", "owners", "gpu-services", "fabric-manager"}
+
+
+def log(*texts: str) -> KernelLog:
+    lines = tuple(KernelLine(age_s=float(i), text=text) for i, text in enumerate(reversed(texts)))
+    return KernelLog(source="kmsg", lines=lines[::-1])
+
+
+def test_the_newest_xid_of_each_number_and_gpu() -> None:
+    events = xids(
+        log(
+            "NVRM: Xid (PCI:0000:1B:00): 79, pid=1, GPU has fallen off the bus.",
+            "NVRM: Xid (0000:1b:00): 79, again",
+            "NVRM: GPU at PCI:0000:1b:00: GPU-1",
+            "NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 31, pid=7, name=python, MMU Fault",
+            "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2"
+            " (Node Reboot Required)",
+        )
+    )
+    found = {event.number: event for event in events}
+
+    assert sorted(found) == [31, 79, 154]
+    assert found[79] == GpuEvent(address="0000:1b:00", number=79, text="again", age_s=3.0)
+    assert (found[154].action, found[79].action) == ("Node Reboot Required", "")
+
+
+def test_a_recorded_xid() -> None:
+    path = SHARED / "dmesg-xid-119.log"
+    if not path.exists():
+        pytest.skip("the recordings are not beside this checkout")
+    assert {event.number for event in xids(log(*path.read_text().splitlines()))} == {119}
+
+
+def test_sxids_with_the_word_of_the_driver() -> None:
+    fatal, other = sxids(
+        log(
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Severity 1 Engine instance 30",
+            "nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 28006, Non-fatal, Link 46 MC TS",
+        )
+    )
+    assert (fatal.number, fatal.fatal, fatal.text) == (20034, True, "Link 30 LTSSM Fault Up")
+    assert (other.address, other.fatal, other.harmless) == ("0000:c4:00.0", False, True)
+
+
+@given(damaged(H200.encode()))
+def test_a_damaged_log_is_gpus_or_a_valueerror(data: bytes) -> None:
+    try:
+        gpus = parse_nvidia_smi(data.decode("utf-8", "replace"))
+    except ValueError:
+        return
+    assert all(dataclasses.is_dataclass(gpu) for gpu in gpus.devices)
+
+
+WORDS = st.sampled_from(
+    ["NVRM: Xid (PCI:0000:1b:00): ", "SXid (PCI:0000:c1:00.0): ", "79", ", ", "Fatal", "154",
+     "recovery action changed from 0x0 (None) to 0x1 (", "GPU 0: x (UUID: GPU-a)\n", "Link 0: ",
+     "<inactive>", "25 GB/s", "\n", "TOTAL_ERR_FATAL ", "9" * 30, "-1", "²", "\0"]
+)  # fmt: skip
+TEXT = st.lists(WORDS | st.text(max_size=5), max_size=12).map("".join)
+
+
+@given(TEXT, TEXT)
+def test_no_line_breaks_a_parser(text: str, other: str) -> None:
+    found = KernelLog(source="", lines=(KernelLine(age_s=None, text=text),))
+    assert all(event.number >= 0 for event in (*xids(found), *sxids(found)) if not event.action)
+    parse_nvlinks(text + other)
+    files: dict[str, Any] = {
+        f"/sys/bus/pci/drivers/nvidia/0000:1b:00.0/{name}": other
+        for name in ("numa_node", "aer_dev_fatal", "current_link_width")
+    }
+    commands = dict.fromkeys(("nvlink", "owners", "gpu-services", "fabric-manager"), text)
+    files["/proc/driver/nvidia/version"] = other
+    gpu = Gpu(index=0, name="", uuid="GPU-a", bus_id="0000:1b:00.0", processes=())
+    with_machine(Gpus(tool="nvidia-smi", devices=(gpu,)), answers(files, commands))
