@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterctl.checks import (
     accelerators,
     addresses,
+    choices,
     collectives,
     connections,
     environment,
@@ -34,6 +35,7 @@ AREAS = (
     addresses,
     links,
     variables,
+    choices,
     environment,
     connections,
     accelerators,

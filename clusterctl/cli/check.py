@@ -8,12 +8,12 @@ from pathlib import Path
 
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_selection, add_workdir, given_workdir, load_all
-from clusterctl.report.check import print_check, print_checks, print_explanation
+from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, find_check, select_checks
 from clusterctl.verbs.preflight.facts_file import save_facts
-from clusterctl.wire import SCHEMA
+from clusterctl.wire import SCHEMA, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--save-facts", type=Path, metavar="FILE", help="save the facts of the nodes"
+    )
+    parser.add_argument(
+        "--explain-network",
+        action="store_true",
+        help="also show what NCCL, Gloo and TensorPipe will use on each node, and why",
     )
     parser.add_argument("--list", action="store_true", help="list the checks and exit")
     parser.add_argument("--explain", metavar="ID", help="explain a check and exit")
@@ -69,8 +74,11 @@ def run(args: argparse.Namespace) -> int:
             on_event=progress.show,
         )
     if args.json:
-        print(json.dumps(result.document(), indent=2))
+        explained = {"choices": plain(result.choices)} if args.explain_network else {}
+        print(json.dumps({**result.document(), **explained}, indent=2))
     else:
+        if args.explain_network:
+            print_choices(screen.out, result)
         print_check(screen.out, result)
     # A file that cannot be written does not cost the verdict.
     if args.save_facts is not None:

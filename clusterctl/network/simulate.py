@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_interface
 
-from clusterctl.facts.values.network import Interface
+from clusterctl.facts.values.network import Interface, RdmaPort
 
 MAX_INTERFACES = 16
 """NCCL uses no more."""
+MAX_HCAS = 32
+"""NCCL uses no more ports of RDMA devices (`MAX_IB_DEVS`)."""
 
 _AUTOMATIC = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
 """What NCCL tries in turn if nothing is set; it does not exclude `br-*` or `veth*`."""
@@ -73,6 +75,28 @@ def surprises(value: str, interfaces: Iterable[Interface]) -> tuple[str, ...]:
         for name in names
         if name not in tokens and any(t in names and name.startswith(t) for t in tokens)
     )
+
+
+def nccl_hcas(value: str, ports: Iterable[RdmaPort]) -> tuple[RdmaPort, ...]:
+    """Return the ports that a value of NCCL_IB_HCA chooses; empty: all.
+
+    The syntax is that of the interfaces (`^`, `=`, prefixes); a token may name a port: `mlx5_0:1`.
+    """
+    if len(value) < 2:  # noqa: PLR2004  (ignored by NCCL)
+        return tuple(ports)[:MAX_HCAS]
+    exclude = value.startswith("^")
+    rest = value[1:] if exclude else value
+    exact = rest.startswith("=")
+    tokens = [token.split(":") for token in (rest[1:] if exact else rest).split(",")]
+
+    def named(port: RdmaPort) -> bool:
+        return any(
+            (port.device == name if exact else bool(name) and port.device.startswith(name))
+            and (not number or not number[0] or number[0] == str(port.port))
+            for name, *number in tokens
+        )
+
+    return tuple(port for port in ports if named(port) != exclude)[:MAX_HCAS]
 
 
 def _matching(value: str, interfaces: list[Interface]) -> tuple[str, ...]:

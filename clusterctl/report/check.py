@@ -102,6 +102,22 @@ def print_explanation(console: Console, check: Check) -> None:
             _print_indented(console, f"{name + ':':<{_LABEL}}", text)
 
 
+def print_choices(console: Console, result: CheckResult) -> None:
+    """Print what each library will use; nodes with the same choices share a block."""
+    by_node: dict[str, list[tuple[str, str, str]]] = {}
+    for choice in result.choices:
+        picks = ", ".join(choice.picks) or "-"
+        by_node.setdefault(choice.node, []).append((choice.library, picks, choice.why))
+    blocks: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    for name, lines in by_node.items():
+        blocks.setdefault(tuple(lines), []).append(name)
+    for same, names in blocks.items():
+        console.print(safe_text(who(names, result), "bold"))
+        for library, picks, why in same:
+            _print_indented(console, f"{library + ':':<12}", f"{picks}  ({why})")
+        console.print()
+
+
 def print_checks(console: Console, checks: Iterable[Check]) -> None:
     """Print every check in a line: its id, what passes, and whether a failure stops a launch."""
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.values.network import Interface
+from clusterctl.facts.values.network import Interface, RdmaPort
 from clusterctl.network.simulate import (
     gloo_picks,
+    nccl_hcas,
     nccl_picks,
     surprises,
     tensorpipe_picks,
@@ -82,3 +83,26 @@ def test_a_prefix_that_takes_more_than_it_names_is_a_surprise() -> None:
 def test_no_value_breaks_the_simulation(value: str) -> None:
     for picks in (nccl_picks, gloo_picks, tensorpipe_picks):
         assert set(picks(value, HOST).interfaces) <= {i.name for i in HOST}
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("", "a:1 mlx5_0:1 mlx5_0:2 mlx5_1:1 mlx5_10:1"),
+        ("x", "a:1 mlx5_0:1 mlx5_0:2 mlx5_1:1 mlx5_10:1"),  # one character is ignored
+        ("mlx5_1", "mlx5_1:1 mlx5_10:1"),  # a prefix
+        ("=mlx5_1", "mlx5_1:1"),
+        ("=mlx5_0:2,mlx5_1", "mlx5_0:2 mlx5_1:1"),
+        ("^mlx5", "a:1"),
+        ("^=mlx5_0:1,a", "mlx5_0:2 mlx5_1:1 mlx5_10:1"),
+        ("=none", ""),
+    ],
+)
+def test_which_ports_nccl_takes(value: str, wanted: str) -> None:
+    ports = [
+        RdmaPort(device=device, port=port, state="ACTIVE", link_layer="InfiniBand")
+        for device, port in (("a", 1), ("mlx5_0", 1), ("mlx5_0", 2), ("mlx5_1", 1), ("mlx5_10", 1))
+    ]
+
+    found = " ".join(f"{port.device}:{port.port}" for port in nccl_hcas(value, ports))
+    assert found == wanted

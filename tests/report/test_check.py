@@ -21,7 +21,7 @@ from clusterctl.facts.values.accelerators import Gpu, Gpus
 from clusterctl.facts.values.machine import SshStatus
 from clusterctl.facts.values.network import Interface
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.report.check import print_check, print_explanation
+from clusterctl.report.check import print_check, print_choices, print_explanation
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, LastGood, judge
@@ -145,6 +145,20 @@ def test_of_many_nodes_neighbors_that_are_alike_share_a_line(result: CheckResult
         "61-127 n[061-127] 10.0.0.62 to 10.0.0.128 eth0 8 x H100 80GB HBM3 ok",
         "",
     ]
+
+
+def test_nodes_where_each_library_chooses_the_same_share_a_block(result: CheckResult) -> None:
+    stream = io.StringIO()
+    print_choices(make_console(stream), result)
+
+    assert stream.getvalue().splitlines()[:5] == [
+        "2 of 3 nodes: gpu[1-2]",
+        "     NCCL:       eth0  (NCCL_SOCKET_IFNAME==eth0 from clusterctl)",
+        "     Gloo:       eth0  (GLOO_SOCKET_IFNAME=eth0 from clusterctl)",
+        "     TensorPipe: eth0  (TP_SOCKET_IFNAME=eth0 from clusterctl)",
+        "     NCCL RDMA:  -  (no RDMA device: TCP)",
+    ]
+    assert "gpu3" not in stream.getvalue()  # nothing is known of it
 
 
 def test_what_changed_since_the_last_good_run_is_told(result: CheckResult) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.checks.all import every_check
+from clusterctl.checks.choices import LibraryChoice, library_choices
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
 from clusterctl.checks.software import JOB_CHECK
@@ -86,6 +87,9 @@ class CheckResult:
     """Checks were left out with `only` or `skip`."""
     last_good: LastGood | None = None
     """None: no run of this cluster is known to have finished well."""
+
+    choices: tuple[LibraryChoice, ...] = ()
+    """What each library will use on each node."""
 
     @property
     def exit_code(self) -> int:
@@ -206,6 +210,7 @@ def judge(
         seconds=0.0,
         strict=options.strict,
         partial=bool(options.only or options.skip),
+        choices=library_choices(known, network, cluster),
     )
 
 
