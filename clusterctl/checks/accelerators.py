@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, warn
 from clusterctl.checks.planned import (
+    NVIDIA,
     planned,
     planned_devices,
     reports,
@@ -15,6 +16,7 @@ from clusterctl.checks.planned import (
     usual_of_model,
 )
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.gpuset import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu, GpuProcess
 from clusterctl.inventory.cluster import Cluster
@@ -310,3 +312,51 @@ def _end(node: NodeFacts, users: list[GpuProcess]) -> str:
 
 def _is_held(gpu: Gpu) -> bool:
     return gpu.used_mib is not None and gpu.used_mib > BUSY_MIB and not gpu.mig
+
+
+@Check(
+    "accelerator.order",
+    title="the GPUs are numbered as nvidia-smi numbers them",
+    why="A variable of the session can hide GPUs or change their order: a rank, and clusterctl's"
+    " findings, would mean another GPU.",
+    explained_by=(COUNT,),
+    blocks=False,
+    required_facts=("environment",),
+    applies=uses_gpus,
+)
+def order(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the session's variables, unless the job sets them."""
+    job = {name for name, _ in cluster.job.env} | set(cluster.job.env_from)
+    for node in facts.values():
+        devices = planned_devices(node, cluster)
+        session = {name: value for name, value in node.environment or () if name not in job}
+        visible = session.get(VISIBLE)
+        if not devices or node.gpus is None:
+            continue
+        if visible is not None and not _in_order(visible, len(devices)):
+            yield warn(
+                node.node,
+                f"the session sets {VISIBLE}",
+                wanted="unset, or the planned GPUs in their order",
+                found=visible or "empty: no GPU is visible",
+                remedy=f"remove {VISIBLE} from ~/.bashrc and /etc/environment of the node, or set"
+                f" it for the job: `job: {{env: {{{VISIBLE}: ...}}}}` in hosts.yaml",
+            )
+        elif (
+            len({gpu.name for gpu in node.gpus.devices}) > 1
+            and ORDER not in job
+            and session.get(ORDER) != BUS_ORDER
+            and node.gpus.tool == NVIDIA
+        ):
+            yield warn(
+                node.node,
+                "CUDA numbers GPUs of several models with the fastest first",
+                wanted=f"{ORDER}={BUS_ORDER}",
+                found=", ".join(sorted({gpu.name for gpu in node.gpus.devices})),
+                remedy=f"set `job: {{env: {{{ORDER}: {BUS_ORDER}}}}}` in hosts.yaml",
+            )
+
+
+def _in_order(visible: str, count: int) -> bool:
+    """Return whether the first GPUs are visible, in their order."""
+    return visible.replace(" ", "").split(",")[:count] == [str(index) for index in range(count)]

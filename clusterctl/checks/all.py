@@ -11,6 +11,7 @@ from clusterctl.checks import (
     environment,
     gpu_errors,
     gpu_health,
+    gpu_links,
     health,
     identity,
     leftovers,
@@ -41,6 +42,7 @@ AREAS = (
     accelerators,
     gpu_health,
     gpu_errors,
+    gpu_links,
     software,
     collectives,
 )

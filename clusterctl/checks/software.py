@@ -14,6 +14,7 @@ from clusterctl.checks.storage import SHARED
 from clusterctl.checks.wording import counted, last_line
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.python import NAME_INTERPRETER
+from clusterctl.facts.torch_archs import driver_supports, supports
 from clusterctl.facts.values.software import Python, Torch
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.network.choice import Network
@@ -23,6 +24,8 @@ from clusterctl.plan.processes import planned_gpus
 
 FOUND = "python.found"
 TORCH = "python.torch"
+DRIVER = "python.driver"
+ARCH = "python.arch"
 JOB_CHECK = "job.check"
 
 
@@ -190,12 +193,79 @@ def _outliers(
             )
 
 
+def _uses_gpus(node: NodeFacts, cluster: Cluster) -> bool:
+    return planned_gpus(cluster, node) > 0
+
+
+@Check(
+    DRIVER,
+    title="the GPU driver supports the CUDA version of torch",
+    why="A driver runs programs for its major version of CUDA and for older ones.",
+    explained_by=(FOUND, TORCH, "accelerator.count"),
+    applies=lambda node, cluster: _uses_gpus(node, cluster) and _driver_fits(node) is not None,
+)
+def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare the major versions, unless torch works: NVIDIA's compatibility package may help."""
+    for node in facts.values():
+        python = node.python
+        if python is None or not _uses_gpus(node, cluster) or _driver_fits(node) is not False:
+            continue
+        assert node.gpus is not None
+        yield fail(
+            node.node,
+            "the GPU driver is too old for this torch",
+            wanted=f"a driver for CUDA {python.torch_build}",
+            found=f"driver {node.gpus.driver} for up to CUDA {node.gpus.cuda}",
+            remedy="update the NVIDIA driver, or install a torch for its CUDA version:"
+            " https://pytorch.org/get-started/locally",
+        )
+
+
+def _driver_fits(node: NodeFacts) -> bool | None:
+    """Return whether the driver is new enough; None if the versions are unknown."""
+    if node.python is None or node.gpus is None:
+        return None
+    asked = node.python.torch
+    if asked is not None and (asked.cuda_available or asked.error.startswith("no answer")):
+        return True if asked.cuda_available else None
+    return driver_supports(node.gpus.cuda, node.python.torch_build)
+
+
+@Check(
+    ARCH,
+    title="torch has code for the GPUs",
+    why="A build of torch leaves out GPUs that are older or newer: `no kernel image is available`.",
+    explained_by=(FOUND, TORCH, DRIVER, "accelerator.count"),
+    applies=lambda node, cluster: _uses_gpus(node, cluster) and bool(_archs(node)),
+)
+def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare what torch was built for with the GPUs that it sees."""
+    for node in facts.values():
+        archs = _archs(node)
+        seen = node.python.torch.devices if node.python and node.python.torch else ()
+        lacking = sorted({device for device in seen if not supports(archs, device)})
+        if archs and lacking and _uses_gpus(node, cluster):
+            yield fail(
+                node.node,
+                "torch has no code for a GPU",
+                wanted=", ".join(lacking),
+                found=f"torch {node.python.package('torch') if node.python else ''} for "
+                + ", ".join(archs),
+                remedy="install a torch that has it: https://pytorch.org/get-started/locally",
+            )
+
+
+def _archs(node: NodeFacts) -> tuple[str, ...]:
+    known = node.python.torch if node.python else None
+    return known.archs if known is not None and known.devices else ()
+
+
 @Check(
     "python.cuda",
     title="torch can use the accelerators",
     why="torch fails at the first tensor if it was built for CPUs or for a newer driver.",
-    explained_by=(FOUND, TORCH, "accelerator.count"),
-    applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
+    explained_by=(FOUND, TORCH, DRIVER, ARCH, "accelerator.count"),
+    applies=_uses_gpus,
 )
 def cuda(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes where GPUs are planned and torch is installed."""

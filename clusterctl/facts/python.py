@@ -71,4 +71,10 @@ def _torch(answers: Answers) -> Torch | None:
         device_count=count if isinstance(count, int) else 0,
         nccl=str(report.get("nccl", "")),
         error=str(report.get("error", "")),
+        archs=_strings(report.get("archs")),
+        devices=_strings(report.get("devices")),
     )
+
+
+def _strings(listed: object) -> tuple[str, ...]:
+    return tuple(map(str, listed)) if isinstance(listed, list) else ()

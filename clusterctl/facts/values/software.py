@@ -13,6 +13,10 @@ class Torch:
     device_count: int
     nccl: str = ""
     error: str = ""
+    archs: tuple[str, ...] = ()
+    """What torch has code for: `sm_90`, `compute_90` (PTX, for newer ones too), `gfx942`."""
+    devices: tuple[str, ...] = ()
+    """The architectures of the GPUs that it sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,7 @@ def torch_build() -> str:
 def query_torch() -> Dict[str, Any]:
     """Import torch and ask it for its devices; only where it was built for any."""
     answer: Dict[str, Any] = {"cuda_available": False, "device_count": 0, "nccl": "", "error": ""}
+    answer.update(archs=[], devices=[])
     if torch_build() in {"", "cpu"}:
         return answer
     try:
@@ -85,12 +86,21 @@ def query_torch() -> Dict[str, Any]:
         answer["cuda_available"] = torch.cuda.is_available()
         answer["device_count"] = torch.cuda.device_count()
         if answer["cuda_available"]:
+            answer["archs"] = list(torch.cuda.get_arch_list())
+            answer["devices"] = [_arch(torch, i) for i in range(answer["device_count"])]
             torch.zeros(1, device="cuda")
             nccl: Any = torch.cuda.nccl
             answer["nccl"] = ".".join(map(str, nccl.version()))
     except Exception as error:  # noqa: BLE001  (whatever torch says is the answer)
         answer["error"] = str(error)
     return answer
+
+
+def _arch(torch: Any, device: int) -> str:  # noqa: ANN401  (a module)
+    """Return the architecture of a GPU, as torch names those that it was built for."""
+    if torch.version.hip:
+        return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+    return "sm_%d%d" % torch.cuda.get_device_capability(device)
 
 
 if __name__ == "__main__":
