@@ -56,7 +56,12 @@ def _entry(rule: Check) -> str:
     more = f" ({', '.join(marks)})" if marks else ""
     causes = ", ".join(f"`{cause}`" for cause in rule.explained_by)
     after = f" Left out for a node where one of these failed: {causes}." if causes else ""
-    return f"\n### `{rule.id}`\n\n{_sentence(rule.title)}{more}.\n{rule.why}{after}\n"
+    place = (
+        rule.source.replace("docs/", "../", 1) if rule.source.startswith("docs/") else rule.source
+    )
+    source = f" [Source]({place})" if rule.source else ""
+    fix = f"\n**Fix:** {rule.fix}{source}\n"
+    return f"\n### `{rule.id}`\n\n{_sentence(rule.title)}{more}.\n{rule.why}{after}\n{fix}"
 
 
 def _sentence(title: str) -> str:

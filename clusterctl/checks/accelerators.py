@@ -34,6 +34,9 @@ COUNT = "accelerator.count"
     COUNT,
     title="every node has the accelerators that the job needs",
     why="A rank without its GPU cannot start, and the whole run fails.",
+    fix="If a GPU is missing, look for Xid 79 in the kernel log and restart the node. If the"
+    " driver does not answer, load or install it.",
+    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     applies=lambda node, cluster: cluster.node(node.node).gpus_wanted != 0,
 )
 def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -79,6 +82,8 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     "accelerator.same",
     title="all accelerators are the same model",
     why="The slowest GPU sets the pace of every step; the smallest memory limits the batch size.",
+    fix="Take nodes of one model, or `gpus: N` so that a node uses equal ones.",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=uses_gpus,
@@ -115,6 +120,8 @@ def _not_reported(node: NodeFacts, what: str) -> Finding:
     "accelerator.twice",
     title="each GPU belongs to one node",
     why="Two containers that share a GPU share its memory, and NCCL refuses such a pair of ranks.",
+    fix="Give each container its own GPUs, or remove one of the nodes.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     explained_by=(COUNT, "node.same-machine"),
     applies=lambda node, cluster: not cluster.same_machine and uses_gpus(node, cluster),
 )
@@ -143,6 +150,8 @@ def twice(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     "accelerator.driver",
     title="all nodes have the same GPU driver",
     why="Versions of the driver differ in speed and in faults, and NCCL is tested with equal ones.",
+    fix="Install the same version of the driver on all nodes.",
+    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=lambda node, cluster: bool(node.gpus and node.gpus.driver) and uses_gpus(node, cluster),
@@ -172,6 +181,8 @@ def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
     "accelerator.vbios",
     title="all GPUs of a model have the same VBIOS",
     why="The VBIOS holds a GPU's limits of power and clocks.",
+    fix="Update the firmware of the odd GPUs with the vendor's tool.",
+    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=reports(lambda gpu: gpu.vbios or None),
@@ -199,6 +210,8 @@ def vbios(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     "accelerator.mig",
     title="no GPU is partitioned (MIG)",
     why="A rank would get a part of a GPU, and NCCL does not connect such parts.",
+    fix="Turn MIG off with `nvidia-smi -mig 0`, with no program on the GPU.",
+    source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html",
     explained_by=(COUNT,),
     applies=reports(lambda gpu: gpu.mig),
 )
@@ -220,6 +233,8 @@ def mig(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     "accelerator.compute-mode",
     title="programs may use the GPUs, more than one at a time",
     why="A GPU in another mode refuses all programs, or all but the first.",
+    fix="Set it to default with `nvidia-smi -c 0`.",
+    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
     applies=reports(lambda gpu: gpu.compute_mode or None),
 )
@@ -245,6 +260,8 @@ def compute_mode(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     "accelerator.persistence",
     title="the driver stays loaded (persistence mode)",
     why="Without it each start of a program initializes the GPUs, and settings of them are lost.",
+    fix="Enable nvidia-persistenced, or run `nvidia-smi -pm 1`.",
+    source="https://docs.nvidia.com/deploy/driver-persistence/index.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=reports(lambda gpu: gpu.persistence),
@@ -268,6 +285,8 @@ def persistence(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
     "accelerator.busy",
     title="no other process uses the accelerators",
     why="GPU memory that another process holds is not available to your model.",
+    fix="End the process if it is yours; else ask its owner or take other nodes.",
+    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT, "node.busy"),
     blocks=False,
     applies=uses_gpus,
@@ -319,6 +338,9 @@ def _is_held(gpu: Gpu) -> bool:
     title="the GPUs are numbered as nvidia-smi numbers them",
     why="A variable of the session can hide GPUs or change their order: a rank, and clusterctl's"
     " findings, would mean another GPU.",
+    fix="Unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER in the session: clusterctl sets them"
+    " for each run.",
+    source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables",
     explained_by=(COUNT,),
     blocks=False,
     required_facts=("environment",),

@@ -23,6 +23,8 @@ DUPLICATE = "network.duplicate-address"
     SUBNET,
     title="all nodes share a network",
     why="Every rank connects to ranks of every other node, on an address of this network.",
+    fix="Connect the nodes to one network, or name it: `network: {subnet: 10.0.0.0/24}`.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     required_facts=("interfaces",),
 )
 def subnet(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -113,6 +115,8 @@ def _describe(found: tuple[Candidate, ...]) -> str:
     DUPLICATE,
     title="no address is used twice",
     why="Packets for one node sometimes reach the other.",
+    fix="Give one of the nodes another address.",
+    source="https://www.rfc-editor.org/rfc/rfc5227",
     explained_by=("node.same-machine",),
 )
 def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
@@ -137,6 +141,8 @@ def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
     ROUTE,
     title="each node sends its packets through the chosen interface",
     why="Outgoing connections are not bound to an interface: the routing table decides.",
+    fix="Remove the other route, or give it a higher metric.",
+    source="https://man7.org/linux/man-pages/man8/ip-route.8.html",
     explained_by=(SUBNET, DUPLICATE, "node.same-machine"),
 )
 def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -211,6 +217,9 @@ def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Itera
     title="each node uses its interface in the common network",
     why="By default NCCL takes the first interface that it finds, even one that the other nodes"
     " cannot reach. Interface names may differ between nodes.",
+    fix="Nothing needs to be done. `clusterctl check --explain-network` shows what each library"
+    " uses.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     explained_by=(SUBNET,),
     blocks=False,
 )

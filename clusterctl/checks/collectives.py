@@ -20,6 +20,9 @@ DEEP = "deep.all-reduce"
     DEEP,
     title="an all-reduce across all nodes gives the right sum",
     why="It runs the job's own torch on the chosen network: NCCL on GPUs, else Gloo.",
+    fix="Correct what the other checks found first. Then run the job with --debug, which makes"
+    " NCCL log what it does.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     explained_by=(SUBNET, DUPLICATE, PAIRS, PORT, REACH, FOUND, TORCH, "python.cuda"),
     blocks=False,
     applies=lambda node, _cluster: node.collective is not None,

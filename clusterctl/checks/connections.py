@@ -55,6 +55,8 @@ def _failures(facts: Facts, key: str) -> dict[tuple[str, str], ConnectResult]:
     PAIRS,
     title="every node can connect to every other on ephemeral ports",
     why="NCCL and Gloo listen on ports that the kernel chooses; an open master port is not enough.",
+    fix="Allow all TCP ports between the nodes in every firewall, host and cloud.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     pairwise=True,
     explained_by=(SUBNET, DUPLICATE),
 )
@@ -127,6 +129,8 @@ def _names(*lists: list[str]) -> str:
     PORT,
     title="the master port is free",
     why="If another program holds the port, the rendezvous fails with EADDRINUSE or hangs.",
+    fix="End the program that holds the port, or choose another: `network: {master_port: N}`.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     pairwise=True,
     explained_by=(SUBNET,),
 )
@@ -163,6 +167,8 @@ def _has_tried(node: NodeFacts, cluster: Cluster) -> bool:
     REACH,
     title="every node can connect to the master port",
     why="A rank that cannot reach the rendezvous waits until it times out.",
+    fix="Allow the master port from all nodes, in every firewall.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     pairwise=True,
     explained_by=(SUBNET, DUPLICATE, PORT),
     applies=_has_tried,

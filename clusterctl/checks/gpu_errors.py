@@ -84,6 +84,9 @@ def _logs_errors(node: NodeFacts, cluster: Cluster) -> bool:
     title="the kernel log has no hardware error of a GPU (Xid)",
     why="NVIDIA's driver logs each fault with a number. Those of programs (13, 31, 43, 45) are no"
     " faults of the GPU. Since the last boot only; reading the log may need root.",
+    fix="Do what the finding says for the number: reset the GPU, restart the node, or have it"
+    " replaced.",
+    source="https://docs.nvidia.com/deploy/xid-errors/index.html",
     explained_by=(COUNT,),
     applies=_logs_errors,
 )
@@ -136,6 +139,8 @@ def _xid(node: NodeFacts, event: GpuEvent, gpu: Gpu | None) -> Iterator[Finding]
     "accelerator.nvswitch",
     title="the kernel log has no error of an NVSwitch (SXid)",
     why="All traffic between the GPUs of a machine goes through its NVSwitches.",
+    fix="Restart the fabric manager and the node. If the error returns, have the machine repaired.",
+    source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     explained_by=(COUNT,),
     applies=_logs_errors,
 )

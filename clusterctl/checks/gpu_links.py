@@ -38,6 +38,8 @@ _MANAGER = "nvidia-fabricmanager"
     title="each GPU has its full PCIe link",
     why="A link with fewer lanes, or of an older generation, slows down what the CPU and the"
     " network exchange with the GPU. Idle GPUs slow their links down; that is no fault.",
+    fix="Restart the node; if the link stays narrow or slow, reseat the card or check its riser.",
+    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=reports(lambda gpu: gpu.link and gpu.link.width),
@@ -91,6 +93,8 @@ def _old(gpu: Gpu, link: PcieLink, newest: int) -> tuple[str, str] | None:
     "accelerator.pcie-errors",
     title="the PCIe links of the GPUs had no fatal errors",
     why="After a fatal error of its link, a GPU often falls off the bus.",
+    fix="Reseat the card or check its riser, and look in the kernel log for AER.",
+    source="https://docs.kernel.org/PCI/pcieaer-howto.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=reports(lambda gpu: gpu.link and gpu.link.fatal),
@@ -118,6 +122,9 @@ def _links_up(gpu: Gpu) -> int | None:
     "accelerator.nvlink",
     title="all NVLinks between the GPUs are up",
     why="Without them GPUs of a node exchange gradients by PCIe, ten times slower.",
+    fix="Restart the fabric manager, then the node. If links stay inactive, have the machine"
+    " repaired.",
+    source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     explained_by=(COUNT,),
     applies=reports(_links_up),
 )
@@ -146,6 +153,8 @@ def nvlink(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
     title="the GPUs have joined their NVSwitch fabric",
     why="Behind NVSwitches, CUDA does not start before the fabric manager has configured them:"
     " `CUDA error 802: system not yet initialized`.",
+    fix="Start nvidia-fabricmanager, in the same version as the driver.",
+    source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     explained_by=(COUNT,),
     applies=lambda node, cluster: bool(_fabric_node(node) and planned_devices(node, cluster)),
 )
@@ -216,6 +225,8 @@ def _not_joined(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     "accelerator.imex",
     title="IMEX runs where NVLink connects machines",
     why="GPUs of several machines share memory over NVLink only with it.",
+    fix="Start nvidia-imex on all nodes of the NVLink domain.",
+    source="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/index.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=lambda node, cluster: bool(_in_nvlink_cluster(node, cluster) and _imex(node)),
@@ -253,6 +264,9 @@ def _rdma_active(node: NodeFacts, cluster: Cluster) -> bool:
     "accelerator.gpudirect",
     title="RDMA cards reach the GPUs' memory directly (GPUDirect)",
     why="Otherwise NCCL copies everything through the CPU's memory, at half the speed or less.",
+    fix="Load nvidia-peermem, or use the open kernel modules of the driver, which need no such"
+    " module.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     explained_by=(COUNT,),
     blocks=False,
     applies=_rdma_active,
@@ -294,6 +308,9 @@ def _across(node: NodeFacts, network: Network, cluster: Cluster) -> bool | None:
     "accelerator.numa",
     title="the network card is as near to the GPUs as on the other nodes",
     why="All traffic would cross the link between the CPU sockets.",
+    fix="Use the network card on the GPUs' side of the machine: `network: {subnet: ...}` or"
+    " NCCL_IB_HCA.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     explained_by=(COUNT, "network.subnet"),
     blocks=False,
     applies=lambda node, cluster: bool(

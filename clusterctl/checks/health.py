@@ -29,6 +29,9 @@ _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
     title="the node's memory is free and complete",
     why="Without free memory, loading a model or data ends ranks or makes them slow. A machine with"
     " less memory than its peers has often lost a module.",
+    fix="End what uses the memory. If the machine has less than the others, look for a failed"
+    " DIMM.",
+    source="https://man7.org/linux/man-pages/man5/proc_meminfo.5.html",
     blocks=False,
     applies=lambda node, _cluster: node.memory_bytes is not None and node.machine is not None,
 )
@@ -94,6 +97,9 @@ def _same_model(one: NodeFacts, other: NodeFacts) -> bool:
     title="the kernel has not killed processes for lack of memory",
     why="Such a kill ends a rank without a message of its own. It happens again if nothing"
     " changes.",
+    fix="Use fewer data loader workers or smaller batches, and look in the kernel log for what"
+    " was killed.",
+    source="https://docs.kernel.org/admin-guide/mm/concepts.html",
     blocks=False,
     applies=lambda node, _cluster: (
         node.machine is not None
@@ -120,6 +126,9 @@ def oom(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]
     "node.kernel-settings",
     title="settings of the kernel that change the speed are as on the other nodes",
     why="The slowest node sets the pace of all: each step waits for it.",
+    fix="Set the same governor, huge pages and NUMA balancing on all nodes, and make that"
+    " permanent.",
+    source="https://docs.kernel.org/admin-guide/pm/cpufreq.html",
     blocks=False,
     applies=lambda node, _cluster: node.machine is not None and bool(node.machine.kernel_settings),
 )
@@ -181,6 +190,8 @@ def _usual(name: str, facts: Facts) -> str | None:
     title="no update waits for a reboot",
     why="The files of a new kernel, driver or library are there, but the old ones still run. A"
     " reload of the GPU driver may fail, and the node may restart during a run.",
+    source="https://www.debian.org/doc/debian-policy/ch-opersys.html",
+    fix="Restart the node now instead of in the middle of a run.",
     blocks=False,
     applies=lambda node, _cluster: (
         node.machine is not None and node.machine.reboot_required is not None

@@ -27,6 +27,9 @@ MANY_TIMES = 3.0
     title="the nodes have different host names",
     why="NCCL treats nodes with equal host name and boot id as one machine. Without"
     " GLOO_SOCKET_IFNAME, which clusterctl sets, Gloo binds to the address of the host name.",
+    fix="Give each node a name of its own with `hostnamectl set-hostname`, and in /etc/hosts"
+    " the address of its network.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     explained_by=("node.same-machine",),
 )
 def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -118,6 +121,8 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     title="each machine has a machine id of its own",
     why="Machines that were cloned from one image with its /etc/machine-id get the same address"
     " from some DHCP servers, and mix in monitoring.",
+    fix="Empty /etc/machine-id on the clones, run `systemd-machine-id-setup`, and restart them.",
+    source="https://www.freedesktop.org/software/systemd/man/latest/machine-id.html",
     blocks=False,
     explained_by=("node.same-machine",),
     applies=lambda node, _cluster: node.machine is not None and bool(node.machine.machine_id),
@@ -146,6 +151,9 @@ def machine_id(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fi
     title="the user has the same uid and gid on all nodes",
     why="A shared filesystem knows users by number: what one node writes, such as a checkpoint,"
     " another could not change or even read.",
+    fix="Create the user with the same uid and gid on all nodes, or use a directory service"
+    " such as LDAP.",
+    source="https://man7.org/linux/man-pages/man5/nfs.5.html",
     blocks=False,
     applies=lambda node, cluster: node.uid is not None and bool(cluster.shared),
 )
@@ -194,6 +202,8 @@ def _maps_users(node: NodeFacts, cluster: Cluster) -> bool:
     title="a time daemon keeps every clock",
     why="A clock that no daemon corrects drifts by seconds in days. Then a rendezvous drops the"
     " node.",
+    fix="Install chrony, or run `timedatectl set-ntp true`.",
+    source="https://man7.org/linux/man-pages/man2/adjtimex.2.html",
     blocks=False,
     explained_by=("node.clock",),
     applies=lambda node, _cluster: (
@@ -219,6 +229,9 @@ def time_daemon(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[
     title="a login takes little time",
     why="Each command logs in to every node. A login that takes seconds may take longer than its"
     " time limit when the node is busy.",
+    fix="Find what is slow with `ssh -v HOST true`: a name server (`UseDNS`), PAM, a home on a"
+    " slow server, or ~/.bashrc.",
+    source="https://man.openbsd.org/sshd_config#UseDNS",
     blocks=False,
     applies=lambda node, cluster: (
         not cluster.node(node.node).local

@@ -24,6 +24,9 @@ _SHOWN = 3
     title="no rank of an earlier job is left",
     why="A rank that outlives its launcher holds memory, ports and files. It may also join the next"
     " rendezvous. It reads your own processes only.",
+    fix="End the processes that the finding names. `clusterctl stop` ends runs of clusterctl"
+    " completely.",
+    source="docs/how-to/follow-and-stop.md",
     blocks=False,
     applies=lambda node, _cluster: node.machine is not None and node.machine.leftovers is not None,
 )
@@ -53,6 +56,9 @@ def leftovers(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fi
     title="no process is stuck in the kernel",
     why="Not even SIGKILL ends such a process. It waits for a disk, a file server or a driver that"
     " does not answer, and a run would wait too.",
+    fix="Find what it waits for with `cat /proc/PID/wchan`. Often only a restart of the node"
+    " helps.",
+    source="https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html",
     blocks=False,
     explained_by=("storage.shared", "storage.writable", "storage.room"),
     applies=lambda node, _cluster: node.machine is not None and node.machine.leftovers is not None,

@@ -31,6 +31,9 @@ FEWER = 0.75
     title="shared memory (/dev/shm) is large enough",
     why="NCCL between GPUs of one node and data loaders pass data through it. Containers get 64 MiB"
     " by default.",
+    fix="Start containers with `--ipc=host` or a larger `--shm-size`; on a machine, remount"
+    " /dev/shm with a larger size.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     required_facts=("shm_bytes",),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
@@ -55,6 +58,9 @@ def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     title="RDMA can lock enough memory",
     why="InfiniBand and RoCE lock memory for the network card. If the limit is low, NCCL fails with"
     " `ibv_reg_mr failed`.",
+    fix="Set `memlock unlimited` in /etc/security/limits.conf and log in again; for containers,"
+    " `--ulimit memlock=-1`.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     blocks=False,
     required_facts=("limits",),
     applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
@@ -81,6 +87,8 @@ def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     title="a run may open enough files",
     why="Data loaders, checkpoints and the connections of NCCL hold a file each. A run raises its"
     " soft limit to the hard one.",
+    fix="Raise the hard limit `nofile` in /etc/security/limits.conf and log in again.",
+    source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
     applies=lambda node, _cluster: node.limits is not None and node.limits.nofile_hard is not None,
 )
@@ -104,6 +112,8 @@ def open_files(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[F
     title="a run may start enough processes and threads",
     why="Each rank starts hundreds of threads. At the limit, `fork` and `pthread_create` fail with"
     " `Resource temporarily unavailable`.",
+    fix="Raise `nproc` in /etc/security/limits.conf, or the limit of pids of the container.",
+    source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
     applies=lambda node, _cluster: node.limits is not None or node.machine is not None,
 )
@@ -138,6 +148,8 @@ def processes(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
     title="the stack size has a limit",
     why="If it is unlimited, the C library gives each thread a stack of 2 MiB only. NCCL may crash"
     " while it searches the topology.",
+    fix="Set `stack 8192` in /etc/security/limits.conf and log in again.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     blocks=False,
     applies=lambda node, cluster: (
         node.limits is not None
@@ -163,6 +175,8 @@ def stack(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     title="a run may use the CPUs and the memory of the machine",
     why="A container or a cgroup may allow only a part of them. Programs that count the machine's"
     " CPUs then start too many threads.",
+    fix="Give the container or the slice more CPUs and memory, or start fewer processes.",
+    source="https://docs.kernel.org/admin-guide/cgroup-v2.html",
     blocks=False,
     applies=lambda node, _cluster: node.machine is not None and node.machine.cgroup is not None,
 )

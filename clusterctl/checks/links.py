@@ -39,6 +39,9 @@ def chosen_links(node: NodeFacts, network: Network) -> tuple[Interface, ...]:
     "network.link",
     title="the links of the data network have one speed and MTU, and are full duplex",
     why="The slowest link limits all nodes, and a link drops frames that are larger than its MTU.",
+    fix="Check cable, switch port and auto-negotiation of the slow link, and set one MTU on"
+    " nodes and switches.",
+    source="https://docs.kernel.org/networking/ethtool-netlink.html",
     explained_by=(SUBNET,),
     blocks=False,
 )
@@ -89,6 +92,8 @@ def _ports(node: NodeFacts, network: Network) -> tuple[BondPort, ...]:
     "network.bond",
     title="all ports of a bond are up",
     why="A bond with a port down still works, with a part of its speed and without a spare.",
+    fix="Check cable and switch of the port that is down; /proc/net/bonding names it.",
+    source="https://docs.kernel.org/networking/bonding.html",
     explained_by=(SUBNET,),
     blocks=False,
     applies=lambda node, _cluster: bool(node.bond_ports),
@@ -113,6 +118,8 @@ def bond(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
     "network.flaps",
     title="no link goes down more often than those of other nodes",
     why="A link that goes down for a moment stalls or ends a run: NCCL waits, then gives up.",
+    fix="Replace the cable or the optics, and look at the log of the switch.",
+    source="https://docs.kernel.org/networking/operstates.html",
     explained_by=(SUBNET,),
     blocks=False,
     applies=lambda node, _cluster: any(
@@ -156,6 +163,8 @@ def unusual(counts: Mapping[str, int]) -> dict[str, int]:
     "network.errors",
     title="the error counters of the data network's links do not grow",
     why="Errors on an idle link come from a cable, optics or a port; under load they cost speed.",
+    fix="Replace the cable or the optics; if drops grow, look for overload or small ring buffers.",
+    source="https://docs.kernel.org/networking/statistics.html",
     pairwise=True,
     explained_by=(SUBNET,),
     blocks=False,

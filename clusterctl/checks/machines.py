@@ -29,6 +29,9 @@ SKEW_FAIL_S = 15.0
     "node.same-machine",
     title="each entry is a separate machine",
     why="Ranks of two entries would share the GPUs and ports of one machine.",
+    fix="Remove the second entry. For containers that share a machine on purpose, set"
+    " `same_machine: allow`.",
+    source="docs/reference/inventory.md",
     required_facts=("boot_id",),
 )
 def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -60,6 +63,9 @@ def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     title="the node's own Python has the modules that clusterctl needs",
     why="clusterctl runs a supervisor on every node. It needs ctypes, and ssl if there are several"
     " nodes. Some builds of Python lack them.",
+    fix="Install the distribution's complete python3, or build it with the headers of libffi"
+    " and OpenSSL.",
+    source="https://docs.python.org/3/using/unix.html",
     applies=lambda node, _cluster: node.agent is not None,
 )
 def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -84,6 +90,8 @@ def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     "node.busy",
     title="no other run uses a node",
     why="Two runs on one node compete for its GPUs, memory and ports.",
+    fix="Wait for the other run, stop it if it is yours, or take other nodes with --exclude.",
+    source="docs/explanation/a-runs-life.md",
     required_facts=("lock",),
 )
 def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -125,6 +133,8 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
     title="the clocks agree",
     why="A rendezvous drops a node whose clock is 15 s off. Merged logs and the first cause of a"
     " failure depend on the clocks.",
+    fix="Let chrony or systemd-timesyncd keep the time on every node.",
+    source="https://docs.pytorch.org/docs/stable/elastic/rendezvous.html",
     blocks=False,
     required_facts=("clock",),
 )
@@ -167,6 +177,8 @@ def _tells_time(clock: Clock) -> bool:
     "node.arch",
     title="all nodes have the same CPU architecture",
     why="Compiled packages for one CPU architecture do not run on another.",
+    fix="Take nodes of one architecture: `--nodes` and `--exclude` choose them.",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
     required_facts=("arch",),
 )
 def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -193,6 +205,9 @@ def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
     "node.session",
     title="a run keeps running when the SSH session ends",
     why="With KillUserProcesses=yes logind kills all processes of a user after the last logout.",
+    fix="Run `loginctl enable-linger USER` on the node, or set KillUserProcesses=no in"
+    " logind.conf.",
+    source="https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",
 )
 def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge the users that logind would log out: not root, and not with linger enabled."""

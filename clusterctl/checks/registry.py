@@ -36,7 +36,7 @@ class Check:
     fix: str = ""
     """How a failure is repaired in general; a finding's remedy is the command for its nodes."""
     source: str = ""
-    """Where the facts behind the rule are documented: a URL."""
+    """Where the facts behind the rule are documented: a URL, or a page in docs/."""
     judge: Judge = lambda _facts, _network, _cluster: ()
     blocks: bool = True
     """A fail or unknown stops `launch`: the run could not work."""

@@ -38,6 +38,9 @@ def _pythons(facts: Facts) -> dict[str, Python]:
     FOUND,
     title="the job's interpreter starts in a non-interactive shell",
     why="A command over SSH does not get the environment of ~/.bashrc or a login shell.",
+    fix="Give the interpreter's path: `defaults: {python: /path/venv/bin/python}`, or activate"
+    " the environment in `env_init`.",
+    source="docs/reference/inventory.md",
     required_facts=("python",),
 )
 def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -73,6 +76,8 @@ def _make_python(python: Python, user: str) -> str:
     "python.version",
     title="all nodes run the job with the same Python",
     why="Pickled objects and compiled packages do not work across minor versions.",
+    fix="Create the environment with one minor version of Python on all nodes.",
+    source="https://docs.python.org/3/library/pickle.html",
     explained_by=(FOUND,),
 )
 def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
@@ -97,6 +102,8 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     TORCH,
     title="torch is installed, in one version",
     why="Ranks with different versions of torch hang or exchange wrong tensors.",
+    fix="Install the same version of torch on all nodes.",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
     explained_by=(FOUND,),
 )
 def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -147,6 +154,8 @@ def _install(python: Python, package: str, version: str) -> str:
     "python.packages",
     title="the training packages have one version",
     why="transformers, peft and similar packages change formats and defaults between versions.",
+    fix="Install the same versions on all nodes, such as from one lock file.",
+    source="https://pip.pypa.io/en/stable/topics/repeatable-installs/",
     explained_by=(FOUND,),
     blocks=False,
 )
@@ -201,6 +210,8 @@ def _uses_gpus(node: NodeFacts, cluster: Cluster) -> bool:
     DRIVER,
     title="the GPU driver supports the CUDA version of torch",
     why="A driver runs programs for its major version of CUDA and for older ones.",
+    fix="Update the driver, or install torch for an older CUDA.",
+    source="https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
     explained_by=(FOUND, TORCH, "accelerator.count"),
     applies=lambda node, cluster: _uses_gpus(node, cluster) and _driver_fits(node) is not None,
 )
@@ -235,6 +246,8 @@ def _driver_fits(node: NodeFacts) -> bool | None:
     ARCH,
     title="torch has code for the GPUs",
     why="A build of torch leaves out GPUs that are older or newer: `no kernel image is available`.",
+    fix="Install a torch that was built for this GPU, such as a newer release.",
+    source="https://developer.nvidia.com/cuda-gpus",
     explained_by=(FOUND, TORCH, DRIVER, "accelerator.count"),
     applies=lambda node, cluster: _uses_gpus(node, cluster) and bool(_archs(node)),
 )
@@ -264,6 +277,8 @@ def _archs(node: NodeFacts) -> tuple[str, ...]:
     "python.cuda",
     title="torch can use the accelerators",
     why="torch fails at the first tensor if it was built for CPUs or for a newer driver.",
+    fix="Install torch for the CUDA version of the driver, or update the driver.",
+    source="https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
     explained_by=(FOUND, TORCH, DRIVER, ARCH, "accelerator.count"),
     applies=_uses_gpus,
 )
@@ -348,6 +363,9 @@ def _cuda_missing(
     "python.nccl",
     title="NCCL has one version",
     why="Ranks with different versions of NCCL fail to connect, or hang.",
+    fix="Install the same torch on all nodes, and remove other NCCL libraries from"
+    " LD_LIBRARY_PATH.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     explained_by=(FOUND, TORCH, "python.cuda"),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
@@ -367,6 +385,8 @@ def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     "node.rsync",
     title="rsync is installed",
     why="`sync` copies the code with it.",
+    fix="Install rsync with the package manager of the node.",
+    source="https://download.samba.org/pub/rsync/rsync.1",
     required_facts=("rsync",),
     applies=lambda node, cluster: not cluster.node(node.node).local,
 )
@@ -387,6 +407,8 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     "job.launcher",
     title="this version of clusterctl supports the job's launcher",
     why="`launch` refuses other launchers; an inventory may name one for a later version.",
+    fix="Choose a launcher of this version, or install a newer clusterctl.",
+    source="docs/reference/inventory.md",
 )
 def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the supported launchers."""
@@ -404,6 +426,8 @@ def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
     JOB_CHECK,
     title="the job's own check passes",
     why="Only the job itself can check its configuration, its data and its memory.",
+    fix="Run the command of `job.check` on the node by hand, in `workdir`.",
+    source="docs/reference/inventory.md",
     explained_by=(SHARED, FOUND, TORCH, "python.cuda", "storage.needs", "storage.writable"),
     after_sync=True,
     applies=lambda node, cluster: bool(cluster.job.check) and node.job_check is not None,

@@ -36,6 +36,9 @@ _REMEDY = {
     SSH,
     title="every node answers to SSH",
     why="clusterctl does everything over SSH: facts, sync, start, logs and stop.",
+    fix="Log in with `ssh HOST` until that works without a question. Then the address, key,"
+    " user and host key are right.",
+    source="https://man.openbsd.org/ssh_config",
 )
 def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Report why each node failed, with the SSH server's own message; fold equal failures."""
@@ -67,6 +70,8 @@ def _ping_note(reach: SshStatus) -> str:
     "ssh.ping",
     title="every node answers to ping",
     why="A firewall that drops ICMP also breaks path MTU discovery: large transfers may hang.",
+    fix="Allow ICMP between the nodes, at least `fragmentation needed` (type 3, code 4).",
+    source="https://www.rfc-editor.org/rfc/rfc2923",
     blocks=False,
     applies=lambda node, _cluster: node.reach.ping != "",
 )
@@ -87,6 +92,8 @@ def ping(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     "ssh.identity",
     title="SSH used the key that the inventory names",
     why="SSH also tries the agent's keys and the default ones; such a login may fail tomorrow.",
+    fix="Install the public key of `ssh: {identity: ...}` on the node with `ssh-copy-id`.",
+    source="https://man.openbsd.org/ssh_config#IdentityFile",
     blocks=False,
     applies=lambda node, cluster: bool(cluster.node(node.node).ssh.identity),
 )

@@ -29,6 +29,8 @@ DELAY_WARN_S = 2.0
     SHARED,
     title="the shared paths are one filesystem on all nodes",
     why="If the path is local on one node, that node's checkpoints never reach the other nodes.",
+    fix="Mount the same export on every node, and put it into /etc/fstab.",
+    source="https://man7.org/linux/man-pages/man5/nfs.5.html",
     applies=lambda _node, cluster: bool(cluster.shared),
 )
 def shared(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -123,6 +125,8 @@ def _has_folder(node: NodeFacts, cluster: Cluster) -> bool:
     "storage.writable",
     title="workdir and checkpoints are writable",
     why="`sync` writes the code to workdir, and a run that cannot save checkpoints loses its work.",
+    source="https://man7.org/linux/man-pages/man1/chown.1p.html",
+    fix="Create the folder and make the run's user its owner.",
     applies=_has_folder,
 )
 def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -165,6 +169,9 @@ def _make_writable(path: PathFacts, user: str) -> str:
     "storage.room",
     title="workdir, checkpoints and the runs' logs have free space",
     why="On a full disk a run fails while it writes a checkpoint or a log line.",
+    fix="Delete old checkpoints, and old runs with `clusterctl runs --prune`, or choose another"
+    " filesystem.",
+    source="https://man7.org/linux/man-pages/man3/statvfs.3.html",
 )
 def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge the space that an unprivileged user can still use."""
@@ -203,6 +210,8 @@ def _list_largest(path: PathFacts) -> str:
     "storage.needs",
     title="the paths in `needs:` exist and are equal on every node",
     why="If a model or dataset is missing or differs on one node, the job fails or trains wrong.",
+    fix="Copy the files from a node that has them with rsync, or put them onto a shared path.",
+    source="docs/reference/inventory.md",
     applies=lambda _node, cluster: bool(cluster.job.needs),
 )
 def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:

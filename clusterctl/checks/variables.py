@@ -39,6 +39,9 @@ _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_")
     title="interface names in job.env and env_init are right on every node",
     why="Interface names may differ between nodes, and each library reads the value differently."
     " If you set none, clusterctl sets each node's own.",
+    fix="Remove the variable: clusterctl sets each node's own interface, in the syntax of each"
+    " library.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     explained_by=(SUBNET,),
 )
 def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -84,6 +87,8 @@ def _judge(node: NodeFacts, chosen: NodeNetwork, setting: Setting, pick: Pick) -
     title="all nodes have the same settings of NCCL and Gloo",
     why="A node's ~/.bashrc, /etc/nccl.conf or ~/.nccl.conf affects only its own ranks. If one node"
     " disables InfiniBand or uses another protocol, all nodes hang or slow down.",
+    fix="Put settings for all nodes into `job.env`, and remove those of single nodes.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     blocks=False,
 )
 def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding, Status, fold_findings
 from clusterctl.checks.registry import SSH, Check, Facts, exit_code, judge_all
 from clusterctl.facts.nodefacts import NodeFacts
@@ -11,6 +16,7 @@ from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network
 
+ROOT = Path(__file__).parents[2]
 NAMES = ("a", "b", "c")
 CLUSTER = Cluster(name="lab", nodes=tuple(Node(host=n, name=n, ssh=Ssh()) for n in NAMES))
 FACTS = {name: NodeFacts(node=name) for name in NAMES}
@@ -98,3 +104,12 @@ def test_the_exit_code_follows_the_worst_status() -> None:
     assert exit_code(["pass", "warn"], strict=True) == 1
     assert exit_code(["unknown", "warn"]) == 3
     assert exit_code(["unknown", "fail"]) == 1
+
+
+@pytest.mark.parametrize("rule", every_check(), ids=lambda rule: rule.id)
+def test_every_check_says_how_it_is_fixed_and_where_its_facts_are_from(rule: Check) -> None:
+    assert rule.fix.endswith(".")
+    if rule.source.startswith("docs/"):
+        assert (ROOT / rule.source).is_file()
+    else:
+        assert re.fullmatch(r"(https://\S+)?", rule.source)
