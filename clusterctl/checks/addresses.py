@@ -1,4 +1,4 @@
-"""Whether the nodes share a network, and each node's packets use it."""
+"""Whether the nodes share a network."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
-from clusterctl.checks.finding import Finding, Status, fail, finding, passed, warn
+from clusterctl.checks.finding import Finding, fail, passed, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.candidates import Candidate, candidates
-from clusterctl.network.choice import Network, NodeNetwork, route_to
+from clusterctl.network.choice import Network
 
 SUBNET = "network.subnet"
-ROUTE = "network.route"
 DUPLICATE = "network.duplicate-address"
 
 
@@ -135,81 +134,6 @@ def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
                 found=address,
                 remedy="give each node its own address, or choose another `network: {subnet: …}`",
             )
-
-
-@Check(
-    ROUTE,
-    title="each node sends its packets through the chosen interface",
-    why="Outgoing connections are not bound to an interface: the routing table decides.",
-    fix="Remove the other route, or give it a higher metric.",
-    source="https://man7.org/linux/man-pages/man8/ip-route.8.html",
-    explained_by=(SUBNET, DUPLICATE, "node.same-machine"),
-)
-def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge by the routing table, and by the source addresses of the test connections."""
-    if network.kind == "one machine":
-        return
-    for name, node in network.nodes.items():
-        peer = next((p.address for other, p in network.nodes.items() if other != name), "")
-        if name != cluster.master.name and network.master_address:
-            peer = network.master_address
-        if peer:
-            yield from _route(facts[name], node, peer, cluster.node(name).host)
-
-
-def _route(facts: NodeFacts, chosen: NodeNetwork, peer: str, host: str) -> Iterator[Finding]:
-    taken = route_to(facts.routes or (), peer)
-    made = facts.between.connected if facts.between else ()
-    sources = {c.source for c in made if c.key == "pair"} - {""}
-    # Policy routes are in other tables: a connection from the right address outweighs this one.
-    proven = sources == {chosen.address}
-    sources -= {c.address for c in chosen.candidates if c.interface == chosen.interface}
-    astray = taken is not None and taken.interface != chosen.interface and not proven
-    by = taken.interface if taken is not None and astray else None
-    second = next(
-        (
-            c
-            for c in chosen.candidates
-            if c.subnet == chosen.subnet
-            and c.interface != chosen.interface
-            and not c.excluded
-            and by in {None, c.interface}
-        ),
-        None,
-    )
-    if not astray and not sources and second is None:
-        return
-    status: Status = "fail" if astray or sources else "warn"
-    wanted = f"packets leave through {chosen.interface}, from {chosen.address}"
-    if second is not None:
-        message = f"two interfaces are in {chosen.subnet}: {chosen.interface}, {second.interface}"
-        stays, goes = (chosen.interface, chosen.address), (second.interface, second.address)
-        if host == second.address:
-            # Deleting the address that SSH uses would cut off the node.
-            stays, goes = goes, stays
-        wanted = f"only {stays[0]} ({stays[1]}) in {chosen.subnet}"
-        address = f"{goes[1]}/{second.subnet.split('/')[1]}"
-        remedy = shlex.join(["sudo", "ip", "addr", "del", address, "dev", goes[0]])
-    elif taken is not None and astray:
-        message = f"packets to {peer} leave through {taken.interface}"
-        remedy = (
-            shlex.join(["sudo", "ip", "route", "del", taken.destination, "dev", taken.interface])
-            if ip_network(taken.destination).prefixlen
-            # Without its default route nobody could reach the node, clusterctl included.
-            else f"add a route through {shlex.quote(chosen.interface)},"
-            " or correct `address:` or `network:`"
-        )
-    else:
-        message = f"connections to the other nodes come from {', '.join(sorted(sources))}"
-        remedy = "ip rule (on the node) shows policy routes"
-    yield finding(
-        status,
-        facts.node,
-        message,
-        wanted=wanted,
-        found=f"{taken.destination} through {taken.interface}" if taken is not None else "no route",
-        remedy=remedy,
-    )
 
 
 @Check(

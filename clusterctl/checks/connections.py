@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.finding import Finding, fail, unknown
+from clusterctl.checks.firewall_hints import open_from, open_to
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.routes import ROUTE, strays
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.pairwise import ConnectResult, ListenResult
+from clusterctl.facts.values.pairwise import LARGEST_PROBE, ConnectResult, ListenResult
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.ports import choose_port
@@ -25,6 +27,9 @@ _CAUSE = {
     "unreachable": "no route, or a firewall rejects it",
     "foreign": "another program answers at that address and port",
 }
+USUAL_MTU = 1500
+LOWER_MTU = 1400
+"""Room for the headers of a tunnel."""
 _SRC_WEIGHT = 0.9
 """Most firewalls block incoming connections: in doubt the finding names the target."""
 
@@ -73,12 +78,18 @@ def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
                 found=bound.error,
                 remedy=f"ip addr show to {shlex.quote(bound.address)} (on {node.node})",
             )
-    left = _failures(facts, "pair")
+    # Packets that take the wrong interface are a matter of `network.route`.
+    astray = {
+        frozenset((node.node, made.target))
+        for node in facts.values()
+        for made in strays(node, network)
+    }
+    left = {p: made for p, made in _failures(facts, "pair").items() if frozenset(p) not in astray}
     while left:
         name = _most_involved(left, cluster)
         mine = {pair: made for pair, made in left.items() if name in pair}
         left = {pair: made for pair, made in left.items() if name not in pair}
-        yield _blame(name, mine, network)
+        yield _blame(facts[name], mine, network)
 
 
 def _most_involved(left: dict[tuple[str, str], ConnectResult], cluster: Cluster) -> str:
@@ -91,12 +102,15 @@ def _most_involved(left: dict[tuple[str, str], ConnectResult], cluster: Cluster)
     return max(weight, key=lambda name: (weight[name], order.get(name, 0)))
 
 
-def _blame(name: str, mine: dict[tuple[str, str], ConnectResult], network: Network) -> Finding:
+def _blame(
+    node: NodeFacts, mine: dict[tuple[str, str], ConnectResult], network: Network
+) -> Finding:
+    name = node.node
     into = sorted(source for source, target in mine if target == name)
     out = sorted(target for source, target in mine if source == name)
     (source, target), made = next(iter(mine.items()))
     others = [network.nodes[other].address for other in into or out if other in network.nodes]
-    others = [shlex.quote(one) for one in ([network.subnet] if network.subnet else others)]
+    others = [network.subnet] if network.subnet else others
     address = shlex.quote(made.address)
     if into and out:
         message = "TCP fails in both directions between it and " + _names(into, out)
@@ -107,9 +121,9 @@ def _blame(name: str, mine: dict[tuple[str, str], ConnectResult], network: Netwo
     if made.state == "foreign":
         remedy = f"ip neigh show {address} (on {source}) should show {target}"
     elif into:
-        remedy = " && ".join(f"sudo ufw allow from {o}" for o in others) + f" (on {name})"
+        remedy = f"{open_to(node, others)} (on {name})"
     else:
-        remedy = " && ".join(f"sudo ufw allow out to {o}" for o in others) + f" (on {name})"
+        remedy = f"{open_from(node, others)} (on {name})"
     if made.state == "unreachable":
         remedy = f"ip route get {address} (on {source}); if it shows a route: {remedy}"
     return fail(
@@ -184,6 +198,7 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
     ]
     workers = sorted(source for source, _ in failed)
     master, port = cluster.master.name, network.master_port
+    peers = network.subnet or "any"
     at_master = len(workers) > 1 and len(workers) == len(tried)
     for (source, _), made in failed.items():
         yield fail(
@@ -195,8 +210,7 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
             found=_port_cause(made),
             remedy=f"ss -ltnp 'sport = :{port}' (on {master}) shows the listening process"
             if made.state == "foreign"
-            else f"sudo ufw allow from {shlex.quote(network.subnet or 'any')}"
-            f" to any port {port} proto tcp"
+            else f"{open_to(facts.get(master if at_master else source), [peers], port)}"
             f" (on {master if at_master else f'{master} and {source}'})",
         )
     yield from _translated(facts, network)
@@ -212,15 +226,72 @@ def _port_cause(made: ConnectResult) -> str:
 
 
 def _translated(facts: Facts, network: Network) -> Iterator[Finding]:
-    """Find the nodes whose address changes on the way to the master."""
+    """Find the nodes whose address changes on the way to another node."""
     for node in facts.values():
         chosen = network.nodes.get(node.node)
-        for made in node.between.connected if node.between else ():
-            if made.key == "master" and made.seen_as and chosen and made.seen_as != chosen.address:
+        for made in node.between.connected if node.between and chosen else ():
+            own = chosen.address if chosen and made.key == "master" else made.source
+            if made.seen_as and own and made.seen_as != own:
+                seer = "the master" if made.key == "master" else made.target
                 yield fail(
                     node.node,
                     "NAT translates its address: other nodes cannot connect back to it",
-                    wanted=f"the master sees {chosen.address}",
+                    wanted=f"{seer} sees {own}",
                     found=f"it sees {made.seen_as}",
                     remedy="choose a network without NAT: set network: {subnet: …}",
                 )
+                break
+
+
+@Check(
+    "network.full-size",
+    title="packets of full size arrive",
+    why="Small packets pass a switch or tunnel that drops large ones: all connections are made, and"
+    " the first collective hangs.",
+    fix="Set the MTU of all nodes to what every switch and tunnel between them carries.",
+    source="https://www.rfc-editor.org/rfc/rfc2923",
+    pairwise=True,
+    explained_by=(SUBNET, DUPLICATE, ROUTE, PAIRS),
+    applies=lambda node, _cluster: any(
+        made.full_size is not None for made in (node.between.connected if node.between else ())
+    ),
+)
+def full_size(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Name the fewest nodes that explain the lost packets; all of them if none arrived."""
+    tried = {
+        (node.node, made.target): made
+        for node in facts.values()
+        for made in (node.between.connected if node.between else ())
+        if made.key == "pair" and made.full_size is not None and made.target in facts
+    }
+    left = {pair: made for pair, made in tried.items() if not made.full_size}
+    if left and len(left) == len(tried):
+        names = tuple(sorted({name for pair in left for name in pair}))
+        yield _too_large(facts, network, names, next(iter(left)), "between the nodes")
+        return
+    while left:
+        name = _most_involved(left, cluster)
+        mine = [pair for pair in left if name in pair]
+        left = {pair: made for pair, made in left.items() if name not in pair}
+        others = sorted({other for pair in mine for other in pair} - {name})
+        where = f"between it and {', '.join(others)}"
+        yield _too_large(facts, network, (name,), mine[0], where)
+
+
+def _too_large(
+    facts: Facts, network: Network, names: tuple[str, ...], pair: tuple[str, str], where: str
+) -> Finding:
+    receiver, sender = pair
+    chosen = network.nodes.get(sender)
+    interface = facts[sender].interface(chosen.interface) if chosen else None
+    size = min((interface.mtu if interface else None) or LARGEST_PROBE, LARGEST_PROBE)
+    lower = USUAL_MTU if size > USUAL_MTU else LOWER_MTU
+    named = shlex.quote(interface.name if interface else "INTERFACE")
+    return fail(
+        names,
+        f"packets of {size} bytes {where} are lost; small ones arrive",
+        wanted=f"the whole path carries the MTU of the interfaces, {size}",
+        found=f"of {size} bytes from {sender}, nothing arrived at {receiver}",
+        remedy=f"sudo ip link set {named} mtu {lower} (on {sender}, and likewise on every node),"
+        f" or let the switches and tunnels pass {size} bytes",
+    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from ipaddress import ip_address, ip_network
 
 from clusterctl.checks.addresses import SUBNET
-from clusterctl.checks.finding import Finding, Status, finding, warn
+from clusterctl.checks.finding import Finding, Status, finding, passed, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.settings import JOB_ENV, remove_from, settings_of
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.request import PROXIES
 from clusterctl.facts.values.network import Interface
 from clusterctl.facts.values.software import Setting
 from clusterctl.inventory.cluster import Cluster
@@ -23,6 +25,7 @@ from clusterctl.network.simulate import (
 )
 
 IFNAME = "network.ifname"
+NO_PROXY = "no_proxy"
 
 _LIBRARIES: dict[str, Callable[[str, Iterable[Interface]], Pick]] = {
     "NCCL_SOCKET_IFNAME": nccl_picks,
@@ -122,3 +125,67 @@ def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Findi
 def _shown(pairs: set[tuple[str, str]], names: list[str]) -> str:
     shown = [f"{name}={value}" for name, value in sorted(pairs) if name in names]
     return " ".join(shown) or "not set"
+
+
+@Check(
+    "network.proxy",
+    title="all nodes use the same proxies",
+    why="A model or data set of the hub loads on the nodes with the proxy only, and the other ranks"
+    " wait for them. Programs that speak HTTP or gRPC between nodes need no_proxy.",
+    fix="Set the proxies of all nodes in `job.env`, with the subnet of the nodes in no_proxy.",
+    source="https://docs.python.org/3/library/urllib.request.html",
+    blocks=False,
+    applies=lambda node, _cluster: bool(_proxies(node)),
+)
+def proxy(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare the proxies of the sessions; note it if the nodes are not exempt."""
+    ours = {name.lower() for name, _ in cluster.job.env}
+    found = {
+        node.node: {(n, v) for n, v in _proxies(node).items() if n not in ours and n != NO_PROXY}
+        for node in facts.values()
+        if node.answered and node.environment is not None
+    }
+    counted = Counter(pair for pairs in found.values() for pair in pairs)
+    usual = {pair for pair, count in counted.items() if 2 * count > len(found)}
+    for name, pairs in found.items():
+        exempt = _proxies(facts[name]).get(NO_PROXY, "")
+        missing = [peer for peer in network.nodes if not _exempts(exempt, peer, network)]
+        if pairs != usual:
+            differing = sorted({key for key, _ in pairs ^ usual})
+            yield warn(
+                name,
+                f"its {', '.join(differing)} differs from the other nodes",
+                wanted=_shown(usual, differing),
+                found=_shown(pairs, differing),
+                remedy="check its ~/.bashrc and /etc/environment; put a proxy for all nodes into"
+                " job.env",
+            )
+        elif pairs and missing and NO_PROXY not in ours and len(network.nodes) > 1:
+            yield passed(
+                name,
+                "no_proxy does not name the other nodes: HTTP and gRPC between them use the proxy",
+                wanted=f"no_proxy with {network.subnet or 'the addresses of all nodes'}",
+                found=_shown({(NO_PROXY, exempt)} if exempt else set(), [NO_PROXY]),
+                remedy="nothing to do for torch, NCCL and Gloo; else set no_proxy in job.env",
+            )
+
+
+def _proxies(node: NodeFacts) -> dict[str, str]:
+    """Return a node's proxies; of two spellings most programs read the lower one."""
+    given = {**dict(node.environment or ()), **dict(node.job_environment or ())}
+    spelled = {name: given.get(name) or given.get(name.upper()) or "" for name in PROXIES}
+    return {name: value for name, value in spelled.items() if value}
+
+
+def _exempts(no_proxy: str, peer: str, network: Network) -> bool:
+    """Tell whether no_proxy names a node: by address, subnet or name."""
+    address = ip_address(network.nodes[peer].address)
+    for entry in (part.strip() for part in no_proxy.split(",")):
+        if entry == "*" or (entry and (peer == entry or peer.endswith("." + entry.lstrip(".")))):
+            return True
+        try:
+            if address in ip_network(entry, strict=False):
+                return True
+        except ValueError:
+            continue  # the name of a host
+    return False

@@ -42,6 +42,8 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
             duplex=_duplex(answers.word(f"/sys/class/net/{name}/duplex")),
             carrier_changes=answers.number(f"/sys/class/net/{name}/carrier_changes"),
             parent=parents.get(name, ""),
+            rp_filter=_stricter(answers, name, "rp_filter"),
+            arp_ignore=_stricter(answers, name, "arp_ignore"),
         )
         for name in sorted(names | set(addresses))
     )
@@ -134,6 +136,13 @@ def folder_values(text: str) -> dict[str, str]:
     """Return the files in the answer for a folder, which are lines `NAME VALUE`."""
     pairs = (line.partition(" ") for line in text.splitlines() if " " in line)
     return {name: value for name, _, value in pairs}
+
+
+def _stricter(answers: Answers, name: str, setting: str) -> int | None:
+    """Return a setting of an interface: the kernel takes the higher of `all` and its own."""
+    places = (f"/proc/sys/net/ipv4/conf/{each}/{setting}" for each in ("all", name))
+    known = [value for path in places if (value := answers.number(path)) is not None]
+    return max(known, default=None)
 
 
 def _count(text: str) -> int | None:

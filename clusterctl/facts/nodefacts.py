@@ -54,6 +54,12 @@ class NodeFacts:
     routes: tuple[Route, ...] | None = None
     listeners: tuple[Listener, ...] | None = None
     ephemeral_ports: tuple[int, int] | None = None
+    reserved_ports: tuple[tuple[int, int], ...] | None = None
+    """Ranges of ports that the kernel gives to no connection by itself."""
+    conntrack: tuple[int, int] | None = None
+    """Connections that the firewall tracks, and the most that it can."""
+    firewall: str | None = None
+    """`firewalld` or `ufw` if it is on, else `nft` or `iptables` if it is installed."""
     rdma: tuple[RdmaPort, ...] | None = None
     gpus: Gpus | None = None
     python: Python | None = None

@@ -19,6 +19,12 @@ from clusterctl.facts.interfaces import (
 from clusterctl.facts.kernel_log import parse_kernel_log
 from clusterctl.facts.machine_state import parse_machine_state
 from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
+from clusterctl.facts.network_settings import (
+    hide_credentials,
+    parse_conntrack,
+    parse_firewall,
+    parse_reserved_ports,
+)
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.python import parse_job_environment, parse_python
 from clusterctl.facts.request import FactRequest
@@ -61,6 +67,7 @@ def parse_facts(
         why = str(names.get("error", "")) or answers.by_key.get("names", NOT_ASKED).why()
         gaps.append(UnknownFact(what="hostname_addresses", why=why))
     interfaces = parse_interfaces(answers)
+    job = parse_job_environment(answers)
     kernel_log, why = parse_kernel_log(answers)
     if why:
         gaps.append(UnknownFact(what="kernel_log", why=why))
@@ -87,6 +94,11 @@ def parse_facts(
         routes=parse_routes(answers),
         listeners=parse_listeners(answers),
         ephemeral_ports=_of(answers, "/proc/sys/net/ipv4/ip_local_port_range", parse_port_range),
+        reserved_ports=_of(
+            answers, "/proc/sys/net/ipv4/ip_local_reserved_ports", parse_reserved_ports
+        ),
+        conntrack=parse_conntrack(answers),
+        firewall=parse_firewall(answers, _object(own.get("programs"))),
         rdma=parse_rdma(answers),
         gpus=gpus,
         python=parse_python(answers, asked=wanted.interpreter),
@@ -98,9 +110,9 @@ def parse_facts(
         limits=_of(answers, "/proc/self/limits", parse_limits),
         kill_user_processes=parse_kill_user_processes(answers),
         linger=_as(bool, own.get("linger")),
-        environment=_pairs(own.get("variables")),
+        environment=hide_credentials(_pairs(own.get("variables"))),
         etc_environment=_of(answers, "/etc/environment", parse_etc_environment) or (),
-        job_environment=parse_job_environment(answers) if wanted.env_init else None,
+        job_environment=hide_credentials(job) if wanted.env_init else None,
         nccl_conf=parse_nccl_conf(answers),
         gaps=tuple(gaps),
     )

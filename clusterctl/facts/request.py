@@ -16,6 +16,10 @@ KERNEL_SETTINGS = (
     ("NUMA balancing", "/proc/sys/kernel/numa_balancing"),
 )
 """Settings that change the speed of a node; of the CPUs the first stands for all."""
+UFW = "/etc/ufw/ufw.conf"
+FIREWALLD = "/sys/fs/cgroup/system.slice/firewalld.service/cgroup.procs"
+"""The processes of the service, if systemd has started it."""
+FIREWALL_PROGRAMS = ("nft", "iptables")
 FILES = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/kernel/osrelease",
@@ -30,6 +34,9 @@ FILES = (
     "/proc/net/if_inet6",
     "/proc/sys/net/ipv4/ip_local_port_range",
     "/etc/environment",
+    "/proc/sys/net/ipv4/ip_local_reserved_ports",
+    UFW,
+    FIREWALLD,
     "/etc/nccl.conf",
     "/etc/systemd/logind.conf",
     "/usr/lib/systemd/logind.conf",
@@ -60,6 +67,8 @@ FOLDERS = {
         "operstate", "carrier", "flags", "speed", "mtu", "duplex", "carrier_changes",
     ),
     "/sys/class/net/*/statistics": STATISTICS,
+    "/proc/sys/net/ipv4/conf/*": ("rp_filter", "arp_ignore"),
+    "/proc/sys/net/netfilter": ("nf_conntrack_count", "nf_conntrack_max"),
 }  # fmt: skip
 """Small files, by the pattern of their folder."""
 RDMA = {
@@ -85,9 +94,10 @@ GPU_FOLDERS = {
 KERNEL_LOG = ("NVRM: Xid", "SXid")
 """What a line of the kernel log must contain, one of these; asked only if GPUs are planned."""
 LINKS = ("/proc/self/ns/net",)
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 VARIABLES = (
     "NCCL_", "TORCH_", "GLOO_", "TP_", "UCX_", "FI_", "MASTER_", "CUDA_", "LD_LIBRARY", "OMP_",
-    "PATH",
+    "PATH", *PROXIES, *map(str.upper, PROXIES),
 )  # fmt: skip
 """The beginnings of the variables that are read, of the session and as `env_init` leaves them."""
 
@@ -157,7 +167,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
             ),
         ],
         "commands": _commands(wanted),
-        "programs": ["rsync"],
+        "programs": ["rsync", *FIREWALL_PROGRAMS],
         "lock": wanted.lock,
         "clock": CLOCK_ROUNDS,
     }

@@ -187,6 +187,8 @@ _CONNECTED = _object(
     seconds=_SECONDS,
     source=str,
     seen_as=str,
+    interface=str,
+    full_size=bool,
 )
 _TOKEN_SEEN = _object({"path": str, "writer": str}, seen=bool, delay_s=_SECONDS, words=str)
 MET: Schema = {"connected": _Each(_CONNECTED), "seen": _Each(_TOKEN_SEEN)}

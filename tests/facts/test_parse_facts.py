@@ -150,8 +150,14 @@ def test_every_file_that_a_parser_wants_is_asked_for() -> None:
     parse_facts("a", Answers(by_key=recording), FactRequest(), clock=None)
     wanted = {key.removeprefix("file:") for key in recording.wanted if key.startswith("file:")}
 
+    asked = read_arguments(FactRequest())
+    small = {
+        f"{folder['path']}/{name}"
+        for folder in (*asked["folders"], *asked["rdma"])
+        for name in folder["files"]
+    }
     assert "/proc/meminfo" in wanted
-    assert wanted <= set(read_arguments(FactRequest())["files"])
+    assert wanted <= {*asked["files"], *small}
 
 
 FULL = NodeFacts(

@@ -26,6 +26,10 @@ class Interface:
     """How often the link came up or went down since boot."""
     parent: str = ""
     """The interface that a VLAN is on."""
+    rp_filter: int | None = None
+    """1: a packet is dropped if the way back to its sender is through another interface."""
+    arp_ignore: int | None = None
+    """1 and more: ARP is answered only for addresses of the interface that was asked."""
 
     def __post_init__(self) -> None:
         """Refuse what is not an address: other code parses them without a check."""

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from clusterctl.facts.values.network import Counters
 
+LARGEST_PROBE = 16384
+"""Bytes of the largest packet to try: no Ethernet has larger ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenResult:
@@ -39,6 +42,10 @@ class ConnectResult:
     """The address that the kernel gave the connection."""
     seen_as: str = ""
     """The address that the target saw."""
+    interface: str = ""
+    """The interface that the kernel sends its packets through; empty: unknown."""
+    full_size: bool | None = None
+    """A packet as large as the target's interface allows came from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

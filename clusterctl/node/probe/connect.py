@@ -10,13 +10,17 @@ import time
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.probe.listen import challenge_and_response
+from clusterctl.node.probe.route_lookup import outgoing_interface
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Optional
 
 MAX_RESPONSE = 256
-"""Bytes of a listener's answer: its half of the word, and an address."""
+"""Bytes of a listener's answer: its half of the word, an address, and the length of the padding."""
+_CHUNK = 1 << 14
+PADDING_SECONDS = 1.5
+"""How long the padding may take; the kernel repeats what was lost after 0.2, 0.6 and 1.4 s."""
 
 _STATES = {
     errno.ECONNREFUSED: "refused",
@@ -29,12 +33,15 @@ _STATES = {
 class Attempt:
     """One connection on its way."""
 
-    def __init__(self, target: Dict[str, Any], nonce: str) -> None:
+    def __init__(self, target: Dict[str, Any], nonce: str, limit_s: float) -> None:
         self.target = target
         self.challenge, self.response = challenge_and_response(nonce)
         self.challenge_sent = False
         self.received = b""
+        self.padding_left: Optional[int] = None
+        """Bytes of the padding that are missing; None: the answer has not come yet."""
         self.began = time.monotonic()
+        self.until = self.began + limit_s
         self.result: Dict[str, Any] = {}
         self.socket = _socket.socket(address_family(target["address"]), _socket.SOCK_STREAM)
         self.socket.setblocking(False)
@@ -44,7 +51,9 @@ class Attempt:
             code = self.socket.connect_ex((target["address"], target["port"]))
         except OSError as error:
             code = error.errno or errno.EINVAL
-        if code not in (0, errno.EINPROGRESS):
+        if code in (0, errno.EINPROGRESS):
+            self._note_way()
+        else:
             self.fail(code)
 
     def advance(self) -> None:
@@ -55,39 +64,75 @@ class Attempt:
                 if code:
                     self.fail(code)
                     return
-                self.result["source"] = self.socket.getsockname()[0]
                 self.socket.sendall(self.challenge)
                 self.challenge_sent = True
                 return
-            part = self.socket.recv(256)
+            part = self.socket.recv(_CHUNK)
         except OSError as error:
             self.fail(error.errno or errno.EIO)
             return
+        if self.padding_left is None:
+            self._take_answer(part)
+        else:
+            self._take_padding(part, at_end=not part)
+
+    def _take_answer(self, part: bytes) -> None:
+        """Take a part of the answer, which says how long a padding follows it."""
         self.received += part
-        if len(self.received) > MAX_RESPONSE:
+        answer, newline, rest = self.received.partition(b"\n")
+        known = self.received.startswith(self.response[: len(self.received)])
+        if not (part and known and len(answer) <= MAX_RESPONSE):
             self.end("foreign", "another program answers there")
-        elif self.received.endswith(b"\n") and self.received.startswith(self.response):
-            seen_as = self.received[len(self.response) :].strip().decode("ascii", "replace")
-            self.end("ok", "", seen_as=seen_as)
-        elif not part or not self.received.startswith(self.response[: len(self.received)]):
-            self.end("foreign", "another program answers there")
+        elif newline:
+            words = answer[len(self.response) :].decode("ascii", "replace").split(" ")
+            self.result["seen_as"] = words[0]
+            self.padding_left = int(words[1]) if words[1:] and words[1].isdigit() else 0
+            if self.padding_left:
+                self.result["full_size"] = False
+            self.until = min(self.until, time.monotonic() + PADDING_SECONDS)
+            self._take_padding(rest, at_end=False)
+
+    def _take_padding(self, part: bytes, *, at_end: bool) -> None:
+        """Count the padding; with the last of it a packet of full size has arrived."""
+        assert self.padding_left is not None
+        self.padding_left -= len(part)
+        if self.padding_left <= 0:
+            if "full_size" in self.result:
+                self.result["full_size"] = True
+            self.end("ok", "")
+        elif at_end:
+            self.fail(errno.ECONNRESET)
+
+    def _note_way(self) -> None:
+        """Note the source address and the interface that the kernel has chosen."""
+        try:
+            source = self.result["source"] = self.socket.getsockname()[0]
+            self.result["interface"] = outgoing_interface(source, self.target["address"])
+        except OSError:
+            self.result.setdefault("source", "")
 
     def fail(self, code: int) -> None:
-        """End with a system error."""
-        self.end(_STATES.get(code, "error"), os.strerror(code))
+        """End with a system error; after the answer it says nothing of the path."""
+        if self.padding_left is None:
+            self.end(_STATES.get(code, "error"), os.strerror(code))
+        else:
+            del self.result["full_size"]
+            self.end("ok", "")
 
     def time_out(self) -> None:
         """End for lack of time: silence after the connection stood is somebody else's listener."""
-        if self.challenge_sent:
+        if self.padding_left is not None:
+            self.end("ok", "")
+        elif self.challenge_sent:
             self.end("foreign", "it accepts the connection but sends nothing")
         else:
             self.end("timeout", "no answer: packets are dropped on the way")
 
-    def end(self, state: str, words: str, **more: str) -> None:
+    def end(self, state: str, words: str) -> None:
         """Keep the result and close."""
         seconds = time.monotonic() - self.began
         # What was learned of the connection counts before what was asked for.
-        known = {**self.target, **self.result, **more}
+        known = {**self.target, **self.result}
         self.result = {**known, "state": state, "words": words, "seconds": seconds}
         self.socket.close()
 
@@ -101,20 +146,21 @@ def connect_to(targets: List[Dict[str, Any]], nonce: str, limit_s: float) -> Lis
         limit_s: for all of it.
 
     Returns:
-        The targets with `state`, `words`, `seconds`, and where connected `source`, `seen_as`.
+        The targets with `state`, `words`, `seconds`, `source`, `interface`, and where connected
+        `seen_as` and `full_size`: whether the padding came, which fills a packet.
     """
-    attempts = [Attempt(target, nonce) for target in targets]
-    deadline = time.monotonic() + limit_s
+    attempts = [Attempt(target, nonce, limit_s) for target in targets]
     while True:
+        now = time.monotonic()
+        for attempt in attempts:
+            if "state" not in attempt.result and attempt.until <= now:
+                attempt.time_out()
         open_ones = {a.socket.fileno(): a for a in attempts if "state" not in a.result}
-        left = deadline - time.monotonic()
-        if not open_ones or left <= 0:
-            break
+        if not open_ones:
+            return [attempt.result for attempt in attempts]
         poll = select.poll()
         for descriptor, attempt in open_ones.items():
             poll.register(descriptor, select.POLLIN if attempt.challenge_sent else select.POLLOUT)
+        left = min(attempt.until for attempt in open_ones.values()) - now
         for descriptor, _ in poll.poll(1000 * left):
             open_ones[descriptor].advance()
-    for attempt in open_ones.values():
-        attempt.time_out()
-    return [attempt.result for attempt in attempts]

@@ -35,8 +35,8 @@ def challenge_and_response(nonce: str) -> List[bytes]:
 class PendingClient:
     """One that connected and has not said its half of the word yet."""
 
-    def __init__(self, descriptor: int, address: str) -> None:
-        self.descriptor, self.address = descriptor, address
+    def __init__(self, descriptor: int, address: str, padding: int) -> None:
+        self.descriptor, self.address, self.padding = descriptor, address, padding
         self.socket = _socket.socket(fileno=descriptor)
         self.socket.setblocking(False)
         self.received = b""
@@ -57,6 +57,7 @@ class Listeners:
         Args:
             wanted: `key`, `address`, `port` (0: any). A port that is given is bound on all
                 addresses, as PyTorch's TCPStore does, so that what would disturb it is found.
+                `padding`: bytes that follow the answer to a caller, as a packet of full size.
 
         Returns:
             The same with the port that was bound, or `error` and `holder`.
@@ -67,6 +68,8 @@ class Listeners:
             # As TCPStore: connections of an earlier run in TIME_WAIT do not matter.
             listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
             listener.bind(("" if port else address, port))
+            # The padding leaves at once, as a packet of its own: the answer must not depend on it.
+            listener.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
             listener.listen(BACKLOG)
             listener.setblocking(False)
         except OSError as error:
@@ -80,7 +83,7 @@ class Listeners:
         self._sockets.append(listener)
         poll = select.poll()
         poll.register(listener, select.POLLIN)
-        _thread.start_new_thread(self._serve, (listener, poll))
+        _thread.start_new_thread(self._serve, (listener, poll, wanted.get("padding", 0)))
         return {**wanted, "port": listener.getsockname()[1]}
 
     def foreign(self) -> List[str]:
@@ -97,7 +100,7 @@ class Listeners:
                 pass  # on some systems it is not connected
             listener.close()
 
-    def _serve(self, listener: _socket.socket, poll: select.poll) -> None:
+    def _serve(self, listener: _socket.socket, poll: select.poll, padding: int) -> None:
         """Greet who connects, all in this thread, until the listener is closed."""
         clients: Dict[int, PendingClient] = {}
         while listener.fileno() >= 0:
@@ -106,7 +109,7 @@ class Listeners:
                 d for d, one in clients.items() if self._handshake_over(one, readable=d in ready)
             ]
             if listener.fileno() in ready:
-                client = _accept(listener)
+                client = _accept(listener, padding)
                 if client is not None:
                     clients[client.descriptor] = client
                     poll.register(client.descriptor, select.POLLIN)
@@ -128,7 +131,10 @@ class Listeners:
             part = client.socket.recv(len(challenge) - len(client.received))
             client.received += part
             if client.received == challenge:
-                client.socket.sendall(response + client.address.encode() + b"\n")
+                answer = "%s %d\n" % (client.address, client.padding)
+                client.socket.sendall(response + answer.encode())
+                if client.padding:
+                    client.socket.sendall(bytes(client.padding))
                 return True
         except OSError:
             return True  # it left: a port scanner, or a caller that has its answer
@@ -142,11 +148,11 @@ class Listeners:
             self._foreign.append(address)
 
 
-def _accept(listener: _socket.socket) -> Optional[PendingClient]:
+def _accept(listener: _socket.socket, padding: int) -> Optional[PendingClient]:
     """Take in the next caller; None: it left, or nobody can be taken in now."""
     try:
         descriptor, address = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except OSError:
         time.sleep(SHORTAGE_SECONDS)  # no descriptor may be left: to try at once would spin
         return None
-    return PendingClient(descriptor, str(address[0]))
+    return PendingClient(descriptor, str(address[0]), padding)

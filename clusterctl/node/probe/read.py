@@ -257,8 +257,8 @@ def has_module(name: str) -> bool:
 
 
 def _program(name: str) -> str:
-    """Return where a program is; empty for nowhere on PATH."""
-    path = os.environb.get(b"PATH", os.fsencode(os.defpath))
+    """Return where a program is; empty for nowhere on PATH or among those of the administrator."""
+    path = os.environb.get(b"PATH", os.fsencode(os.defpath)) + b":/usr/sbin:/sbin"
     return os.fsdecode(find_program(os.fsencode(name), path) or b"")
 
 

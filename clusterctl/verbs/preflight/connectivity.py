@@ -16,7 +16,13 @@ from clusterctl.facts.from_json import from_json
 from clusterctl.facts.interfaces import counters_of, folder_values
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.request import STATISTICS, folder_questions
-from clusterctl.facts.values.pairwise import ConnectResult, ListenResult, PairwiseFacts, TokenSeen
+from clusterctl.facts.values.pairwise import (
+    LARGEST_PROBE,
+    ConnectResult,
+    ListenResult,
+    PairwiseFacts,
+    TokenSeen,
+)
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
@@ -119,7 +125,9 @@ def _prepare(probe: _Probe, node: Node) -> dict[str, Any]:
     own = probe.network.nodes.get(node.name)
     sockets = []
     if own is not None:
-        sockets.append({"key": "pair", "address": own.address, "port": 0})
+        interface = probe.facts[node.name].interface(own.interface)
+        padding = min((interface.mtu if interface else None) or 0, LARGEST_PROBE)
+        sockets.append({"key": "pair", "address": own.address, "port": 0, "padding": padding})
         if node.name == probe.cluster.master.name:
             port = probe.network.master_port
             sockets.append({"key": "master", "address": own.address, "port": port})

@@ -19,7 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterctl.node.probe import connect as connect_module
 from clusterctl.node.probe import listen as listen_module
+from clusterctl.node.probe import route_lookup
 from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.probe.listen import Listeners
 from clusterctl.node.probe.port_owner import port_owner
@@ -190,6 +192,62 @@ def test_an_echo_is_not_taken_for_us() -> None:
         thread.join()
 
     assert (made["state"], made["words"]) == ("foreign", "another program answers there")
+
+
+@pytest.mark.parametrize("size", [1, 1500, 9000, 16384])
+def test_a_padding_arrives_whole(listeners: Listeners, size: int) -> None:
+    port = listeners.listen({"key": "pair", "address": HERE, "port": 0, "padding": size})["port"]
+    made = connect(port)
+    assert (made["state"], made["full_size"], made["seen_as"]) == ("ok", True, HERE)
+    assert made["interface"] == "lo"
+
+
+def test_without_a_padding_nothing_is_known_of_large_packets(listeners: Listeners) -> None:
+    assert "full_size" not in connect(listen(listeners)["port"])
+
+
+@pytest.mark.parametrize(
+    ("sent", "closes", "full_size"), [(2999, False, False), (0, False, False), (2999, True, None)]
+)
+def test_a_padding_that_does_not_arrive(
+    sent: int, *, closes: bool, full_size: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_module, "PADDING_SECONDS", 0.2)
+    over = threading.Event()
+    with socket.socket() as server:
+        server.bind((HERE, 0))
+        server.listen()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(WORD[16:].encode() + b"127.0.0.1 3000\n" + bytes(sent))
+                if not closes:
+                    over.wait(5)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        made = connect(server.getsockname()[1])
+        over.set()
+        thread.join()
+
+    assert (made["state"], made.get("full_size")) == ("ok", full_size)
+
+
+def test_counters_are_read_again_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "rx_errors").write_text("7\n")
+    node = Conversation()
+    question = {"path": str(tmp_path), "files": ["rx_errors", "none"]}
+    last = node.end(Message({"step": "end", "counters": [question]})).head
+    assert last["counters"] == {str(tmp_path): "rx_errors 7\n"}
+
+
+@given(st.binary(max_size=64) | st.binary(max_size=6).map(lambda rest: b"\x08\0\x04\0" + rest))
+def test_whatever_the_kernel_answers_an_interface_is_a_name(answer: bytes) -> None:
+    head = route_lookup.HEADER.pack(len(answer) + 28, route_lookup.RTM_NEWROUTE, 0, 1, 0)
+    with contextlib.suppress(OSError):  # no interface has such a number
+        assert isinstance(route_lookup._interface_of(head + bytes(12) + answer), str)
 
 
 def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:

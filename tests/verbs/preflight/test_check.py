@@ -102,11 +102,11 @@ class Case:
 
 FAULTS = [
     Case(node="node2", kind="port-dropped", check="network.master-reach",
-         says="cannot connect to the master port.*drops it", remedy="ufw allow .*29500.*node2"),
+         says="cannot connect to the master port.*drops it", remedy="tcp dport 29500 .*node2"),
     Case(node="node2", kind="port-rejected", check="network.master-reach",
-         says="cannot connect to the master port.*rejects it", remedy="ufw allow .*29500"),
+         says="cannot connect to the master port.*rejects it", remedy="tcp dport 29500 accept"),
     Case(node="node1", kind="port-rejected", check="network.master-reach",
-         says="no node can connect to its port", remedy=r"ufw allow .*\(on node1\)"),
+         says="no node can connect to its port", remedy=r"tcp dport 29500 accept.*\(on node1\)"),
     Case(node="node1", kind="port-taken", check="network.master-port",
          says="held by .*pid", remedy="master_port: 29501"),
     Case(node="node3", kind="sshd-killed", check="ssh.connect",

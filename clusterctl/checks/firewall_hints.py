@@ -1,0 +1,75 @@
+"""The command that opens a node's firewall, for the one that it has."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from clusterctl.facts.nodefacts import NodeFacts
+
+
+def open_to(node: NodeFacts | None, peers: Sequence[str], port: int | None = None) -> str:
+    """Return how to let packets from these addresses or subnets in, to a port or to all."""
+    firewall = node.firewall if node is not None else None
+    return " && ".join(_allow(firewall, each, port) for each in peers)
+
+
+def open_from(node: NodeFacts | None, peers: Sequence[str]) -> str:
+    """Return how to let packets to these addresses or subnets out."""
+    firewall = node.firewall if node is not None else None
+    return " && ".join(_allow_out(firewall, each) for each in peers)
+
+
+def _allow(firewall: str | None, peer: str, port: int | None) -> str:
+    if peer == "any" and firewall not in {None, "ufw"}:
+        peer = "0.0.0.0/0"
+    named = shlex.quote(peer)
+    match firewall:
+        case "firewalld":
+            rule = f'rule source address="{peer}" accept'
+            if port is not None:
+                rule = f'rule source address="{peer}" port port={port} protocol=tcp accept'
+            family = f'family="ipv{_version(peer)}"'
+            rich = shlex.quote(rule.replace("rule ", f"rule {family} ", 1))
+            return (
+                f"sudo firewall-cmd --permanent --add-rich-rule={rich}; sudo firewall-cmd --reload"
+            )
+        case "nft":
+            to = f" tcp dport {port}" if port is not None else ""
+            return _nft(f"{_family(peer)} saddr {peer}{to} accept")
+        case "iptables":
+            to = f" -p tcp --dport {port}" if port is not None else ""
+            return f"sudo {_iptables(peer)} -I INPUT -s {named}{to} -j ACCEPT"
+        case "":
+            return f"it has no firewall tool: open the cloud's security group to {named}"
+    return f"sudo ufw allow from {named}" + (f" to any port {port} proto tcp" if port else "")
+
+
+def _allow_out(firewall: str | None, peer: str) -> str:
+    named = shlex.quote(peer)
+    match firewall:
+        case "firewalld":
+            return "sudo firewall-cmd --direct --get-all-rules"
+        case "nft":
+            return _nft(f"{_family(peer)} daddr {peer} accept")
+        case "iptables":
+            return f"sudo {_iptables(peer)} -I OUTPUT -d {named} -j ACCEPT"
+        case "":
+            return f"it has no firewall tool: open the cloud's security group to {named}"
+    return f"sudo ufw allow out to {named}"
+
+
+def _nft(rule: str) -> str:
+    return f"sudo nft -a list ruleset; insert {shlex.quote(rule)} before the rule that drops"
+
+
+def _family(peer: str) -> str:
+    return "ip6" if _version(peer) == "6" else "ip"
+
+
+def _iptables(peer: str) -> str:
+    return "ip6tables" if _version(peer) == "6" else "iptables"
+
+
+def _version(peer: str) -> str:
+    return "6" if ":" in peer else "4"
