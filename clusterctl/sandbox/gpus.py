@@ -38,11 +38,15 @@ class Model:
     memory: int
     """MiB."""
     watts: int
+    fabric: bool = True
+    """It is behind NVSwitches."""
 
 
 MODELS = {
     "A100": Model(product="NVIDIA A100-SXM4-80GB", architecture="Ampere", memory=81920, watts=400),
-    "L40S": Model(product="NVIDIA L40S", architecture="Ada Lovelace", memory=46068, watts=350),
+    "L40S": Model(
+        product="NVIDIA L40S", architecture="Ada Lovelace", memory=46068, watts=350, fabric=False
+    ),
     "H100": Model(product="NVIDIA H100 80GB HBM3", architecture="Hopper", memory=81559, watts=700),
     "H200": Model(product="NVIDIA H200", architecture="Hopper", memory=143771, watts=700),
     "B200": Model(product="NVIDIA B200", architecture="Blackwell", memory=183359, watts=1000),
@@ -59,6 +63,7 @@ _GPU = """\
     <serial>{serial}</serial>
     <uuid>{uuid}</uuid>
     <minor_number>{minor}</minor_number>
+    <vbios_version>96.00.74.00.01</vbios_version>
     <gpu_reset_status>
       <reset_required>No</reset_required>
       <drain_and_reset_recommended>No</drain_and_reset_recommended>
@@ -66,7 +71,7 @@ _GPU = """\
     <pci>
       <pci_bus_id>{bus}</pci_bus_id>
       <pci_gpu_link_info>
-        <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
+        <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>1</current_link_gen></pcie_gen>
         <link_widths>
           <max_link_width>16x</max_link_width><current_link_width>16x</current_link_width>
         </link_widths>
@@ -97,6 +102,14 @@ _GPU = """\
         <dram_correctable>0</dram_correctable>
         <dram_uncorrectable>0</dram_uncorrectable>
       </volatile>
+      <aggregate>
+        <sram_correctable>0</sram_correctable>
+        <sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+        <sram_uncorrectable_secded>0</sram_uncorrectable_secded>
+        <dram_correctable>0</dram_correctable>
+        <dram_uncorrectable>0</dram_uncorrectable>
+        <sram_threshold_exceeded>No</sram_threshold_exceeded>
+      </aggregate>
     </ecc_errors>
     <remapped_rows>
       <remapped_row_corr>0</remapped_row_corr>
@@ -104,12 +117,16 @@ _GPU = """\
       <remapped_row_pending>No</remapped_row_pending>
       <remapped_row_failure>No</remapped_row_failure>
     </remapped_rows>
-    <temperature><gpu_temp>34 C</gpu_temp></temperature>
+    <temperature>
+      <gpu_temp>34 C</gpu_temp><gpu_temp_tlimit>53 C</gpu_temp_tlimit>
+      <gpu_temp_slow_tlimit_threshold>-2 C</gpu_temp_slow_tlimit_threshold>
+    </temperature>
     <gpu_power_readings>
       <instant_power_draw>{idle}.10 W</instant_power_draw>
       <current_power_limit>{watts}.00 W</current_power_limit>
       <default_power_limit>{watts}.00 W</default_power_limit>
     </gpu_power_readings>
+    <fabric><state>{fabric}</state><status>{status}</status></fabric>
     <processes></processes>
   </gpu>
 """
@@ -191,6 +208,8 @@ def document(gpus: Gpus, *, host: str) -> str:
             free=model.memory - model.memory // 128 - 1,
             idle=model.watts // 10,
             watts=model.watts,
+            fabric="Completed" if model.fabric else "N/A",
+            status="Success" if model.fabric else "N/A",
         )
         for minor in range(gpus.count)
     ]
