@@ -326,7 +326,8 @@ def _end(node: NodeFacts, users: list[GpuProcess]) -> str:
         parts.append(f"kill {' '.join(map(str, own))} (on the node) ends yours")
     if others:
         parts.append(f"ask {shlex.join(others)} to end theirs")
-    return "; ".join(parts) or "nvidia-smi (on the node) shows the process; end it if it is yours"
+    show = "amd-smi process" if node.gpus and node.gpus.tool == "amd-smi" else NVIDIA
+    return "; ".join(parts) or f"{show} (on the node) shows the process; end it if it is yours"
 
 
 def _is_held(gpu: Gpu) -> bool:

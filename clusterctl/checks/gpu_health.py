@@ -210,10 +210,16 @@ def throttle(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
                     "the clocks of a GPU are lowered: " + what,
                     wanted="full clocks under load",
                     found=reason,
-                    remedy=f"{remedy}; nvidia-smi -q -d PERFORMANCE -i {{gpus}} (on the node)",
+                    remedy=f"{remedy}; {_show_clocks(node)} (on the node)",
                     gpus=(gpu.index,),
                 )
                 break
+
+
+def _show_clocks(node: NodeFacts) -> str:
+    if node.gpus is not None and node.gpus.tool != NVIDIA:
+        return "amd-smi metric --throttle"
+    return "nvidia-smi -q -d PERFORMANCE -i {gpus}"
 
 
 @Check(
@@ -296,7 +302,8 @@ def power(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 
 def _set_power(node: NodeFacts, watts: float) -> str:
     if node.gpus is not None and node.gpus.tool != NVIDIA:
-        return f"sudo amd-smi set -g {{gpus}} --power-cap {watts:.0f} (on the node)"
+        command = f"sudo amd-smi set -g N --power-cap {watts:.0f} (on the node)"
+        return command + ", with N = {gpus} in turn"
     return f"sudo nvidia-smi -i {{gpus}} -pl {watts:.0f} (on the node)"
 
 

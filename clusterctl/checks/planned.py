@@ -60,5 +60,7 @@ def usual_of_model(facts: Facts, cluster: Cluster, read: Read) -> Mapping[str, C
 def reset_command(node: NodeFacts) -> str:
     """Return the command that resets GPUs of a node."""
     if node.gpus is not None and node.gpus.tool != NVIDIA:
-        return "sudo amd-smi reset -G -g {gpus} (on the node, without any process on them)"
+        return (
+            "sudo amd-smi reset -G -g N (on the node, without any process), with N = {gpus} in turn"
+        )
     return "sudo nvidia-smi --gpu-reset -i {gpus} (on the node, without any process on them)"

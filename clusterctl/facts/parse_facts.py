@@ -133,7 +133,13 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
             gaps.append(UnknownFact(what="gpus", why=f"{key}: {answer.why()}"))
             continue
         try:
-            return with_machine(parse(text), answers), []
+            gpus = parse(text)
+            if gpus.tool == "amd-smi":
+                metric, running = (
+                    answers.command(name).text for name in ("amd-metric", "amd-process")
+                )
+                gpus = amd.with_metrics(gpus, text, metric, running)
+            return with_machine(gpus, answers), []
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             gaps.append(UnknownFact(what="gpus", why=f"{key}: {error}"))
     if gaps:

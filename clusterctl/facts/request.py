@@ -108,10 +108,9 @@ TORCH_SECONDS = 60.0
 """A first import of torch from a cold network filesystem takes this long."""
 PROGRAM_SECONDS = 5.0
 
-_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+_AMD = "/dev/kfd"
+_DEVICES = ("/dev/nvidiactl", _AMD, "/dev/dxg")
 """If one of these exists, there is a GPU driver."""
-
-
 _SWITCHES = ["/dev/nvidia-nvswitchctl", "/dev/nvidia-caps-imex-channels"]
 """One of these exists on machines with NVSwitches or multi-node NVLink."""
 
@@ -194,17 +193,22 @@ def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
         _program("rocm-smi", ["rocm-smi", *_ROCM_OPTIONS, "--json"], GPU_SECONDS),
         {**_interpreter("torch", wanted, TORCH_SECONDS, "torch"), **devices},
         *_nvidia_commands(),
+        *(
+            {**_program("amd-" + what, ["amd-smi", what, "--json"], GPU_SECONDS), "only_if": [_AMD]}
+            for what in ("metric", "process")
+        ),
     ]
 
 
 def _nvidia_commands() -> list[dict[str, Any]]:
     """Return what the log of nvidia-smi lacks, each asked only where there is something to see."""
     driver = {"only_if": ["/proc/driver/nvidia/version"]}
+    any_driver = {"only_if": [*driver["only_if"], _AMD]}
     manager = "nv-fabricmanager"
     services = ["nvidia-fabricmanager", "nvidia-imex"]
     return [
         {**_program("nvlink", ["nvidia-smi", "nvlink", "-s"], GPU_SECONDS), **driver},
-        {**_program("owners", ["ps", "-e", "-o", "pid=,user:32="]), **driver},
+        {**_program("owners", ["ps", "-e", "-o", "pid=,user:32="]), **any_driver},
         {**_program("gpu-services", ["systemctl", "is-active", *services]), "only_if": _SWITCHES},
         {**_program("fabric-manager", [manager, "--version"]), "only_if": ["/usr/bin/" + manager]},
     ]

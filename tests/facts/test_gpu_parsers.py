@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.facts.amd import with_metrics
 from clusterctl.facts.gpu_log import GpuEvent, sxids, xids
 from clusterctl.facts.gpu_machine import parse_nvlinks, with_machine
 from clusterctl.facts.nvidia import parse_nvidia_smi, pci_address
@@ -28,7 +30,7 @@ from clusterctl.facts.values.accelerators import (
     PcieLink,
 )
 from clusterctl.facts.values.machine import KernelLine, KernelLog
-from tests.damage import damaged
+from tests.damage import damaged, damaged_json
 from tests.facts.answering import answers
 
 TESTS = Path(__file__).parents[1]
@@ -192,7 +194,9 @@ def test_nothing_is_asked_of_gpus_where_none_are_planned_or_no_driver_is_loaded(
     assert not [path for path in paths[0] if "nvidia" in path or "pci" in path]
     assert {"/proc/driver/nvidia/version", "/sys/bus/pci/drivers/nvidia/*"} <= paths[1]
     conditional = {c["key"] for c in some["commands"] if "only_if" in c}
-    assert conditional == {"nvlink", "owners", "gpu-services", "fabric-manager"}
+    assert conditional == {
+        "nvlink", "owners", "gpu-services", "fabric-manager", "amd-metric", "amd-process",
+    }  # fmt: skip
 
 
 def log(*texts: str) -> KernelLog:
@@ -267,3 +271,71 @@ def test_no_line_breaks_a_parser(text: str, other: str) -> None:
     files["/proc/driver/nvidia/version"] = other
     gpu = Gpu(index=0, name="", uuid="GPU-a", bus_id="0000:1b:00.0", processes=())
     with_machine(Gpus(tool="nvidia-smi", devices=(gpu,)), answers(files, commands))
+
+
+AMD_STATIC = {
+    "gpu": 0,
+    "asic": {"market_name": "AMD Instinct MI300X"},
+    "bus": {"bdf": "0000:0c:00.0"},
+    "vbios": {"version": "022.040.003.041.000001"},
+    "limit": {
+        "socket_power": {"value": 750, "unit": "W"},
+        "slowdown_hotspot_temperature": {"value": 100, "unit": "C"},
+    },
+}
+AMD_METRIC = {
+    "gpu": 0,
+    "usage": {"gfx_activity": {"value": 3, "unit": "%"}},
+    "temperature": {"edge": "N/A", "hotspot": {"value": 41, "unit": "C"}},
+    "ecc": {"total_uncorrectable_count": 2},
+    "mem_usage": {"used_vram": {"value": 285, "unit": "MB"}},
+    "throttle": {"ppt_violation_status": "ACTIVE", "socket_thermal_violation_status": "ACTIVE"},
+}
+AMD_PROCESS = {
+    "gpu": 0,
+    "process_list": [{"process_info": {"name": "python3", "pid": 4242}}],
+}
+
+
+def amd_facts(metric: object, process: object, static: object = AMD_STATIC) -> Gpu:
+    printed = {
+        "amd-smi": json.dumps([static]),
+        "amd-metric": json.dumps(metric),
+        "amd-process": json.dumps(process),
+        "owners": "4242 ada\n",
+    }
+    facts = parse_facts("a", answers(commands=dict(printed)), FactRequest(), clock=None)
+    assert facts.gpus is not None
+    return facts.gpus.devices[0]
+
+
+def test_what_amd_smi_reports() -> None:
+    for metric, process in (
+        ([AMD_METRIC], [AMD_PROCESS]),
+        ({"gpu_data": [AMD_METRIC]}, {"gpu_data": [AMD_PROCESS]}),
+    ):
+        gpu = amd_facts(metric, process)
+        assert gpu.heat == GpuHeat(celsius=41, margin=59)
+        assert gpu.power == GpuPower(limit=750.0)
+        assert gpu.throttle == ("hw_thermal_slowdown", "sw_power_cap")
+        assert (gpu.ecc_uncorrected, gpu.utilization, gpu.used_mib) == (2, 3, 285)
+        assert gpu.processes == (GpuProcess(pid=4242, name="python3", user="ada"),)
+        assert gpu.vbios == "022.040.003.041.000001"
+
+
+def test_what_amd_smi_does_not_report_is_unknown() -> None:
+    gpu = amd_facts([{**AMD_METRIC, "ecc": "N/A", "throttle": {}, "mem_usage": {}}], [])
+    assert (gpu.ecc_uncorrected, gpu.throttle, gpu.used_mib, gpu.processes) == (None,) * 4
+    assert amd_facts("no permission", "no permission").heat == GpuHeat()
+    none = {"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}
+    assert amd_facts([AMD_METRIC], [none]).processes == ()
+    newer = {**AMD_STATIC, "limit": {"ppt0": {"socket_power_limit": {"value": 1000}}}}
+    assert amd_facts([], [], newer).power == GpuPower(limit=1000.0)
+
+
+@given(damaged_json(AMD_METRIC), damaged_json(AMD_PROCESS), damaged_json(AMD_STATIC))
+def test_damaged_documents_of_amd_smi(metric: object, process: object, static: object) -> None:
+    found = Gpus(tool="amd-smi", devices=(Gpu(index=0, name=""),))
+    texts = [json.dumps([document]) for document in (static, metric, process)]
+    with_metrics(found, *texts)
+    with_metrics(found, *(text[: len(text) // 2] for text in texts))
