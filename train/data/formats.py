@@ -24,6 +24,12 @@ FORMS = (
     '"value"} each), or instruction with output'
 )
 
+KEYS = frozenset({
+    "text", "prompt", "completion", "messages", "conversations", "system", "tools",
+    "chat_template_kwargs", "instruction", "input", "output",
+})  # fmt: skip
+"""All keys of a line that are read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:

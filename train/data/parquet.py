@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from train.data import formats
 from train.data.marks import FileScan
 from train.errors import ConfigError
 from train.files import measure
@@ -44,10 +45,20 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
 
 
 def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
-    """Yield the rows from one row group to another as JSON objects without nulls."""
+    """Yield the rows from one row group to another as JSON objects without nulls.
+
+    Other columns than those of the known forms are not read, if those are there.
+    """
     with _opened(path) as file:
         groups = range(begin, file.num_row_groups if end is None else end)
-        for batch in file.iter_batches(BATCH, row_groups=list(groups), use_threads=False):
+        names = file.schema_arrow.names
+        known = formats.is_known(dict.fromkeys(names))
+        for batch in file.iter_batches(
+            BATCH,
+            row_groups=list(groups),
+            columns=[name for name in names if name in formats.KEYS] if known else None,
+            use_threads=False,
+        ):
             yield from _lines(batch)
 
 
@@ -62,7 +73,8 @@ def _opened(path: Path) -> Iterator[Any]:
     """Open a file.
 
     Raises:
-        ConfigError: it is no Parquet, it is damaged, or nothing here can read it.
+        ConfigError: it is no Parquet, it is damaged, nothing here can read it, or it has values
+            that Python cannot hold.
     """
     try:
         from pyarrow import ArrowException  # noqa: PLC0415  (an extra that few need)
@@ -75,8 +87,8 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
             yield file
-    except (ArrowException, OSError) as error:
-        found = str(error).splitlines()[0]
+    except (ArrowException, OSError, OverflowError, ValueError) as error:
+        found = " ".join(str(error).split())
         raise ConfigError((f"{path}: expected Parquet, found: {found}",)) from error
 
 

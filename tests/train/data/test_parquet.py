@@ -112,6 +112,23 @@ def test_tokens_and_key_depend_neither_on_shards_nor_on_the_number_of_nodes(
     ]
 
 
+def test_columns_that_no_form_has_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    created = pa.array([1], pa.timestamp("ns"))  # Python's datetime cannot hold it
+    parquet.write_table(pa.table({"text": ["a"], "created": created}), path)
+    assert [line.content for line in lines.read((path,))] == [b'{"text": "a"}']
+
+
+def test_a_value_that_python_cannot_hold_is_an_error_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"created": pa.array([1], pa.timestamp("ns"))}), path)
+    with pytest.raises(ConfigError, match=r"a\.parquet: expected Parquet, found: Nanosecond"):
+        list(lines.read((path,)))
+    parquet.write_table(pa.table({"text": pa.array([1 << 30], pa.date32())}), path)
+    with pytest.raises(ConfigError, match=r"a\.parquet: expected Parquet, found: days="):
+        list(lines.read((path,)))
+
+
 @pytest.mark.parametrize("parts", [1, 2, 5, 40])
 def test_parts_are_row_groups_and_all_rows_once(tmp_path: Path, parts: int) -> None:
     rows = [{"text": f"row {number}"} for number in range(100)]
