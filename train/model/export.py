@@ -82,6 +82,9 @@ def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_cod
     for path in base.iterdir():
         if path.suffix in {".json", ".model", ".txt", ".jinja", ".py"} and "index" not in path.name:
             shutil.copyfile(path, folder / path.name)
+    for path in folder.glob("*.safetensors"):
+        # safetensors makes files that one user alone can read.
+        shutil.copymode(folder / "config.json", path)
 
 
 def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401

@@ -1,7 +1,7 @@
 """Write a model's `pytorch_model*.bin` as safetensors: `python -m train.tools.convert_weights`.
 
 Training reads a base in slices, which `.bin` files do not allow. The new files lie beside the old
-ones, in shards of 2 GB; no more than a shard is in memory. Every tensor is compared with its
+ones, in shards of 2 GB; no more than a shard is in memory, or a file that torch wrote before 1.6. Every tensor is compared with its
 original before the files get their names.
 """
 
@@ -14,6 +14,7 @@ import pickle
 import shutil
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,8 @@ def convert(folder: Path) -> list[Path]:
         # The index last: without it a reader finds no model, and this can run again.
         made = sorted(aside.iterdir(), key=lambda path: (path.name in TARGETS, path.name))
         for path in made:
+            # safetensors makes files that one user alone can read.
+            shutil.copymode(sources[0], path)
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             path.replace(folder / path.name)
@@ -96,8 +99,13 @@ def _sources(folder: Path) -> list[Path]:
     """Return the files to convert."""
     names = [SOURCE]
     if (folder / SOURCE_INDEX).is_file():
-        index = json.loads((folder / SOURCE_INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
+        try:
+            index = json.loads((folder / SOURCE_INDEX).read_text(encoding="utf-8"))
+            names = sorted(set(index["weight_map"].values()))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise CannotConvert(
+                f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none"
+            ) from None
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise CannotConvert(f"{folder}: expected {missing[0]}, found none")
@@ -105,16 +113,20 @@ def _sources(folder: Path) -> list[Path]:
 
 
 def _load(sources: list[Path]) -> dict[str, Tensor]:
-    """Map all tensors into memory, without reading them and without running what is pickled."""
+    """Map all tensors into memory, without reading them and without running what is pickled.
+
+    Files that torch wrote before 1.6 are no zip files, and are read whole.
+    """
     import torch  # noqa: PLC0415  (seconds)
 
     weights: dict[str, Tensor] = {}
     storages: set[int] = set()
     for path in sources:
         try:
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            mmap = zipfile.is_zipfile(path)
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-            said = str(error).strip().splitlines()[0]
+            said = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise CannotConvert(
                 f"{path}: expected tensors as torch.save writes them: {said}"
             ) from error

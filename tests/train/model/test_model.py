@@ -183,6 +183,8 @@ def test_a_model_with_code_of_its_own_is_exported_with_it(
         before=functools.partial(keeps_code, tmp_path / "modules"),
     )
     assert (run.output / "model/own.py").read_text() == CODE
+    modes = {path.stat().st_mode for path in (run.output / "model").iterdir()}
+    assert len(modes) == 1, "who can read the configuration can read the weights"
 
 
 EXPERTS = """

@@ -48,14 +48,35 @@ def test_one_file_is_converted_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 
     wanted = tensors()
     torch.save(wanted, tmp_path / "pytorch_model.bin")
+    (tmp_path / "pytorch_model.bin").chmod(0o640)
     (tmp_path / ".convert-weights-killed").mkdir()
     assert convert_weights.main([str(tmp_path)]) == 0
     assert "wrote 1 files" in capsys.readouterr().out
     same(tmp_path, wanted)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"pytorch_model.bin", "model.safetensors"}
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640, "who could read it can"
     assert convert_weights.main([str(tmp_path)]) == 2
     assert "nothing to convert" in capsys.readouterr().err
+
+
+def test_a_file_of_an_old_torch_is_converted(tmp_path: Path) -> None:
+    import torch
+
+    wanted = tensors()
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(wanted, path, _use_new_zipfile_serialization=False)
+    convert_weights.convert(tmp_path)
+    same(tmp_path, wanted)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": []}'])
+def test_an_index_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], index: str
+) -> None:
+    (tmp_path / "pytorch_model.bin.index.json").write_text(index)
+    assert convert_weights.main([str(tmp_path)]) == 2
+    assert "index.json: expected JSON with a weight_map, found none" in capsys.readouterr().err
 
 
 def test_shards_are_converted_with_an_index(
@@ -92,6 +113,7 @@ class Harmful:
     [
         (None, "expected pytorch_model.bin, found none"),
         (b"x" * 64, "expected tensors as torch.save writes them"),
+        (b"", "expected tensors as torch.save writes them"),
         ({"a": Harmful()}, "expected tensors as torch.save writes them"),
         ({"state_dict": {}}, "expected a tensor by each name, found 'state_dict'"),
         ([1], "expected a tensor by each name"),
