@@ -147,7 +147,7 @@ def build_and_train(
     batches = deal_out(config, ranks, corpus, size)
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
     steps = config.max_steps or count_steps(config, batches, size, progress)
-    work = flops.per_token(model.network, flops.typical(corpus.train.lengths))
+    work = flops.per_token(model.network, flops.typical(corpus.train))
     status.step = progress.step
     status.set("running")
     if ranks.is_first:

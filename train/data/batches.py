@@ -11,12 +11,12 @@ import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from train.data.formats import IGNORED
-from train.data.mixture import rows_an_epoch, rows_of_epoch
+from train.data.mixture import by_share, rows_an_epoch, rows_of_epoch, tokens_by_share
 from train.data.packing import Rows, pack
 from train.data.token_store import index_dtype
 from train.errors import ConfigError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from train.config.batch_size import BatchSize
     from train.config.config import Config
-    from train.data.mixture import Mixture, Share
+    from train.data.mixture import Mixture, Share, Sizes
     from train.data.token_store import Ints
 
 MULTIPLE = 8
@@ -35,22 +35,6 @@ QUADRATIC = 1 / 8192
 """Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
 AHEAD = 2
 """Steps made while the ranks compute."""
-
-
-class Sizes(Protocol):
-    """What has to be known of samples to assign them to ranks."""
-
-    @property
-    def lengths(self) -> Ints:
-        """Tokens of each sample."""
-
-    @property
-    def targets(self) -> Ints:
-        """Tokens of each sample that the loss counts."""
-
-    @property
-    def shares(self) -> Sequence[Share]:
-        """The data sets whose samples they are, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +114,7 @@ class Pool:
         self._targets = sizes.targets
         self._lengths = sizes.lengths
         self._shares = sizes.shares
-        self.tokens = sum(share.weight * tokens for share, tokens in tokens_of(sizes))
+        self.tokens = sum(share.weight * tokens for share, tokens in tokens_by_share(sizes))
         """Of an epoch, on average."""
         self._rows: Rows | None = None
         self._counts = [share.samples for share in sizes.shares]
@@ -177,22 +161,10 @@ class Pool:
         return int(self._targets[numbers].sum()), int(self._lengths[numbers].sum())
 
 
-def tokens_of(sizes: Sizes) -> Iterator[tuple[Share, int]]:
-    """Yield each data set's share with the tokens of its samples."""
-    start = 0
-    for share in sizes.shares:
-        yield share, int(sizes.lengths[start : start + share.samples].sum())
-        start += share.samples
-
-
 def _packed(sizes: Sizes, seeds: list[int], seq_len: int) -> tuple[Rows, list[int]]:
     """Return packed rows, and how many each data set has: no row has samples of two."""
     rng = np.random.default_rng(seeds)
-    found: list[Rows] = []
-    start = 0
-    for share in sizes.shares:
-        found.append(pack(sizes.lengths[start : start + share.samples], seq_len, rng))
-        start += share.samples
+    found = [pack(lengths, seq_len, rng) for _, lengths in by_share(sizes)]
     return Rows.joined(found), [len(rows) for rows in found]
 
 
@@ -260,7 +232,7 @@ class Batches:
     @property
     def datasets(self) -> list[tuple[Share, int]]:
         """Each data set's samples and tokens, on all nodes together."""
-        rows = zip(*(tokens_of(sizes) for sizes in self._train), strict=True)
+        rows = zip(*(tokens_by_share(sizes) for sizes in self._train), strict=True)
         return [
             (
                 replace(row[0][0], samples=sum(share.samples for share, _ in row)),

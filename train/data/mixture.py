@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from train.data.dataset import TokenSet
     from train.data.token_store import Ints
@@ -21,6 +21,22 @@ class Share:
     samples: int
     weight: float = 1.0
     """How many times an epoch has each of them, on average."""
+
+
+class Sizes(Protocol):
+    """What has to be known of samples to assign them to ranks."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each sample."""
+
+    @property
+    def targets(self) -> Ints:
+        """Tokens of each sample that the loss counts."""
+
+    @property
+    def shares(self) -> Sequence[Share]:
+        """The data sets whose samples they are, in order."""
 
 
 class Mixture:
@@ -52,6 +68,19 @@ class Mixture:
         which = int(np.searchsorted(self._ends, number, side="right"))
         samples = self.sets[which]
         return samples.sample(number - int(self._ends[which]) + len(samples))
+
+
+def by_share(sizes: Sizes) -> Iterator[tuple[Share, Ints]]:
+    """Yield each data set's share with the lengths of its samples."""
+    start = 0
+    for share in sizes.shares:
+        yield share, sizes.lengths[start : start + share.samples]
+        start += share.samples
+
+
+def tokens_by_share(sizes: Sizes) -> Iterator[tuple[Share, int]]:
+    """Yield each data set's share with the tokens of its samples."""
+    return ((share, int(lengths.sum())) for share, lengths in by_share(sizes))
 
 
 def _joined(arrays: list[Ints]) -> Ints:

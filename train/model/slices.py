@@ -23,6 +23,7 @@ from train.model.load import base_of
 from train.model.parallelize import own_part
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from train.config.config import Config
@@ -173,19 +174,26 @@ def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: A
         computed = {short: name for short, name in names.items() if name not in kept}
         if not computed:
             continue
-        for short in computed:
-            old = module.get_buffer(short)
-            lowest = float("nan") if old.is_floating_point() else torch.iinfo(old.dtype).min
-            module.register_buffer(
-                short, torch.full(old.shape, lowest, dtype=old.dtype), persistent=False
-            )
-        plain._init_weights(module)  # noqa: SLF001  (what from_pretrained does with them)
+        once, again = (_initialized(plain, module, computed, start) for start in (0, 1))
         for short, name in computed.items():
-            new = module.get_buffer(short)
-            bad = new.isnan() if new.is_floating_point() else new == torch.iinfo(new.dtype).min
-            if bool(bad.any()):
+            if not torch.equal(once[short], again[short]):
                 raise CannotSlice(f"{name} is in no file, and transformers does not compute it")
-            buffers[name].copy_(new)
+            buffers[name].copy_(once[short])
+
+
+def _initialized(
+    plain: Any,  # noqa: ANN401
+    module: nn.Module,
+    names: Iterable[str],
+    start: int,
+) -> dict[str, Tensor]:
+    """Return a module's buffers as transformers makes them of ones that are full of a number."""
+    for name in names:
+        old = module.get_buffer(name)
+        new = torch.full(old.shape, start, dtype=old.dtype)
+        module.register_buffer(name, new, persistent=False)
+    plain._init_weights(module)  # noqa: SLF001  (what from_pretrained does with them)
+    return {name: module.get_buffer(name) for name in names}
 
 
 def _plain(name: str) -> str:

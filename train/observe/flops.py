@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from train.data.mixture import by_share
 from train.model.kinds import Kinds
 
 if TYPE_CHECKING:
-    from train.data.token_store import Ints
+    from train.data.mixture import Sizes
 
 PEAKS = {
     "B200": 2250e12,
@@ -45,13 +46,17 @@ def peak(device_name: str) -> float | None:
     return None
 
 
-def typical(lengths: Ints) -> float:
-    """Return the length of the sample that a token is in, on average over all tokens.
+def typical(sizes: Sizes) -> float:
+    """Return the length of the sample that a token is in, on average over the tokens of an epoch.
 
     A token attends to its own sample alone, however rows are padded or packed.
     """
-    whole = lengths.astype(float)
-    return float((whole * whole).sum() / whole.sum())
+    tokens = squares = 0.0
+    for share, lengths in by_share(sizes):
+        wide = lengths.astype(float)
+        tokens += share.weight * wide.sum()
+        squares += share.weight * (wide @ wide)
+    return squares / tokens
 
 
 def per_token(network: Any, length: float) -> float | None:  # noqa: ANN401  (a transformers model)
@@ -77,11 +82,17 @@ def per_token(network: Any, length: float) -> float | None:  # noqa: ANN401  (a 
                 return None
             share = active
         products += (6.0 if parameter.requires_grad else 4.0) * share * parameter.numel()
-    layers = getattr(about, "num_hidden_layers", 0)
-    width = getattr(about, "hidden_size", 0)
-    if getattr(about, "head_dim", None):  # heads need not be as wide together as the model
-        width = about.num_attention_heads * about.head_dim
-    return products + 12.0 * layers * width * length / 2
+    # Layers may differ in their heads (Gemma 4), and heads need not be as wide as the model.
+    count = getattr(about, "num_hidden_layers", 0)
+    layers = getattr(about, "per_layer_config", [about] * count) if count else ()
+    return products + 12.0 * sum(map(_width, layers)) * length / 2
+
+
+def _width(layer: Any) -> int:  # noqa: ANN401  (as above)
+    """Return how wide a layer's attention is; 0 for one without heads, such as Mamba's."""
+    heads: int = getattr(layer, "num_attention_heads", None) or 0
+    size: int | None = getattr(layer, "head_dim", None)
+    return heads * size if size else bool(heads) * layer.hidden_size
 
 
 def _active_experts(about: Any) -> float | None:  # noqa: ANN401  (a transformers configuration)

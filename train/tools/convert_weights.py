@@ -1,8 +1,8 @@
 """Write a model's `pytorch_model*.bin` as safetensors: `python -m train.tools.convert_weights`.
 
 Training reads a base in slices, which `.bin` files do not allow. The new files lie beside the old
-ones, in shards of 2 GB; no more than a shard is in memory, or a file that torch wrote before 1.6. Every tensor is compared with its
-original before the files get their names.
+ones, in shards of 2 GB. No more than a shard is in memory, or a file that torch wrote before 1.6.
+Every tensor is compared with its original before the files get their names.
 """
 
 from __future__ import annotations

@@ -189,3 +189,7 @@ def test_rows_that_transformers_mixes_are_read_whole(
 ) -> None:
     read = filled(tmp_path, family, shape, (2,))
     assert numbers(tmp_path) < sum(rank["read"] for rank in read) < 2 * numbers(tmp_path)
+
+
+def test_masks_that_are_in_no_file_are_computed(tmp_path: Path) -> None:
+    filled(tmp_path, "gpt_bigcode", {"max_position_embeddings": 1024}, (2,))

@@ -3,12 +3,14 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from train.data.mixture import Share
 from train.observe.flops import peak, per_token, typical
 
 
@@ -105,6 +107,40 @@ def test_of_experts_whose_number_is_unknown_nothing_is_said() -> None:
     assert per_token(mixtral, 8) is None
 
 
+@pytest.mark.torch
+def test_each_layer_counts_its_own_heads() -> None:
+    gemma = network(
+        "gemma4_text", vocab_size=100, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, hidden_size_per_layer_input=4,
+        layer_types=["sliding_attention", "full_attention"], head_dim=8, global_head_dim=12,
+    )  # fmt: skip
+    nothing, ten = per_token(gemma, 0), per_token(gemma, 10)
+    assert nothing is not None
+    assert ten == nothing + 6 * 10 * 2 * (8 + 12)
+
+
+@pytest.mark.torch
+def test_a_model_without_attention_is_counted() -> None:
+    shape = {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "num_hidden_layers": 2}
+    mamba = network("mamba2", vocab_size=100, state_size=8, n_groups=1, **shape)
+    assert per_token(mamba, 1000) == per_token(mamba, 10)
+
+
+@dataclass
+class Samples:
+    """Samples of data sets with weights."""
+
+    lengths: Any
+    shares: tuple[Share, ...]
+    targets: Any = ()
+
+
 def test_a_token_is_likelier_in_a_long_sample() -> None:
-    assert typical(np.array([8, 8])) == 8
-    assert typical(np.array([2, 8])) == (2 * 2 + 8 * 8) / 10
+    for lengths, wanted in (([8, 8], 8), ([2, 8], (2 * 2 + 8 * 8) / 10)):
+        assert typical(Samples(np.array(lengths), (Share(samples=2),))) == wanted
+
+
+def test_a_data_set_of_weight_three_counts_three_times() -> None:
+    shares = (Share(samples=1, weight=3), Share(samples=2, weight=0.5))
+    found = typical(Samples(np.array([2, 8, 4]), shares))
+    assert found == (3 * 2 * 2 + 0.5 * (8 * 8 + 4 * 4)) / (3 * 2 + 0.5 * (8 + 4))
