@@ -23,7 +23,7 @@ CGROUP_FILES = (
 """Of version 2 and version 1."""
 STATE = "/var/tmp/clusterctl-"  # noqa: S108  (owner and mode are what we check)
 """The folder of a user's runs, with the uid, where the inventory names no other."""
-STUCK_AGE = 10.0
+STUCK_AGE = 6.0
 """Seconds that a process must have lived: the children of a check live 5."""
 STUCK_SECONDS = 0.2
 """How long it must then wait without once being scheduled."""

@@ -1,0 +1,103 @@
+"""Faults of the hosts themselves: each names its node, and nothing else fails."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.verbs.preflight.test_check import checked, wrong
+from tests.verbs.preflight.test_network_faults import on, replace_file
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeSandbox
+
+pytestmark = pytest.mark.netns
+CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+CGROUPS = (
+    "mount -t cgroup2 all /sys/fs/cgroup && test -e /sys/fs/cgroup/cgroup.controllers"
+    if not Path("/sys/fs/cgroup/cpu").is_dir()
+    else "mount -t tmpfs all /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu"
+    " && mount -t cgroup -o cpu cpu /sys/fs/cgroup/cpu"
+)
+LEFT = "RANK=3 WORLD_SIZE=8 setsid sh -c 'sleep 1000 >/dev/null 2>&1 & exit'"
+
+
+def found(document: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Return status, check and node of what is wrong."""
+    return {(f["status"], f["check"], node) for f in wrong(document) for node in f["nodes"]}
+
+
+def the(document: dict[str, Any], check: str) -> dict[str, Any]:
+    (finding,) = [each for each in wrong(document) if each["check"] == check]
+    return finding
+
+
+def test_each_host_is_told_what_is_wrong_with_it(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox()
+    vmstat = Path("/proc/vmstat").read_text()
+    replace_file(box, "node1", "/proc/vmstat", re.sub(r"oom_kill \d+", "oom_kill 3", vmstat))
+    replace_file(box, "node1", "/proc/uptime", "7200.0 1.0\n")
+    on(box, "node2", "sh", "-c", LEFT)
+    replace_file(box, "node2", "/etc/hosts", "127.0.0.1 localhost\n10.77.0.11 node1 node2\n")
+    total = re.sub(r"(MemTotal: +)\d+", r"\g<1>8000000", Path("/proc/meminfo").read_text())
+    replace_file(box, "node3", "/proc/meminfo", total)
+    replace_file(box, "node3", CLOCK, "acpi_pm\n")
+    on(box, "node3", "touch", "/run/reboot-required")
+
+    code, document = checked(box)
+
+    assert found(document) == {
+        ("warn", "node.oom", "node1"),
+        ("warn", "node.leftovers", "node2"),
+        ("warn", "node.hostname", "node2"),
+        ("warn", "node.memory", "node3"),
+        ("warn", "node.kernel-settings", "node3"),
+        ("warn", "node.reboot", "node3"),
+    }
+    assert code == 0
+    pid = on(box, "node2", "pgrep", "-f", "^sleep 1000").strip()
+    assert the(document, "node.leftovers")["remedy"] == f"kill {pid} (on the node)"
+    on(box, "node2", "kill", pid)
+    assert ("warn", "node.leftovers", "node2") not in found(checked(box)[1])
+
+
+def test_a_shell_that_is_slow_and_sets_limits(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(shells=("bash",))
+    Path(box.folder("node2"), "root", ".bashrc").write_text("sleep 6\n")
+    Path(box.folder("node3"), "root", ".bashrc").write_text("ulimit -n 1000; ulimit -u 500\n")
+    on(box, "node3", "hostname", "node1")
+
+    _, document = checked(box)
+
+    assert found(document) == {
+        ("warn", "ssh.login", "node2"),
+        ("warn", "node.open-files", "node3"),
+        ("warn", "node.hostname", "node1"),
+        ("warn", "node.hostname", "node3"),
+    }
+    assert "start files" in the(document, "ssh.login")["message"]
+
+
+def test_a_process_that_waits_for_a_dead_file_server(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=2)
+    box.fault("node2", "hung-mount", "/workspace")
+    box.on("node2", ["sh", "-c", "setsid cat /workspace/x >/dev/null 2>&1 &"])
+    until = time.monotonic() + 30
+    while not (seen := wrong(checked(box, "--only", "node.stuck")[1])):
+        assert time.monotonic() < until
+    (finding,) = seen
+    assert finding["nodes"] == ["node2"]
+    assert re.search(r"pid \d+, for \d+ s, in \w+: cat$", finding["found"])
+
+
+def test_a_host_that_gets_a_part_of_a_cpu(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=3)
+    box.fault("node3", "slow", "30")
+    on(box, "node3", "sh", "-c", CGROUPS)  # a host has a /sys of its own
+    _, document = checked(box, "--only", "node.cpus")
+    assert found(document) == {("warn", "node.cpus", "node3")}
+    assert "0.3 of " in the(document, "node.cpus")["found"]
