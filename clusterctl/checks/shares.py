@@ -20,6 +20,13 @@ from clusterctl.facts.values.pairwise import TokenSeen
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 
+STALE = {
+    "Stale file handle": "is a stale NFS handle: what the server exported is not there any more",
+    "Transport endpoint is not connected": "has lost its FUSE program",
+    "Host is down": "has lost its file server",
+}
+"""By the system's error: what has become of a mount that must be mounted again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingShares:
@@ -48,6 +55,17 @@ class MissingShares:
         """Tell whether the path is on a share that this node lacks."""
         share = share_of(self.cluster, path)
         return share is not None and (node, share) in self.pairs
+
+
+def no_answer(path: PathFacts) -> str:
+    """Return what is wrong with a path that cannot be looked up, after its name."""
+    return STALE.get(path.problem, "does not answer")
+
+
+def remount(mount: str) -> str:
+    """Return the command that mounts a filesystem again."""
+    named = shlex.quote(mount)
+    return f"sudo umount -f -l {named} && sudo mount {named} (on the node)"
 
 
 def skip_missing(node: str, path: str) -> Finding:
@@ -102,6 +120,7 @@ def _missing(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[F
             continue
         message, found = absence
         named = shlex.quote(share)
+        restart = f"restart its file server; then: sudo umount -l {named} && sudo mount {named}"
         yield fail(
             node.node,
             f"{share} {message}",
@@ -109,7 +128,9 @@ def _missing(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[F
             found=found,
             remedy=f"sudo mount {named} (on the node)"
             if path.exists is False
-            else f"restart its file server; then: sudo umount -l {named} && sudo mount {named}",
+            else remount(share)
+            if path.problem in STALE
+            else restart,
         )
     tried = [node for node in present if any(t.seen is not None for t in tokens_of(node, share))]
     if len(tried) < 2:  # noqa: PLR2004  (there is nothing to compare)
@@ -127,7 +148,7 @@ def _missing(share: str, nodes: list[NodeFacts], cluster: Cluster) -> Iterator[F
 def _absence(path: PathFacts) -> tuple[str, str] | None:
     """Return why a path is not a usable folder; None if it is one."""
     if path.exists is None:
-        return "does not answer", path.problem or "no answer"
+        return no_answer(path), path.problem or "no answer"
     if not path.exists:
         return "does not exist", "no such folder"
     if path.folder is False:

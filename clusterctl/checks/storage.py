@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.run_paths import DEFAULT_STATE, run_paths
-from clusterctl.checks.shares import MissingShares, skip_missing, tokens_of
+from clusterctl.checks.shares import (
+    STALE,
+    MissingShares,
+    no_answer,
+    remount,
+    skip_missing,
+    tokens_of,
+)
 from clusterctl.checks.wording import NOT_IN_FACTS, counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.storage import PathFacts
@@ -20,6 +27,8 @@ SHARED = "storage.shared"
 GIB = 1024**3
 FREE_FAIL = GIB
 FREE_WARN = 4 * GIB
+FILES_FAIL = 1000
+FILES_WARN = 50_000
 _LOOK = "clusterctl check"
 DELAY_WARN_S = 2.0
 """Beyond this, programs that wait for each other's files time out: NFS caches for up to 60 s."""
@@ -95,7 +104,7 @@ def _answered(facts: Facts) -> list[NodeFacts]:
     return [node for node in facts.values() if node.answered]
 
 
-def _known_paths(
+def known_paths(
     facts: Facts, cluster: Cluster, *roles: str
 ) -> Iterator[tuple[Node, NodeFacts, PathFacts]]:
     """Yield the paths of these roles on every node that answered."""
@@ -112,18 +121,26 @@ def _not_checked(path: PathFacts) -> bool:
 
 
 def _why_silent(path: PathFacts) -> str:
-    return "was not checked" if _not_checked(path) else "does not answer"
+    return "was not checked" if _not_checked(path) else no_answer(path)
 
 
 def _has_folder(node: NodeFacts, cluster: Cluster) -> bool:
+    """Tell whether there is a path that must be writable; logs have one that may be unknown."""
+    places = run_paths(cluster, cluster.node(node.node))
     return any(
-        p.role in {"workdir", "checkpoints"} for p in run_paths(cluster, cluster.node(node.node))
+        p.role in {"workdir", "checkpoints"} or (p.role == "state" and _tried(node, p.path))
+        for p in places
     )
+
+
+def _tried(node: NodeFacts, path: str) -> bool:
+    known = node.path(path)
+    return known is not None and known.writable is not None
 
 
 @Check(
     "storage.writable",
-    title="workdir and checkpoints are writable",
+    title="workdir, checkpoints and the folder of the runs' logs are writable",
     why="`sync` writes the code to workdir, and a run that cannot save checkpoints loses its work.",
     source="https://man7.org/linux/man-pages/man1/chown.1p.html",
     fix="Create the folder and make the run's user its owner.",
@@ -132,21 +149,26 @@ def _has_folder(node: NodeFacts, cluster: Cluster) -> bool:
 def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge by a file that was created and removed there."""
     missing = MissingShares.of(facts, cluster)
-    for node, known, path in _known_paths(facts, cluster, "workdir", "checkpoints"):
+    for node, known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
+        if path.writable or (_is_state_only(node, path, cluster) and path.writable is None):
+            continue
         if missing.explains(node.name, path.path):
             yield skip_missing(node.name, path.path)
             continue
-        if path.writable:
-            continue
-        silent = path.writable is None and path.exists is None
+        silent = path.writable is None and path.exists is None and path.problem not in STALE
         yield finding(
             "unknown" if silent else "fail",
             node.name,
-            f"{path.path} {_why_silent(path) if silent else 'is not writable'}",
+            f"{path.path} {'is not writable' if path.exists is not None else _why_silent(path)}",
             wanted=f"a folder that {known.user or 'the user'} can write to",
             found="mounted read-only" if path.read_only else path.problem or "no answer",
             remedy=_make_writable(path, shlex.quote(known.user) if known.user else "$USER"),
         )
+
+
+def _is_state_only(node: Node, path: PathFacts, cluster: Cluster) -> bool:
+    places = run_paths(cluster, node)
+    return {p.role for p in places if p.path == path.path} <= {"state", "shared", "needs"}
 
 
 _FULL = ("No space left on device", "Disk quota exceeded")
@@ -156,6 +178,8 @@ def _make_writable(path: PathFacts, user: str) -> str:
     named = shlex.quote(path.path)
     if _not_checked(path):
         return _LOOK
+    if path.problem in STALE:
+        return remount(path.mount or path.path)
     if path.exists is None:
         return f"findmnt -T {named} (on the node) names its file server; check that it answers"
     if path.problem in _FULL:
@@ -177,12 +201,14 @@ def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fi
     """Judge the space that an unprivileged user can still use."""
     missing = MissingShares.of(facts, cluster)
     seen: set[tuple[str, str]] = set()
-    for node, _known, path in _known_paths(facts, cluster, "workdir", "checkpoints", "state"):
+    for node, _known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
         again = (node.name, path.mount or path.path) in seen
         alone = all(name != node.name for name, _ in seen)
         seen.add((node.name, path.mount or path.path))
         silent = path.exists is None and not alone
-        if path.path == (node.state or DEFAULT_STATE) and (again or silent):
+        if again and path.exists is not None:
+            continue  # already judged
+        if path.path == (node.state or DEFAULT_STATE) and silent:
             continue  # already reported for workdir, or a root filesystem that hangs
         if missing.explains(node.name, path.path):
             yield skip_missing(node.name, path.path)
@@ -200,6 +226,16 @@ def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fi
                 found=f"{path.free_bytes / GIB:.2f} GiB",
                 remedy=_list_largest(path),
             )
+        elif path.total_files and path.free_files is not None and path.free_files < FILES_WARN:
+            yield finding(
+                "fail" if path.free_files < FILES_FAIL else "warn",
+                node.name,
+                f"few free inodes on {path.mount or path.path}",
+                wanted=f"room for {FILES_WARN} files or more for {path.path}",
+                found=f"{path.free_files} of {path.total_files} inodes free",
+                remedy=f"du -x --inodes --max-depth=2 {shlex.quote(path.mount or path.path)}"
+                " | sort -n | tail",
+            )
 
 
 def _list_largest(path: PathFacts) -> str:
@@ -212,13 +248,14 @@ def _list_largest(path: PathFacts) -> str:
     why="If a model or dataset is missing or differs on one node, the job fails or trains wrong.",
     fix="Copy the files from a node that has them with rsync, or put them onto a shared path.",
     source="docs/reference/inventory.md",
+    explained_by=("storage.model",),
     applies=lambda _node, cluster: bool(cluster.job.needs),
 )
 def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare sizes, names and the ends of the largest files with most other nodes."""
     missing = MissingShares.of(facts, cluster)
     by_need: dict[str, list[tuple[Node, PathFacts]]] = defaultdict(list)
-    for node, _known, path in _known_paths(facts, cluster, "needs"):
+    for node, _known, path in known_paths(facts, cluster, "needs"):
         if missing.explains(node.name, path.path):
             yield skip_missing(node.name, path.path)
         else:

@@ -204,6 +204,12 @@ def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
         digest=str(found.get("digest", "")),
         free_bytes=_as(int, found.get("free")),
         total_bytes=_as(int, found.get("total")),
+        free_files=_as(int, found.get("free_files")),
+        total_files=_as(int, found.get("total_files")),
+        write_rate=_as(float, found.get("write_rate")),
+        read_rate=_as(float, found.get("read_rate")),
+        faults=_texts(found.get("faults")),
+        lacks=_texts(found.get("lacks")),
         problem=str(found.get("problem", "")),
     )
     mount = mount_of(mounts, str(found.get("real" if facts.exists else "near") or path))
@@ -230,6 +236,10 @@ def _object(value: object) -> Mapping[str, Any]:
 def _as(kind: type[T], value: object) -> T | None:
     """Return a value of exactly this type, else None."""
     return value if type(value) is kind else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _pairs(value: object) -> tuple[tuple[str, str], ...] | None:

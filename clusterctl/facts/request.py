@@ -122,6 +122,8 @@ class PathQuestion:
     path: str
     write: bool = False
     """Try to create a file there."""
+    speed: bool = False
+    """Measure how fast a small file is written and read there."""
     digest: bool = False
 
 
@@ -161,7 +163,12 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "paths": [
             {"path": "/dev/shm"},  # noqa: S108  (looked at, not written to)
             *(
-                {"path": place.path, "write": place.write, "digest": place.digest}
+                {
+                    "path": place.path,
+                    "write": place.write,
+                    "speed": place.speed,
+                    "digest": place.digest,
+                }
                 for place in wanted.places
             ),
         ],

@@ -22,6 +22,17 @@ class PathFacts:
     """Equal if the sizes, and the ends of the largest files, are equal."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    free_files: int | None = None
+    """Inodes that are free."""
+    total_files: int | None = None
+    """0 if the filesystem has no fixed number."""
+    write_rate: float | None = None
+    """Bytes a second, of a small file that reached the disk."""
+    read_rate: float | None = None
+    faults: tuple[str, ...] = ()
+    """Of a model in it: shards that are missing or cut."""
+    lacks: tuple[str, ...] = ()
+    """Files that belong beside the weights of a model."""
     mount: str = ""
     """Where its filesystem is mounted."""
     source: str = ""

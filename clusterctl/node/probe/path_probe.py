@@ -7,6 +7,8 @@ import os
 import stat
 import time
 
+_OF_MODELS = (".safetensors", ".index.json", ".bin")
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Tuple
@@ -16,13 +18,20 @@ FILES_LIMIT = 100_000
 READ_FILES = 16
 """The largest files, whose ends are read; of the others the size must do."""
 END_BYTES = 64 * 1024
+BLOCK = 4096
+SPEED_CHUNK = 1 << 20
+SPEED_CHUNKS = 8
+WRITE_SECONDS = 0.3
+READ_SECONDS = 0.2
+"""Then the measurement ends, with what it has."""
 
 
 def probe_path(question: Dict[str, Any]) -> Dict[str, Any]:
     """Look at a path.
 
     Args:
-        question: `path`; `write`: try to write there; `digest`: compute the digest.
+        question: `path`; `write`: try to write there; `speed`: measure how fast; `digest`:
+            compute the digest.
 
     Returns:
         What was found; `problem` where the system refused.
@@ -42,8 +51,10 @@ def probe_path(question: Dict[str, Any]) -> Dict[str, Any]:
     space = os.statvfs(near)
     answer["free"] = space.f_bavail * space.f_frsize
     answer["total"] = space.f_blocks * space.f_frsize
+    answer["free_files"] = space.f_favail
+    answer["total_files"] = space.f_files
     if question.get("write"):
-        answer.update(_try_write(near))
+        answer.update(_try_write(near, speed=bool(question.get("speed"))))
     if question.get("digest") and answer["exists"]:
         try:
             answer.update(_digest(path))
@@ -58,19 +69,59 @@ def _nearest_folder(path: str) -> str:
     return path
 
 
-def _try_write(folder: str) -> Dict[str, Any]:
-    """Make a file and remove it: permission bits say nothing of root squash or a full quota."""
+def _try_write(folder: str, *, speed: bool) -> Dict[str, Any]:
+    """Make a file and write to it: permission bits say nothing of root squash or a full quota.
+
+    The file has no name when it gets its content, so that nothing of it is left if we are killed.
+    """
     name = os.path.join(folder, ".clusterctl-%d-%d" % (os.getpid(), time.time_ns()))
     try:
-        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        os.unlink(name)
+        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.unlink(name)
+        except OSError:  # a filesystem that keeps the names of open files
+            os.close(descriptor)
+            os.unlink(name)
+            return {"writable": True}
     except OSError as error:
         return {"writable": False, "problem": error.strerror}
-    return {"writable": True}
+    answer: Dict[str, Any] = {"writable": True}
+    try:
+        try:
+            os.write(descriptor, bytes(BLOCK))
+            if speed:
+                answer.update(_measure(descriptor))
+        finally:
+            os.close(descriptor)  # NFS reports a full quota here
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            answer = {"writable": False, "problem": error.strerror}
+    return answer
+
+
+def _measure(descriptor: int) -> Dict[str, float]:
+    """Return the bytes a second of writes that reach the disk, and of reads that come from it."""
+    chunk = os.urandom(SPEED_CHUNK)  # which no filesystem can compress
+    written = read = 0
+    began = time.monotonic()
+    while written < SPEED_CHUNKS * SPEED_CHUNK and time.monotonic() - began < WRITE_SECONDS:
+        written += os.write(descriptor, chunk)
+        os.fdatasync(descriptor)
+    wrote = time.monotonic() - began
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    began = time.monotonic()
+    while time.monotonic() - began < READ_SECONDS:
+        part = len(os.read(descriptor, SPEED_CHUNK))
+        if not part:
+            break
+        read += part
+    took = time.monotonic() - began
+    return {"write_rate": written / max(wrote, 1e-6), "read_rate": read / max(took, 1e-6)}
 
 
 def _digest(path: str) -> Dict[str, Any]:
-    """Digest names and sizes of all files, and both ends of the largest."""
+    """Digest names and sizes of all files, and both ends of the largest; check models."""
     import hashlib  # noqa: PLC0415  (start-up counts)
 
     files = _sizes(path)
@@ -85,11 +136,16 @@ def _digest(path: str) -> Dict[str, Any]:
             digest.update(file.read(END_BYTES))
             file.seek(max(size - END_BYTES, 0))
             digest.update(file.read(END_BYTES))
-    return {
+    answer: Dict[str, Any] = {
         "digest": digest.hexdigest(),
         "size": sum(size for _, size in files if size > 0),
         "entries": len(files),
     }
+    if any(name.endswith(_OF_MODELS) for name, _ in files):
+        from clusterctl.node.probe.model_files import check_model  # noqa: PLC0415  (models only)
+
+        answer.update(check_model(path, dict(files)))
+    return answer
 
 
 def _sizes(path: str) -> List[Tuple[str, int]]:

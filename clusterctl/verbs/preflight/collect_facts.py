@@ -139,7 +139,8 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         before = found.get(place.path, PathQuestion(path=place.path))
         found[place.path] = replace(
             before,
-            write=before.write or place.role in {"workdir", "checkpoints"},
+            write=before.write or place.role in {"workdir", "checkpoints", "state"},
+            speed=before.speed or place.role == "checkpoints",
             digest=before.digest or place.role == "needs",
         )
     return FactRequest(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.verbs.preflight.test_check import checked, wrong
+from tests.verbs.preflight.test_check import checked, inventory, wrong
 from tests.verbs.preflight.test_network_faults import on, replace_file
 
 if TYPE_CHECKING:
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.netns
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-CGROUPS = (
-    "mount -t cgroup2 all /sys/fs/cgroup && test -e /sys/fs/cgroup/cgroup.controllers"
-    if not Path("/sys/fs/cgroup/cpu").is_dir()
-    else "mount -t tmpfs all /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu"
-    " && mount -t cgroup -o cpu cpu /sys/fs/cgroup/cpu"
-)
 LEFT = "RANK=3 WORLD_SIZE=8 setsid sh -c 'sleep 1000 >/dev/null 2>&1 & exit'"
 
 
@@ -94,10 +88,30 @@ def test_a_process_that_waits_for_a_dead_file_server(make_sandbox: MakeSandbox) 
     assert re.search(r"pid \d+, for \d+ s, in \w+: cat$", finding["found"])
 
 
-def test_a_host_that_gets_a_part_of_a_cpu(make_sandbox: MakeSandbox) -> None:
-    box = make_sandbox(nodes=3)
-    box.fault("node3", "slow", "30")
-    on(box, "node3", "sh", "-c", CGROUPS)  # a host has a /sys of its own
-    _, document = checked(box, "--only", "node.cpus")
-    assert found(document) == {("warn", "node.cpus", "node3")}
-    assert "0.3 of " in the(document, "node.cpus")["found"]
+def test_a_disk_without_inodes_and_a_model_that_was_cut(
+    make_sandbox: MakeSandbox, tmp_path: Path
+) -> None:
+    box = make_sandbox()
+    folder = "/workspace/model"
+    job = {"command": ["t.py"], "checkpoints": "/workspace/out", "needs": [folder]}
+    hosts = inventory(box, tmp_path / "hosts.yaml", workdir="/workspace", job=job)
+    on(box, "node1", "mount", "-t", "tmpfs", "-o", "nr_inodes=600", "tmpfs", "/workspace")
+    index = '{"weight_map": {"a": "model-1.safetensors"}}'
+    for node in ("node1", "node2", "node3"):
+        on(box, node, "mkdir", folder)
+        on(box, node, "tee", f"{folder}/model.safetensors.index.json", text=index)
+        on(box, node, "tee", f"{folder}/model-1.safetensors", text="\2\0\0\0\0\0\0\0{}")
+        on(box, node, "tee", f"{folder}/config.json", text="{}")
+    on(box, "node2", "truncate", "-s", "9", f"{folder}/model-1.safetensors")
+
+    code, document = checked(box, "-i", hosts)
+
+    assert found(document) == {
+        ("fail", "storage.room", "node1"),
+        ("fail", "storage.model", "node2"),
+    }
+    assert code == 1
+    assert "--inodes" in the(document, "storage.room")["remedy"]
+    assert "model-1.safetensors" in the(document, "storage.model")["found"]
+    left = on(box, "node2", "find", "/workspace", "-name", ".clusterctl*")
+    assert left == ""

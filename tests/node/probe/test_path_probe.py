@@ -1,0 +1,69 @@
+"""A path is tried by a file that has no name, so that nothing of it is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.probe import path_probe
+from clusterctl.node.probe.path_probe import probe_path
+
+
+def test_a_folder_is_written_to_and_measured(tmp_path: Path) -> None:
+    seen = probe_path({"path": str(tmp_path), "write": True, "speed": True})
+    assert seen["writable"] is True
+    assert seen["write_rate"] > 0
+    assert seen["read_rate"] > 0
+    assert seen["total_files"] >= seen["free_files"] >= 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_measurement_is_small_and_its_file_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = os.write
+
+    def watched(descriptor: int, data: bytes) -> int:
+        assert list(tmp_path.iterdir()) == []
+        written.append(len(data))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", watched)
+    probe_path({"path": str(tmp_path), "write": True, "speed": True})
+    assert 0 < sum(written) <= 8 * 1024 * 1024 + path_probe.BLOCK
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_quota_is_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(_descriptor: int, _data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", full)
+    seen = probe_path({"path": str(tmp_path), "write": True})
+    assert (seen["writable"], seen["problem"]) == (False, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_filesystem_that_keeps_the_names_of_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+    refused: list[str] = []
+
+    def busy_once(path: str) -> None:
+        if not refused:
+            refused.append(path)
+            raise OSError(errno.EBUSY, "busy")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", busy_once)
+    seen = probe_path({"path": str(tmp_path), "write": True, "speed": True})
+    assert seen["writable"] is True
+    assert "write_rate" not in seen
+    assert list(tmp_path.iterdir()) == []
