@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import groupby
 
@@ -14,6 +14,7 @@ from clusterctl.checks.finding import ORDER, Finding, Status
 from clusterctl.checks.registry import Check
 from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.wording import counted
+from clusterctl.facts.values.pairwise import PairRate
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import safe_line, safe_text
@@ -51,6 +52,8 @@ def print_check(console: Console, result: CheckResult) -> None:
         console.print(safe_text(f"network: {result.network.why}"))
     console.print()
     console.print(_nodes(result.nodes, console.width))
+    if any(node.collective and node.collective.pairs for node in result.facts.values()):
+        _print_rates(console, result)
     for finding in problems(result):
         console.print()
         _print_finding(console, finding, result)
@@ -241,6 +244,31 @@ def _nodes(rows: tuple[NodeRow, ...], width: int) -> Table:
         styles = {"state": COLORS[cell["state"].lower()]}
         table.add_row(*(safe_text(cell[t], styles.get(t, "")) for t in cell if t in shown))
     return table
+
+
+def _print_rates(console: Console, result: CheckResult) -> None:
+    """Print what the pairs of nodes measured, a table of each; of many nodes, nothing."""
+    measured = {
+        node.node: {rate.peer: rate for rate in node.collective.pairs}
+        for node in result.facts.values()
+        if node.collective and node.collective.pairs
+    }
+    if len(measured) > FEW:
+        return
+    forms: tuple[tuple[str, Callable[[PairRate], str]], ...] = (
+        ("Gb/s to", lambda rate: f"{rate.gbps:.2f}"),
+        ("µs there and back", lambda rate: f"{rate.round_trip_s * 1e6:.0f}"),
+    )
+    for title, form in forms:
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        table.add_column(title, no_wrap=True)
+        for name in measured:
+            table.add_column(safe_line(name), justify="right", overflow="fold")
+        for name, to in measured.items():
+            cells = (form(to[peer]) if peer in to else "-" for peer in measured)
+            table.add_row(safe_line(name), *cells)
+        console.print()
+        console.print(table)
 
 
 def _alike(rows: tuple[NodeRow, ...]) -> list[tuple[NodeRow, ...]]:

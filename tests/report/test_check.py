@@ -20,6 +20,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu, Gpus
 from clusterctl.facts.values.machine import SshStatus
 from clusterctl.facts.values.network import Interface
+from clusterctl.facts.values.pairwise import Collective, PairRate
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.check import print_check, print_choices, print_explanation
 from clusterctl.report.console import make_console
@@ -161,6 +162,25 @@ def test_nodes_where_each_library_chooses_the_same_share_a_block(result: CheckRe
     assert "gpu3" not in stream.getvalue()  # nothing is known of it
 
 
+def test_what_pairs_measured_is_a_table_of_rates_and_one_of_round_trips(
+    result: CheckResult,
+) -> None:
+    facts = dict(result.facts)
+    for name, peer, gbps in (("gpu1", "gpu2", 9.5), ("gpu2", "gpu1", 0.25)):
+        rate = PairRate(peer=peer, round_trip_s=85e-6, gbps=gbps)
+        facts[name] = replace(facts[name], collective=Collective(right=True, pairs=(rate,)))
+    deep = replace(result, facts=facts)
+
+    lines = [" ".join(line.split()) for line in printed(deep).splitlines()]
+    at = lines.index("Gb/s to gpu1 gpu2")
+    assert lines[at + 1 : at + 3] == ["gpu1 - 9.50", "gpu2 0.25 -"]
+    at = lines.index("µs there and back gpu1 gpu2")
+    assert lines[at + 1 : at + 3] == ["gpu1 - 85", "gpu2 85 -"]
+    assert deep.document()["pairs"][0] == {
+        "from": "host-gpu1", "peer": "host-gpu2", "round_trip_s": 85e-6, "gbps": 9.5,
+    }  # fmt: skip
+
+
 def test_what_changed_since_the_last_good_run_is_told(result: CheckResult) -> None:
     driver = Change(what="driver", nodes=("gpu3",), before="560.35", after="570.86")
     restarted = Change(what="boot", nodes=("gpu1", "gpu2"), before="a", after="b")
@@ -212,8 +232,9 @@ def test_a_pipe_gets_no_control_sequence(
 def test_json_has_the_promised_shape(result: CheckResult) -> None:
     document = json.loads(json.dumps(result.document()))
 
-    assert set(document) == {"schema", "cluster", "nodes", "findings", "last_good", "seconds"}
-    assert document["last_good"] is None
+    keys = {"schema", "cluster", "nodes", "findings", "pairs", "last_good", "seconds"}
+    assert set(document) == keys
+    assert (document["last_good"], document["pairs"]) == (None, [])
     assert document["nodes"][0] == {
         "host": "host-gpu1",
         "name": "gpu1",

@@ -74,6 +74,16 @@ class PairwiseFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairRate:
+    """How fast a node exchanges data with another one."""
+
+    peer: str
+    round_trip_s: float
+    gbps: float
+    """From this node to the peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """The result of an all-reduce across all nodes, on this node."""
 
@@ -83,3 +93,4 @@ class Collective:
     gbps: float = 0.0
     """Data moved by this node in a large all-reduce, by the usual formula."""
     error: str = ""
+    pairs: tuple[PairRate, ...] = ()

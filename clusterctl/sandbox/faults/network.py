@@ -69,6 +69,33 @@ class PortRejected(_Firewall):
     verdict = "reject with icmpx type admin-prohibited"
 
 
+class SlowNetwork(Fault):
+    """A policer, as a broken cable or a wrong switch port: what is above the rate is dropped."""
+
+    kind = "slow-network"
+    summary = "the host's network is limited to some Mbit/s"
+    takes = "MBITS"
+    default_value = "50"
+    table = "inet slow_network"
+
+    @override
+    def inject(self, place: Place) -> None:
+        if not re.fullmatch(r"[1-9]\d{0,5}", place.value):
+            raise UsageError(f"expected Mbit/s as a whole number, found {place.value!r}")
+        rate = int(place.value) * 125
+        limit = f"limit rate over {rate} kbytes/second burst {max(rate // 20, 64)} kbytes drop"
+        chains = "".join(
+            f" chain {hook} {{ type filter hook {hook} priority 0;"
+            f' {direction}name != "lo" {limit}; }}\n'
+            for hook, direction in (("input", "iif"), ("output", "oif"))
+        )
+        place.run(["nft", "-f", "-"], f"table {self.table} {{\n{chains}}}\n")
+
+    @override
+    def heal(self, place: Place) -> None:
+        place.undo(["nft", "-f", "-"], f"delete table {self.table}\n")
+
+
 class LinkDown(Fault):
     """A pulled cable."""
 

@@ -21,6 +21,7 @@ FAULTS: dict[str, Fault] = {
         network.SecondInterface(),
         network.InterfacesRenamed(),
         network.LinkDown(),
+        network.SlowNetwork(),
         power.SshdKilled(),
         power.Frozen(),
         power.Killed(),

@@ -126,6 +126,11 @@ class CheckResult:
                 {**plain(finding), "nodes": [host.get(node, node) for node in finding.nodes]}
                 for finding in self.findings
             ],
+            "pairs": [
+                {"from": host.get(node.node, node.node), **plain(rate), "peer": host.get(rate.peer)}
+                for node in self.facts.values()
+                for rate in (node.collective.pairs if node.collective else ())
+            ],
             "last_good": plain(self.last_good),
             "seconds": round(self.seconds, 3),
         }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.pairwise import Collective
+from clusterctl.facts.values.pairwise import Collective, PairRate
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
@@ -40,8 +40,9 @@ def run_collective(
     }
     phase = "summing across the nodes"
     replies = yield from call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    names = [node.name for node in able]
     for name, reply in replies.items():
-        known[name] = replace(known[name], collective=_collective(reply))
+        known[name] = replace(known[name], collective=_collective(reply, names))
     return known
 
 
@@ -75,7 +76,7 @@ def _request(
     return Request(op="read", args={"commands": [command]})
 
 
-def _collective(reply: Reply) -> Collective:
+def _collective(reply: Reply, names: list[str]) -> Collective:
     answer = command_answer(reply, "collective")
     if isinstance(answer, str):
         return Collective(error=answer)
@@ -87,6 +88,11 @@ def _collective(reply: Reply) -> Collective:
             right=result["right"] is True,
             gbps=float(result["gbps"]),
             error=str(result["error"]),
+            pairs=tuple(
+                PairRate(peer=peer, round_trip_s=float(pair[0]), gbps=float(pair[1]))
+                for peer, pair in zip(names, result.get("pairs", []), strict=False)
+                if pair is not None
+            ),
         )
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return Collective(error=answer.why())
