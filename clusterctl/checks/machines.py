@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from clusterctl.checks.finding import Finding, fail, finding, skip, unknown
+from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpuset import VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
@@ -20,6 +20,8 @@ from clusterctl.plan.processes import chosen_by_job
 
 _RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
 
+FIRST_USER = 1000
+"""The least uid that is no system user's."""
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 15.0
 """torchrun's dynamic rendezvous drops peers whose heartbeat is older than 15 s."""
@@ -218,6 +220,31 @@ def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
                 "logind would kill the run when the SSH session closes",
                 wanted="KillUserProcesses=no, or linger enabled for this user",
                 found="KillUserProcesses=yes",
+                remedy="sudo loginctl enable-linger "
+                + (shlex.quote(node.user) if node.user else "$USER"),
+            )
+
+
+@Check(
+    "node.ipc",
+    title="the shared memory of a run stays when its user logs out",
+    why="With RemoveIPC=yes, the default, logind removes a user's files in /dev/shm after the last"
+    " logout. It keeps them while a session of the user lives, but here SSH opens none.",
+    fix="Run `loginctl enable-linger USER` on the node, or set `UsePAM yes` in sshd_config.",
+    source="https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",
+    blocks=False,
+    applies=lambda node, _cluster: node.machine is not None and node.machine.remove_ipc is not None,
+)
+def ipc(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge the users whose files logind removes: no system users, and none with linger."""
+    for node in facts.values():
+        removed = node.machine is not None and node.machine.remove_ipc
+        if removed and not node.linger and node.uid is not None and node.uid >= FIRST_USER:
+            yield warn(
+                node.node,
+                "logind would remove the run's shared memory when you log out elsewhere",
+                wanted="RemoveIPC=no, or linger enabled for this user",
+                found="RemoveIPC=yes, and SSH opens no session of logind",
                 remedy="sudo loginctl enable-linger "
                 + (shlex.quote(node.user) if node.user else "$USER"),
             )

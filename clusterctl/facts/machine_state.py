@@ -10,6 +10,7 @@ from typing import Any
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.mounts import Mount, mount_of
 from clusterctl.facts.request import KERNEL_SETTINGS
+from clusterctl.facts.system import parse_logind
 from clusterctl.facts.values.machine import UNLIMITED
 from clusterctl.facts.values.machine_state import (
     CgroupLimits,
@@ -50,6 +51,11 @@ def parse_machine_state(answers: Answers, mounts: Iterable[Mount]) -> MachineSta
         reboot_required=seen.get("reboot") is True if "reboot" in seen else None,
         noexec=_noexec((seen.get("tmp"), seen.get("home")), tuple(mounts)),
         state_problem=_text(seen["state_problem"]) if "state_problem" in seen else None,
+        remove_ipc=parse_logind(answers, "RemoveIPC", default=True)
+        if seen.get("systemd") is True and seen.get("session") is False
+        else False
+        if "session" in seen
+        else None,
         leftovers=_leftovers(seen.get("processes")),
     )
 

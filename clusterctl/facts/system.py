@@ -91,6 +91,14 @@ def parse_port_range(text: str) -> tuple[int, int] | None:
 def parse_kill_user_processes(answers: Answers) -> bool | None:
     """Return whether logind kills processes when a session ends; None if it has no settings.
 
+    systemd's default is yes; every known distribution is built with no.
+    """
+    return parse_logind(answers, "KillUserProcesses", default=False)
+
+
+def parse_logind(answers: Answers, name: str, *, default: bool) -> bool | None:
+    """Return a yes or no of logind's settings; None if it has no settings.
+
     This follows systemd: one main file, the administrator's before the vendor's. The files of the
     folders override it, in the order of their names.
     """
@@ -102,12 +110,11 @@ def parse_kill_user_processes(answers: Answers) -> bool | None:
         parts.update(answers.below(folder))
     if main is None and not parts:
         return None
-    decided = None
+    decided = default
     for text in (main or "", *(parts[name].text for name in sorted(parts))):
-        for found in re.finditer(r"^\s*KillUserProcesses\s*=\s*(\w+)", text, re.MULTILINE):
+        for found in re.finditer(rf"^\s*{name}\s*=\s*(\w+)", text, re.MULTILINE):
             decided = found[1].lower() in {"yes", "y", "true", "t", "on", "1"}
-    # systemd's default is yes; every known distribution is built with no.
-    return bool(decided)
+    return decided
 
 
 def parse_nccl_conf(answers: Answers) -> tuple[Setting, ...]:

@@ -30,7 +30,7 @@ QUOTED = frozenset(
         "accelerator.busy", "accelerator.driver", "deep.pairs", "environment.names",
         "environment.values", "job.check", "network.bond", "network.errors", "network.flaps",
         "network.full-size", "network.link", "network.pairs", "network.route", "network.subnet",
-        "node.hostname", "node.python", "node.session", "node.user", "python.cuda",
+        "node.hostname", "node.ipc", "node.python", "node.session", "node.user", "python.cuda",
         "python.found", "python.packages", "python.torch", "python.version", "storage.room",
         "storage.writable",
     }

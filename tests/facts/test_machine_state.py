@@ -99,6 +99,25 @@ def test_a_container_does_not_own_its_machine_id() -> None:
     assert state.machine_id is None
 
 
+@pytest.mark.parametrize(
+    ("seen", "setting", "removes"),
+    [
+        ({"systemd": True, "session": False}, "#RemoveIPC=yes", True),
+        ({"systemd": True, "session": False}, "RemoveIPC=no", False),
+        ({"systemd": True, "session": True}, "RemoveIPC=yes", False),
+        ({"systemd": False, "session": False}, "RemoveIPC=yes", False),
+        ({"systemd": True}, "RemoveIPC=yes", None),
+    ],
+)
+def test_shared_memory_is_removed_where_ssh_opens_no_session(
+    seen: dict[str, Any], setting: str, *, removes: bool | None
+) -> None:
+    files = {"/etc/systemd/logind.conf": f"[Login]\n{setting}\n"}
+    state = parse_machine_state(answers(files, others={"machine": seen}), ())
+    assert state is not None
+    assert state.remove_ipc is removes
+
+
 def test_what_a_node_did_not_tell_is_unknown() -> None:
     assert parse_machine_state(answers(), ()) is None
     state = parse_machine_state(answers(others={"machine": {}}), ())

@@ -72,4 +72,6 @@ class MachineState:
     """TMPDIR and home, if no program can be started from there."""
     state_problem: str | None = None
     """Why runs would refuse their folder; empty: they would not."""
+    remove_ipc: bool | None = None
+    """logind would remove the shared memory of a run, since SSH opens no session of logind."""
     leftovers: Leftovers | None = None

@@ -61,6 +61,7 @@ def describe_machine() -> Dict[str, Any]:
     }
     for key, ask in (
         ("cgroups", read_cgroups),
+        ("session", lambda: b"/session-" in _read("/proc/self/cgroup")),
         ("state_problem", _state_problem),
         ("unsynchronized", _unsynchronized),
         ("login", _login_seconds),
