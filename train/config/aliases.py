@@ -70,7 +70,8 @@ class NoEffect:
 def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (a value as written)
     """Return the keys that one key of another program stands for."""
     tracker = {"wandb_project": "wandb", "mlflow_experiment_name": "mlflow"}.get(spelling)
-    return [(spelling, raw), *([("report_to", tracker)] if tracker and raw else [])]
+    on = raw is not None and str(raw).lower() not in foreign.OFF
+    return [(spelling, raw), *([("report_to", tracker)] if tracker and on else [])]
 
 
 def settle(  # noqa: PLR0911  (one for each kind of answer)
@@ -117,6 +118,8 @@ def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a valu
             value = foreign.read_datasets(raw)
         except ValueError as error:
             return str(error)
+        if name == "eval_dataset_path" and not isinstance(value, str):
+            return f"expected one path of evaluation samples, found {len(value)}"
         typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
         return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
     return Renamed(name=name, value=_value(name, raw))

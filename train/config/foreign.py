@@ -259,27 +259,25 @@ def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
     found: list[str | dict[str, Any]] = []
     problems: list[str] = []
     for item in raw:
-        if not (isinstance(item, Mapping) and item.get("path")):
+        if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
             found.append(item)  # a path alone, or what train.config.datasets refuses
             continue
-        path, rest = _path(item)
-        problems += _unlike(path, rest)
+        paths, rest = _paths(item)
+        problems += _unlike(item["path"], rest)
         weight = rest.get("weight")
-        found.append(path if weight is None else {"path": path, "weight": weight})
+        found += [path if weight is None else {"path": path, "weight": weight} for path in paths]
     if problems:
         raise ValueError("; ".join(problems))
     return found[0] if len(found) == 1 and isinstance(found[0], str) else found
 
 
-def _path(item: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return an item's path and its other keys; `path: json` means its data_files."""
+def _paths(item: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return an item's paths and its other keys; `path: json` means its data_files."""
     rest = {str(key): value for key, value in item.items() if key != "path"}
-    path, files = item["path"], rest.get("data_files")
-    if path in {"json", "parquet"} and files:
-        del rest["data_files"]
-        files = files[0] if isinstance(files, list) and len(files) == 1 else files
-        return str(files), rest
-    return str(path), rest
+    if item["path"] in {"json", "parquet"} and rest.get("data_files"):
+        files = rest.pop("data_files")
+        return [str(file) for file in (files if isinstance(files, list) else [files])], rest
+    return [item["path"]], rest
 
 
 def _unlike(path: str, keys: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -195,7 +194,7 @@ def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, G
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problems.append(f"{path}:{line}: expected YAML, found: {error.problem}")
         return {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         problems.append(f"{path}: expected YAML, found: {str(error).splitlines()[0]}")
         return {}
     if not isinstance(root, yaml.MappingNode):
@@ -221,43 +220,43 @@ def _pairs(
     for key, value in node.value:
         source = f"{path}:{key.start_mark.line + 1}"
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-        whole = takes_structure(name) and not isinstance(value, yaml.ScalarNode)
-        if whole and not (isinstance(value, yaml.MappingNode) and name in section_names()):
-            found.append((name, _plain(value), source))
-        elif isinstance(value, yaml.MappingNode) and takes_mapping(name):
-            found.append((_full(name, section), _plain(value), source))
-        elif isinstance(value, yaml.MappingNode) and section is None and name in section_names():
-            found += _pairs(value, path, name, problems)
-        elif isinstance(value, yaml.MappingNode):
-            close = nearest(name, section_names()) if section is None else ""
-            where = f"; nearest: {close}" if close else ""
-            problems.append(
-                f"{source}: {name}: expected a value or a section, found a mapping{where}"
-            )
-        elif isinstance(value, yaml.SequenceNode):
-            items = [item.value for item in value.value if isinstance(item, yaml.ScalarNode)]
-            if takes_datasets(name):
-                items = items if len(items) == len(value.value) else _plain(value)
-            elif len(items) < len(value.value):
-                problems.append(
-                    f"{source}: {name}: expected a plain list, found one with more in it"
-                )
-            found.append((_full(name, section), items, source))
-        else:
-            empty = value.tag == "tag:yaml.org,2002:null"
-            found.append((_full(name, section), None if empty else value.value, source))
+        try:
+            found += _pair(name, value, path, section, problems, source)
+        except yaml.MarkedYAMLError as error:
+            problems.append(f"{source}: {name}: expected plain values, found: {error.problem}")
     return found
 
 
-def takes_mapping(spelling: str) -> bool:
-    """Whether a key's value is a mapping."""
-    name = own_name(spelling)
-    return name in FIELDS and _is_mapping(_kind(name))
+def _pair(
+    name: str, value: yaml.Node, path: Path, section: str | None, problems: list[str], source: str
+) -> list[tuple[str, Any, str]]:
+    """Return (spelling, raw value, source) of one key, or of those of a section.
 
-
-def takes_datasets(spelling: str) -> bool:
-    """Whether a key's value is a list of data sets."""
-    return own_name(spelling) == "dataset_path"
+    Raises:
+        MarkedYAMLError: the value is of a type that plain YAML has not.
+    """
+    full = _full(name, section)
+    if isinstance(value, yaml.ScalarNode):
+        empty = value.tag == "tag:yaml.org,2002:null"
+        return [(full, None if empty else value.value, source)]
+    is_mapping = isinstance(value, yaml.MappingNode)
+    own = own_name(name)
+    whole = takes_structure(name) and not (is_mapping and name in section_names())
+    if whole or (is_mapping and own in FIELDS and _is_mapping(_kind(own))):
+        return [(name if whole else full, _plain(value), source)]
+    if isinstance(value, yaml.MappingNode):
+        if section is None and name in section_names():
+            return _pairs(value, path, name, problems)
+        close = nearest(name, section_names()) if section is None else ""
+        where = f"; nearest: {close}" if close else ""
+        problems.append(f"{source}: {name}: expected a value or a section, found a mapping{where}")
+        return []
+    items = [item.value for item in value.value if isinstance(item, yaml.ScalarNode)]
+    if len(items) < len(value.value):
+        if own == "dataset_path":
+            return [(full, _plain(value), source)]
+        problems.append(f"{source}: {name}: expected a plain list, found one with more in it")
+    return [(full, items, source)]
 
 
 def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
@@ -301,16 +300,13 @@ def _sets(sets: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
     return found
 
 
-def _expanded(spelling: str, raw: Any, source: str) -> list[tuple[str, Any, str]]:  # noqa: ANN401  (a value as written)
-    return [(name, value, source) for name, value in expand(spelling, raw)]
-
-
 def _read_pairs(
     pairs: list[tuple[str, Any, str]], problems: list[str], notes: list[str]
 ) -> dict[str, Given]:
     """Settle spellings, convert values, and refuse a key that is there twice."""
     given: dict[str, Given] = {}
-    for spelling, raw, source in chain.from_iterable(starmap(_expanded, pairs)):
+    expanded = ((*pair, source) for name, value, source in pairs for pair in expand(name, value))
+    for spelling, raw, source in expanded:
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
         answer = settle(spelling, raw)

@@ -211,6 +211,7 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("datasets: [{path: a, split: test}]", "split of a: expected train, found test"),
         ("datasets: [{path: a, type: alpaca, shards: 4}]", "shards of a: prepare the data"),
         ("datasets: [{type: alpaca}]", "expected a path"),
+        ("test_datasets: [{path: a}, {path: b}]", "expected one path of evaluation samples"),
         ("sample_packing: true\ngroup_by_length: true", "expected once, found again"),
     ],
 )
@@ -248,11 +249,22 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
             "dataset_path",
             (Dataset(path="a"), Dataset(path="b", weight=2.0), Dataset(path="c")),
         ),
+        (
+            "datasets: [{path: parquet, data_files: [a, b], weight: 2}]",
+            "dataset_path",
+            (Dataset(path="a", weight=2.0), Dataset(path="b", weight=2.0)),
+        ),
         ("test_datasets: [{path: c.jsonl, type: completion}]", "eval_dataset_path", "c.jsonl"),
     ],
 )
 def test_what_means_the_same_is_taken(tmp_path: Path, text: str, key: str, value: object) -> None:
     assert read(tmp_path, f"{text}\n").given[key].value == value
+
+
+def test_no_project_is_no_tracker(tmp_path: Path) -> None:
+    given = read(tmp_path, "wandb_project: none\n").given
+    assert "report_to" not in given
+    assert given["project"].value is None
 
 
 def test_all_weights_without_adapter_are_noted(tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_a_conflict_is_told_with_the_line_of_its_key(file: Path) -> None:
         ("- a\n", "found no mapping"),
         ("model:\n\tname_or_path: m\n", ":2: expected YAML"),
         ("a: [1\n", "expected YAML"),
+        ("a: " + "[" * 2000, "expected YAML, found: maximum recursion depth"),
+        (
+            "datasets: [{? [a, b] : c}]\n",
+            ":1: datasets: expected plain values, found: found unhash",
+        ),
+        (
+            "data:\n  datasets: [!!python/object:os.system {}]\n",
+            ":2: datasets: expected plain values, found: could not determine a constructor",
+        ),
+        ("datasets: [{path: [a]}]\n", ":1: datasets: expected a path, or path and weight, found"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(file: Path, text: str, wanted: str) -> None:
