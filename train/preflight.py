@@ -47,13 +47,26 @@ FAILED = 2
 NODES = (1, 2, 4)
 
 
-@dataclass(frozen=True, slots=True)
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The result of one check."""
 
-    state: Literal["ok", "warn", "fail"]
     about: str
+    state: State
     said: str
+
+
+def _finding(about: str, said: str, state: State = "ok") -> Finding:
+    return Finding(about=about, state=state, said=said)
+
+
+def _refused(about: str, error: ConfigError) -> Finding:
+    """Return what the training would be refused with."""
+    hint = f" (hint: {error.hint})" if error.hint else ""
+    return _finding(about, "; ".join(error.problems) + hint, "fail")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +88,7 @@ def main(config: Config, notes: Sequence[str] = ()) -> int:
     """Look at everything, print a line each, and return 0 if nothing would fail."""
     hub.settle(config)
     findings = []
-    of_keys = (Finding(state="ok", about="keys", said=note) for note in notes)
+    of_keys = (_finding("keys", note) for note in notes)
     for finding in chain(of_keys, check(config)):
         findings.append(finding)
         print(f"{finding.state:4}  {finding.about:11} {finding.said}", flush=True)
@@ -98,9 +111,8 @@ def check(config: Config) -> Iterator[Finding]:
         env = RankEnv.from_environment()
         local = env.local_world_size if env.launched else local
     except LauncherEnvError as error:
-        yield Finding("fail", "ranks", str(error).replace("\nhint: ", " (hint: ") + ")")
-    yield Finding(
-        "ok",
+        yield _finding("ranks", str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
+    yield _finding(
         "devices",
         f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
         if devices.are_gpus
@@ -121,22 +133,21 @@ def _trackers(config: Config) -> Iterator[Finding]:
     """Look for the packages of report_to; a run does not fail without them."""
     absent = trackers.missing(config.report_to)
     for name in config.report_to:
-        state: Literal["ok", "warn"] = "warn" if name in absent else "ok"
         said = f"{name} is not installed, nothing is sent to it (hint: pip install {name})"
-        yield Finding(state, "report_to", said if name in absent else name)
+        yield _finding("report_to", said, "warn") if name in absent else _finding("report_to", name)
     if (config.project or config.run_name) and not {"wandb", "mlflow"} & {*config.report_to}:
         said = "project and run_name have no effect: expected wandb or mlflow, found neither"
-        yield Finding("warn", "report_to", said)
+        yield _finding("report_to", said, "warn")
 
 
 def _packages() -> Iterator[Finding]:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         said = f"not installed: {', '.join(missing)} (pip install 'clusterctl[train]')"
-        yield Finding("fail", "packages", said)
+        yield _finding("packages", said, "fail")
         return
     versions = (f"{name} {importlib.metadata.version(name)}" for name in NEEDED[:3])
-    yield Finding("ok", "packages", ", ".join(versions))
+    yield _finding("packages", ", ".join(versions))
 
 
 def find_devices() -> Devices:
@@ -152,8 +163,7 @@ def find_devices() -> Devices:
         if rows:
             smallest = min(int(float(row[0])) for row in rows) << 20
             return Devices(count=len(rows), memory=smallest, name=rows[0][1])
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Devices(count=1, memory=memory, name="CPU")
+    return Devices(count=1, memory=host_memory.physical(), name="CPU")
 
 
 def _batch(config: Config, local: int) -> Iterator[Finding]:
@@ -162,9 +172,8 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
         try:
             size = batch_size(config, local * nodes)
         except ConfigError as error:
-            state: Literal["fail", "warn"] = "fail" if nodes == 1 else "warn"
             said = f"{nodes} x {local}: {'; '.join(error.problems)}"
-            yield Finding(state, "batch", said)
+            yield _finding("batch", said, "fail" if nodes == 1 else "warn")
             continue
         of_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
         said = (
@@ -173,7 +182,7 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
         )
         if size.empty:
             said += f" ({size.empty} places stay empty)"
-        yield Finding("ok", "batch", said)
+        yield _finding("batch", said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,23 +202,22 @@ def _look(config: Config) -> Look:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         said = f"{name} is a hub id, downloaded once a node at the start, {token} HF_TOKEN: "
         said += "what would be trained is checked once it is a folder"
-        return Look(findings=(Finding("warn", "model", said),))
+        return Look(findings=(_finding("model", said, "warn"),))
     try:
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        hint = f" (hint: {error.hint})" if error.hint else ""
-        return Look(findings=(Finding("fail", "model", " ".join(error.problems) + hint),))
-    except (OSError, ValueError, KeyError) as error:
-        return Look(findings=(Finding("fail", "model", f"{name}: cannot be read: {error}"),))
+        return Look(findings=(_refused("model", error),))
+    except (OSError, ValueError) as error:
+        return Look(findings=(_finding("model", f"{name}: cannot be read: {error}", "fail"),))
     if shape.complete and shape.parameters:
         said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
-        found = [Finding("ok", "model", said)]
+        found = [_finding("model", said)]
     else:  # its config.json is enough for what would be trained, and in how much memory
         said = f"{folder}: expected all its *.safetensors, found some missing"
-        found = [Finding("fail", "model", said)]
+        found = [_finding("model", said, "fail")]
     if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
-        found.insert(0, Finding("fail", "model", f"{folder}: expected a tokenizer, found none"))
+        found.insert(0, _finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
     return _make(config, folder, shape, found)
 
 
@@ -222,10 +230,8 @@ def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> L
     try:
         weights = survey(config, folder)
     except ConfigError as error:
-        hint = f" (hint: {error.hint})" if error.hint else ""
-        found += [Finding("fail", "trained", problem + hint) for problem in error.problems]
-        return Look(findings=tuple(found), shape=shape)
-    found.append(Finding("ok", "trained", _trained(config, weights)))
+        return Look(findings=(*found, _refused("trained", error)), shape=shape)
+    found.append(_finding("trained", _trained(config, weights)))
     if not shape.complete:
         shape = replace(shape, parameters=weights.total)
     return Look(findings=tuple(found), shape=shape, weights=weights)
@@ -247,7 +253,7 @@ def _memory(
     where = "a GPU" if devices.are_gpus else "a process"
     fits = need.total < room
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
-    yield Finding("ok" if fits else "warn", "memory", said)
+    yield _finding("memory", said, "ok" if fits else "warn")
     yield _host_memory(config, shape, need, shards=shards, local=local, gpu=devices.are_gpus)
     alone = memory.memory(config, shape, weights, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
@@ -257,7 +263,7 @@ def _memory(
     else:
         said = "this does not fit on one node: more nodes with parallel: fsdp, a smaller "
         said += "per_device_train_batch_size or seq_len, or activation_checkpointing: true"
-    yield Finding("ok" if fits else "warn", "nodes", said)
+    yield _finding("nodes", said, "ok" if fits else "warn")
 
 
 def _host_memory(
@@ -273,10 +279,10 @@ def _host_memory(
         f"{memory.size_in_words(left)} available"
     )
     if host.total <= left:
-        return Finding("ok", "host memory", said)
+        return _finding("host memory", said)
     stops = gpu and host.certain > left  # without a GPU it may be checked on another machine
     said += f" (hint: {memory.MORE_ROOM})"
-    return Finding("fail" if stops else "warn", "host memory", said)
+    return _finding("host memory", said, "fail" if stops else "warn")
 
 
 def _network(
@@ -300,18 +306,20 @@ def _network(
         f"hsdp, and takes in {memory.size_in_words(gathered + gradients)} of weights and gradients "
         "with fsdp over nodes"
     )
-    return Finding("ok", "network", said)
+    return _finding("network", said)
 
 
 def _data(config: Config) -> Iterator[Finding]:
     found = [_dataset(config, "dataset_path", each.path) for each in config.datasets]
     seen = [each.weight * size for each, (_, size) in zip(config.datasets, found, strict=True)]
     for each, size, (finding, _) in zip(config.datasets, seen, found, strict=True):
-        if len(found) > 1 and all(seen):
-            share = f"weight {each.weight:g}, about {size / sum(seen):.0%} of an epoch"
-            yield replace(finding, said=f"{finding.said}; {share}")
-        else:
+        if len(found) == 1 or finding.state == "fail":
             yield finding
+            continue
+        # Only the start counts tokens: the banner has their shares.
+        share = f"about {size / sum(seen):.0%} of the bytes of an epoch"
+        share = share if all(seen) else "its share is known once all of them are on this node"
+        yield replace(finding, said=f"{finding.said}; weight {each.weight:g}, {share}")
     if config.eval_dataset_path:
         yield _dataset(config, "eval_dataset_path", config.eval_dataset_path)[0]
 
@@ -320,12 +328,11 @@ def _dataset(config: Config, key: str, name: str) -> tuple[Finding, float]:
     """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
     if hub.is_hub_dataset(name):
         said = f"{name} is a hub id: downloaded at start"
-        return Finding("ok", "data", said), 0
+        return _finding("data", said), 0
     try:
         return _lines(config, label(config, key, name), paths.find(Path(name), key=key))
     except ConfigError as error:
-        hint = f" (hint: {error.hint})" if error.hint else ""
-        return Finding("fail", "data", " ".join(error.problems) + hint), 0
+        return _refused("data", error), 0
 
 
 def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding, float]:
@@ -345,20 +352,20 @@ def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding
             bad.append(f"{line.where}: expected {formats.FORMS}, found the keys {keys}")
     size = sum(path.stat().st_size for path in files)
     if not first:
-        return Finding("fail", "data", f"{named}: expected lines, found none"), 0
+        return _finding("data", f"{named}: expected lines, found none", "fail"), 0
     if len(bad) > config.max_bad_lines:
-        return Finding("fail", "data", f"{bad[0]} ({len(bad)} of {len(first)} bad)"), 0
+        return _finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", "fail"), 0
     templates = _templates(Path(config.name_or_path)) if chats else None
     if templates == []:
         said = f"{named}: expected a chat template in the model's folder for messages, found none"
-        return Finding("fail", "data", said), 0
+        return _finding("data", said, "fail"), 0
     each = sum(len(line.content) for line in first) / len(first)
     count = lines.count(files, each)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {count} lines"
     if any("strftime_now" in text for text in templates or ()):
         said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
-    return Finding("ok", "data", said), count * each
+    return _finding("data", said), count * each
 
 
 def _templates(folder: Path) -> list[str] | None:
@@ -366,7 +373,11 @@ def _templates(folder: Path) -> list[str] | None:
     if not folder.is_dir():
         return None
     names = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
-    texts = {path: path.read_text() for name in names if (path := folder / name).is_file()}
+    texts = {
+        path: path.read_text(encoding="utf-8", errors="replace")
+        for name in names
+        if (path := folder / name).is_file()
+    }
     return [
         text for path, text in texts.items() if path.suffix == ".jinja" or '"chat_template"' in text
     ]
@@ -384,18 +395,18 @@ def _folders(config: Config, look: Look) -> Iterator[Finding]:
                 pass
         except OSError as error:
             said = f"{key}: cannot write in {above}: {error.strerror}"
-            yield Finding("fail", "folders", said)
+            yield _finding("folders", said, "fail")
             continue
         free = shutil.disk_usage(above).free
         wanted = _checkpoints(config, look) if key == "output_dir" else 0
         said = f"{key}: {folder} can be written, {free / GIB:.1f} GiB free"
         if wanted:
             said += f", checkpoints and export take about {memory.size_in_words(wanted)}"
-        yield Finding("ok" if free > wanted else "fail", "folders", said)
+        yield _finding("folders", said, "ok" if free > wanted else "fail")
     wanted_from = config.resume_from_checkpoint
     if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
         said = f"resume_from_checkpoint: expected COMPLETE in {wanted_from}, found none"
-        yield Finding("fail", "folders", said)
+        yield _finding("folders", said, "fail")
 
 
 def _checkpoints(config: Config, look: Look) -> int:

@@ -100,7 +100,6 @@ def test_the_estimate_is_near_what_one_gpu_took() -> None:
         on_disk=2_200_000_000,
         layers=22,
         width=2048,
-        inner=5632,
         vocabulary=32000,
         changes_logits=True,
         complete=True,
@@ -120,7 +119,6 @@ def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> N
         on_disk=16_000_000_000,
         layers=32,
         width=4096,
-        inner=14336,
         vocabulary=151_552,
         complete=True,
     )
@@ -139,7 +137,6 @@ def test_what_is_held_whole_is_counted() -> None:
         on_disk=16_000_000_000,
         layers=32,
         width=4096,
-        inner=14336,
         vocabulary=128256,
         complete=True,
     )
@@ -184,12 +181,19 @@ def test_each_data_set_is_named_with_its_share(config: Config, tmp_path: Path) -
     assert [finding.said for finding in said(listed, "data")] == [
         f"dataset_path {each.path}: {Path(each.path).name}, 0.0 MiB, about {count} lines; {share}"
         for each, count, share in (
-            (few, 10, "weight 9, about 75% of an epoch"),
-            (many, 30, "weight 1, about 25% of an epoch"),
+            (few, 10, "weight 9, about 75% of the bytes of an epoch"),
+            (many, 30, "weight 1, about 25% of the bytes of an epoch"),
         )
     ]
     paths[0].unlink()
-    assert [finding.state for finding in said(listed, "data")] == ["fail", "ok"]
+    lacking, here = said(listed, "data")
+    assert (lacking.state, here.state) == ("fail", "ok")
+    assert here.said.endswith("; weight 1, its share is known once all of them are on this node")
+    on_hub, here = said(
+        replace(listed, dataset_path=(Dataset(path="org/d", weight=3.0), many)), "data"
+    )
+    assert "downloaded at start; weight 3, its share is known once" in on_hub.said
+    assert "weight 1, its share is known once" in here.said
 
 
 def test_chats_need_a_template(config: Config) -> None:
@@ -237,6 +241,42 @@ def test_weights_that_are_cut_off_behind_their_header_are_told(config: Config) -
     (model,) = said(config, "model")
     assert model.state == "fail"
     assert model.said.endswith(f"expected {whole} bytes, found {whole - 1}: it is cut off")
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"[]"),
+        ("config.json", b'{"hidden_size": [1, 2]}'),
+        ("config.json", b'{"text_config": [1]}'),
+        ("model.safetensors.index.json", b"[]"),
+        ("model.safetensors.index.json", b'{"weight_map": []}'),
+        ("model.safetensors", struct.pack("<Q", 2) + b"[]"),
+        ("model.safetensors", struct.pack("<Q", 8) + b'{"a": 1}'),
+        ("model.safetensors", struct.pack("<Q", 1) + b"\xff"),
+    ],
+)
+def test_files_that_are_no_models_are_told(config: Config, name: str, content: bytes) -> None:
+    (Path(config.name_or_path) / name).write_bytes(content)
+    (finding,) = said(config, "model")
+    assert (finding.state, "cannot be read" in finding.said) == ("fail", True)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_layers_of_several_widths_are_counted(config: Config) -> None:
+    path = Path(config.name_or_path) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"intermediate_size": [8, 16]}))
+    assert memory.shape(path.parent).layers == 32
+    path.write_text(json.dumps({"n_layers": 4, "d_model": 8, "vocab_size": 10}))  # MPT's names
+    assert memory.shape(path.parent).layers == 4
+
+
+def test_a_template_that_is_no_utf_8_is_looked_at(config: Config) -> None:
+    Path(config.datasets[0].path).write_text('{"messages": []}\n')
+    (Path(config.name_or_path) / "chat_template.jinja").write_bytes(b"\xff")
+    (finding,) = said(config, "data")
+    assert finding.state == "ok"
 
 
 @pytest.mark.usefixtures("gpus")

@@ -162,7 +162,7 @@ def test_weighted_data_sets_go_on_bit_for_bit(world: World, tiny: Path) -> None:
     assert again.losses()[7] == whole.losses()[7]
     assert weights(again) == weights(whole)
     assert "the data changed" not in again.said()
-    shares = re.findall(r" ([\d.]+)% of an epoch: (\S+), weight (\S+),", whole.said())
+    shares = re.findall(r" ([\d.]+)% of the tokens of an epoch: (\S+), weight (\S+),", whole.said())
     assert [found[1:] for found in shares] == [(half.path, "0.5"), (more, "2")]
     assert sum(float(found[0]) for found in shares) == pytest.approx(100, abs=0.2)
 

@@ -33,6 +33,15 @@ def find(path: Path, *, key: str) -> tuple[Path, ...]:
     Raises:
         ConfigError: there are none; `key` names the key that gave the path.
     """
+    try:
+        return _find(path, key)
+    except OSError as error:
+        problem = f"{key}: expected a file or folder that can be read at {path}, found: "
+        raise ConfigError((problem + str(error.strerror),)) from error
+
+
+def _find(path: Path, key: str) -> tuple[Path, ...]:
+    """Return the files, as `find` does; what cannot be read is an OSError."""
     if path.is_dir():
         return of_folder(path, sorted(path.iterdir()), key=key, name=str(path))
     if not path.is_file():

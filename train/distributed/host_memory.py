@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,15 +13,21 @@ VERSION_1 = (
 """The files of a cgroup with its limit and its use, and what of the use is page cache."""
 
 
+def physical() -> int:
+    """Return the bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def available(root: Path = Path("/")) -> int:
     """Return the bytes that can still be used: MemAvailable, or less if a cgroup has a limit.
+
+    Where no file has a number, as on macOS, they are all of the machine's.
 
     Args:
         root: Where proc and sys are mounted.
     """
-    text = (root / "proc/meminfo").read_text()
-    left = [kib * 1024 for kib in _numbers(text, "MemAvailable:")]
-    for line in (root / "proc/self/cgroup").read_text().splitlines():
+    left = [kib * 1024 for kib in _numbers(_text(root / "proc/meminfo"), "MemAvailable:")]
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             mounted, names = root / "sys/fs/cgroup", VERSION_2
@@ -33,7 +40,15 @@ def available(root: Path = Path("/")) -> int:
         for folder in folders:
             if folder.is_relative_to(mounted):
                 left += _left(folder, *names)
-    return min(left)
+    return min(left, default=physical())
+
+
+def _text(path: Path) -> str:
+    """Return a file's text; nothing without the file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _left(folder: Path, limit: str, usage: str, *cached: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -158,7 +157,7 @@ def _on_host(plan: Plan, name: str) -> HostMemory | None:
     shards = _shards(plan.ranks, name)
     try:
         shape = memory.shape(plan.folder)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError):
         return None
     need = memory.memory(plan.config, shape, plan.weights, shards=shards, gpu=gpu)
     return memory.host_memory(plan.config, shape, need, shards=shards, local=local, gpu=gpu)
@@ -171,12 +170,11 @@ def _no_room(plan: Plan, *, shards: int, usable: float) -> str:
     if gpu:
         room = float(torch.cuda.get_device_properties(ranks.device).total_memory)
     else:  # shared by the ranks of the host
-        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1.0
-        room /= ranks.env.local_world_size
+        room = host_memory.physical() / ranks.env.local_world_size
     try:
         shape = memory.shape(plan.folder)
         need = memory.memory(plan.config, shape, plan.weights, shards=shards, gpu=gpu)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         return f"its size cannot be read ({type(error).__name__}: {error})"
     if need.total <= usable * room:
         return ""

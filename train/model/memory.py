@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from train.config.config import Config
     from train.model.kinds import Weights
 
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 GIB = 2**30
 TRAINED_BYTES = 4 + 4 + 8
 """A trained weight: itself, its gradient, AdamW's two moments, all float32."""
@@ -47,8 +49,6 @@ class Shape:
     """Bytes of its files."""
     layers: int
     width: int
-    inner: int
-    """Width of the feed-forward part."""
     vocabulary: int
     changes_logits: bool = False
     """Whether it caps or scales its logits, which are then held whole."""
@@ -129,29 +129,50 @@ def shape(folder: Path) -> Shape:
         OSError: a file cannot be read.
         ValueError: a file is not what its name says, or is cut off.
     """
-    about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    about = _object(folder / "config.json")
     about = about.get("text_config") or about
-    index = folder / "model.safetensors.index.json"
-    names = {"model.safetensors"}
-    if index.exists():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    files = [folder / name for name in sorted(names)]
+    files = weight_files(folder)
     present = [path for path in files if path.exists()]
-    width = int(_first(about, "hidden_size", "n_embd", "d_model"))
-    return Shape(
-        parameters=sum(_parameters(path) for path in present),
-        on_disk=sum(path.stat().st_size for path in present),
-        layers=int(_first(about, "num_hidden_layers", "n_layer")),
-        width=width,
-        inner=int(_first(about, "intermediate_size", "n_inner") or 4 * width),
-        vocabulary=int(_first(about, "vocab_size")),
-        changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
-        complete=len(present) == len(files),
-    )
+    try:
+        return Shape(
+            parameters=sum(_parameters(path) for path in present),
+            on_disk=sum(path.stat().st_size for path in present),
+            layers=_first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+            width=_first(about, "hidden_size", "n_embd", "d_model"),
+            vocabulary=_first(about, "vocab_size"),
+            changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
+            complete=len(present) == len(files),
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{folder}: expected config.json and safetensors, found {found}") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors that a model's index names, or its only one; some may be missing.
+
+    Raises:
+        OSError: the index cannot be read.
+        ValueError: it is none.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        return [folder / SINGLE]
+    names = _object(index).get("weight_map")
+    if not isinstance(names, dict):
+        raise ValueError(f"{index}: expected a weight_map, found none")  # noqa: TRY004  (the file's value)
+    return [folder / name for name in sorted(set(names.values()))]
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(found).__name__}")  # noqa: TRY004  (the file's value)
+    return found
 
 
 def _first(about: dict[str, Any], *names: str) -> int:
-    return next((about[name] for name in names if about.get(name)), 0)
+    return int(next((about[name] for name in names if about.get(name)), 0))
 
 
 def _parameters(path: Path) -> int:

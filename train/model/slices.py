@@ -8,7 +8,6 @@ parameters cut as the network's are, filled a layer at a time, and each layer is
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
+from train.model import memory
 from train.model.load import base_of
 from train.model.parallelize import own_part
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from train.config.config import Config
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 
 
 class CannotSlice(Exception):  # noqa: N818  (named for what is so)
@@ -41,12 +38,9 @@ def files(folder: Path) -> list[Path]:
 
     Raises:
         CannotSlice: There are none, or not all of them.
+        ValueError: Their index is none.
     """
-    names = [SINGLE]
-    if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
-    found = [folder / name for name in names]
+    found = memory.weight_files(folder)
     if missing := [path.name for path in found if not path.is_file()]:
         raise CannotSlice(f"{missing[0]} is not in {folder}")
     return found

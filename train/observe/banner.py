@@ -61,8 +61,8 @@ def _datasets(config: Config, batches: Batches) -> list[str]:
         return []
     whole = sum(share.weight * tokens for share, tokens in batches.datasets)
     return [
-        f"{'':11} {share.weight * tokens / whole:6.1%} of an epoch: {each.path}, weight "
-        f"{share.weight:g}, {share.samples} samples, {tokens} tokens"
+        f"{'':11} {share.weight * tokens / whole:6.1%} of the tokens of an epoch: {each.path}, "
+        f"weight {share.weight:g}, {share.samples} samples, {tokens} tokens"
         for each, (share, tokens) in zip(config.datasets, batches.datasets, strict=True)
     ]
 

@@ -82,3 +82,14 @@ def test_another_format_is_told_the_way_out(
 def test_a_missing_path_names_the_nearest_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"there is {tmp_path} and nothing below"):
         paths.find(tmp_path / "no" / "such.jsonl", key="dataset_path")
+
+
+def test_what_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    path.symlink_to("/proc/self/mem")  # reading from its beginning is an I/O error
+    with pytest.raises(
+        ConfigError, match=f"k: expected a file .* read at {path}, found: Input/out"
+    ):
+        paths.find(path, key="k")
+    with pytest.raises(ConfigError, match="found: File name too long"):
+        paths.find(tmp_path / ("a" * 5000), key="k")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.distributed.host_memory import available
+from train.distributed.host_memory import available, physical
 
 MIB = 1 << 20
 
@@ -63,3 +63,9 @@ def test_version_1_has_other_files(root: Path) -> None:
         root, "sys/fs/cgroup/memory/job/memory.stat", f"inactive_file 5\ntotal_active_file {MIB}\n"
     )
     assert available(root) == 11 * MIB
+
+
+def test_without_linuxs_files_it_is_all_of_the_machine(root: Path) -> None:
+    (root / "proc/meminfo").write_text("MemTotal: 2048000 kB\n")
+    assert available(root) == physical()
+    assert available(root / "nowhere") == physical() > 0
