@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, warn
+from clusterctl.checks.rdma import PORTS
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.settings import settings_of
 from clusterctl.facts.nodefacts import NodeFacts
@@ -98,7 +99,7 @@ def _named(setting: Setting) -> str:
     why="If some nodes use RDMA and others TCP, their ranks cannot connect to each other.",
     fix="`clusterctl check --explain-network` shows what NCCL chooses on each node, and why.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-    explained_by=(SUBNET,),
+    explained_by=(SUBNET, PORTS),
     blocks=False,
     applies=lambda node, _cluster: bool(node.rdma),
     required_facts=("rdma",),

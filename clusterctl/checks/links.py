@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
 
@@ -122,30 +122,34 @@ def bond(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
     source="https://docs.kernel.org/networking/operstates.html",
     explained_by=(SUBNET,),
     blocks=False,
-    applies=lambda node, _cluster: any(
-        each.carrier_changes is not None for each in node.interfaces or ()
+    applies=lambda node, _cluster: (
+        any(each.carrier_changes is not None for each in node.interfaces or ())
+        or any("/" in each.device for each in node.counters)
     ),
 )
 def flaps(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare how often each link has changed since boot with the other nodes."""
-    links = {node.node: chosen_links(node, network)[-1:] for node in facts.values()}
-    known = {
-        name: (link.name, link.carrier_changes)
-        for name, found in links.items()
-        for link in found
-        if link.carrier_changes is not None
-    }
-    changes = {name: count for name, (_, count) in known.items()}
-    for name, usual in unusual(changes).items():
-        device, count = known[name]
-        yield warn(
-            name,
-            "its data link went down more often than those of the other nodes",
-            wanted=f"about {usual} changes since boot",
-            found=f"{count} changes on {device}",
-            remedy=f"sudo dmesg | grep -i {shlex.quote(device)} (on the node)"
-            " shows when; check cable, optics and switch port",
-        )
+    counts: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
+    for node in facts.values():
+        for link in chosen_links(node, network)[-1:]:
+            if link.carrier_changes is not None:
+                counts["data link"][node.node] = (link.name, link.carrier_changes)
+        for counters in node.counters:
+            downs = dict(counters.values).get("link_downed")
+            if downs is not None:
+                counts[f"RDMA port {counters.device}"][node.node] = (counters.device, downs)
+    for what, known in counts.items():
+        for name, usual in unusual({node: count for node, (_, count) in known.items()}).items():
+            device, count = known[name]
+            words = shlex.quote(device) if what == "data link" else "'link down'"
+            yield warn(
+                name,
+                f"its {what} went down more often than those of the other nodes",
+                wanted=f"about {usual} changes since boot",
+                found=f"{count} changes on {device}",
+                remedy=f"sudo dmesg | grep -i {words} (on the node)"
+                " shows when; check cable, optics and switch port",
+            )
 
 
 def unusual(counts: Mapping[str, int]) -> dict[str, int]:
@@ -183,10 +187,11 @@ def errors(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findi
             }
             if grown:
                 device = shlex.quote(counters.device)
+                tool = "rdma statistic show link" if "/" in device else "ethtool -S"
                 yield warn(
                     node.node,
                     f"{counters.device} counts errors during this check",
                     wanted="no new errors",
                     found=", ".join(f"{name} +{more}" for name, more in sorted(grown.items())),
-                    remedy=f"ethtool -S {device} (on the node); check cable, optics and switch",
+                    remedy=f"{tool} {device} (on the node); check cable, optics and switch",
                 )

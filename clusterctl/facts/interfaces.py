@@ -11,14 +11,11 @@ from typing import Any
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.request import STATISTICS
 from clusterctl.facts.routes import parse_routes
-from clusterctl.facts.values.network import BondPort, Counters, Interface, RdmaPort, Route
+from clusterctl.facts.values.network import BondPort, Counters, Interface, Route
 
 _UP, _LOOPBACK = 0x1, 0x8
-_PORT = re.compile(r"\d{1,5}")
 _COUNTER = re.compile(r"[0-9]{1,19}")
 """The kernel's are of 64 bits."""
-_STATE = re.compile(r"\d+: (\w+)")
-_RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
 
 
 def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
@@ -47,28 +44,6 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
         )
         for name in sorted(names | set(addresses))
     )
-
-
-def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...]:
-    """Return the ports of the RDMA devices."""
-    found = []
-    for path in answers.below("/sys/class/infiniband/"):
-        parts = path.split("/")
-        if len(parts) != 4 or parts[3] != "state" or not _PORT.fullmatch(parts[2]):  # noqa: PLR2004
-            continue
-        folder = "/sys/class/infiniband/" + "/".join(parts[:3])
-        state = _STATE.match(answers.word(folder + "/state") or "")
-        rate = _RATE.match(answers.word(folder + "/rate") or "")
-        found.append(
-            RdmaPort(
-                device=parts[0],
-                port=int(parts[2]),
-                state=state[1] if state else "",
-                link_layer=answers.word(folder + "/link_layer") or "",
-                rate_gbps=int(rate[1]) if rate else None,
-            )
-        )
-    return tuple(sorted(found, key=lambda port: (port.device, port.port)))
 
 
 def _listed(answers: Answers) -> list[dict[str, Any]] | None:

@@ -61,6 +61,8 @@ class NodeFacts:
     firewall: str | None = None
     """`firewalld` or `ufw` if it is on, else `nft` or `iptables` if it is installed."""
     rdma: tuple[RdmaPort, ...] | None = None
+    ofi_plugin: bool | None = None
+    """aws-ofi-nccl, by which NCCL uses EFA, is in a usual place."""
     gpus: Gpus | None = None
     python: Python | None = None
     agent: AgentPython | None = None

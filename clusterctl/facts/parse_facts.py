@@ -14,7 +14,6 @@ from clusterctl.facts.interfaces import (
     parse_bonds,
     parse_counters,
     parse_interfaces,
-    parse_rdma,
 )
 from clusterctl.facts.kernel_log import parse_kernel_log
 from clusterctl.facts.machine_state import parse_machine_state
@@ -27,6 +26,12 @@ from clusterctl.facts.network_settings import (
 )
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.python import parse_job_environment, parse_python
+from clusterctl.facts.rdma import (
+    parse_ofi_plugin,
+    parse_rdma,
+    parse_rdma_counters,
+    rdma_problem,
+)
 from clusterctl.facts.request import FactRequest
 from clusterctl.facts.routes import parse_routes
 from clusterctl.facts.system import (
@@ -67,6 +72,9 @@ def parse_facts(
         why = str(names.get("error", "")) or answers.by_key.get("names", NOT_ASKED).why()
         gaps.append(UnknownFact(what="hostname_addresses", why=why))
     interfaces = parse_interfaces(answers)
+    rdma = parse_rdma(answers)
+    if rdma is None:
+        gaps.append(UnknownFact(what="rdma", why=rdma_problem(answers)))
     job = parse_job_environment(answers)
     kernel_log, why = parse_kernel_log(answers)
     if why:
@@ -90,7 +98,7 @@ def parse_facts(
         clock=clock,
         interfaces=interfaces,
         bond_ports=parse_bonds(answers),
-        counters=parse_counters(answers, interfaces),
+        counters=(*parse_counters(answers, interfaces), *parse_rdma_counters(answers, rdma)),
         routes=parse_routes(answers),
         listeners=parse_listeners(answers),
         ephemeral_ports=_of(answers, "/proc/sys/net/ipv4/ip_local_port_range", parse_port_range),
@@ -99,7 +107,8 @@ def parse_facts(
         ),
         conntrack=parse_conntrack(answers),
         firewall=parse_firewall(answers, _object(own.get("programs"))),
-        rdma=parse_rdma(answers),
+        rdma=rdma,
+        ofi_plugin=parse_ofi_plugin(answers),
         gpus=gpus,
         python=parse_python(answers, asked=wanted.interpreter),
         agent=_agent(own.get("agent")),

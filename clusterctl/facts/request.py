@@ -71,9 +71,32 @@ FOLDERS = {
     "/proc/sys/net/netfilter": ("nf_conntrack_count", "nf_conntrack_max"),
 }  # fmt: skip
 """Small files, by the pattern of their folder."""
+RDMA_COUNTERS = (
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors",
+    "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+)  # fmt: skip
+RDMA_GIDS = 16
+"""Places of a table of addresses to read: those of each VLAN and address come first."""
+_PLACES = tuple(map(str, range(RDMA_GIDS)))
 RDMA = {
-    "/sys/class/infiniband/*/ports/*": ("state", "rate", "link_layer"),
+    "/sys/class/infiniband/*": ("fw_ver", "board_id"),
+    "/sys/class/infiniband/*/device": ("vendor",),
+    "/sys/class/infiniband/*/ports/*": ("state", "phys_state", "rate", "link_layer", "lid"),
+    "/sys/class/infiniband/*/ports/*/pkeys": ("0",),
+    "/sys/class/infiniband/*/ports/*/gids": _PLACES,
+    "/sys/class/infiniband/*/ports/*/gid_attrs/types": _PLACES,
+    "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs": _PLACES,
+    "/sys/class/infiniband/*/ports/*/counters": RDMA_COUNTERS,
 }
+OFI_PLUGINS = (
+    "/opt/amazon/ofi-nccl/lib/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib64/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib/aarch64-linux-gnu/libnccl-net.so",
+    "/opt/amazon/aws-ofi-nccl/lib/libnccl-net.so",
+    "/opt/aws-ofi-nccl/lib/libnccl-net.so",
+)
+"""Where installers and images put aws-ofi-nccl."""
 GPU_DRIVERS = ("nvidia", "amdgpu")
 """Their names in the kernel."""
 GPU_FILES = (
@@ -157,7 +180,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "globs": list(GLOBS),
         "folders": folder_questions(FOLDERS if wanted.gpus == 0 else {**FOLDERS, **GPU_FOLDERS}),
         "rdma": folder_questions(RDMA),
-        "links": list(LINKS),
+        "links": [*LINKS, *(() if wanted.gpus == 0 else OFI_PLUGINS)],
         "kernel_log": [] if wanted.gpus == 0 else list(KERNEL_LOG),
         "variables": list(VARIABLES),
         "paths": [

@@ -29,10 +29,11 @@ QUOTED = frozenset(
     {
         "accelerator.busy", "accelerator.driver", "deep.pairs", "environment.names",
         "environment.values", "job.check", "network.bond", "network.errors", "network.flaps",
-        "network.full-size", "network.link", "network.pairs", "network.route", "network.subnet",
-        "node.hostname", "node.ipc", "node.python", "node.session", "node.user", "python.cuda",
-        "python.found", "python.packages", "python.torch", "python.version", "storage.room",
-        "storage.writable",
+        "network.full-size", "network.link", "network.pairs", "network.rdma-fabric",
+        "network.rdma-firmware", "network.rdma-gids", "network.rdma-links", "network.rdma-ports",
+        "network.route", "network.subnet", "node.hostname", "node.ipc", "node.python",
+        "node.session", "node.user", "python.cuda", "python.found", "python.packages",
+        "python.torch", "python.version", "storage.room", "storage.writable",
     }
 )  # fmt: skip
 """Checks whose remedies have words of a node in them."""

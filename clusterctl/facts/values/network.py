@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_interface, ip_network
+from ipaddress import IPv6Address, ip_interface, ip_network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,29 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gid:
+    """An address of an RDMA port, with its place in the port's table."""
+
+    index: int
+    address: str
+    kind: str = ""
+    """`RoCE v2`, or `IB/RoCE v1`."""
+    interface: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an address."""
+        IPv6Address(self.address)
+
+    @property
+    def family(self) -> str:
+        """Return what it is: NCCL needs the same on both ends."""
+        address = IPv6Address(self.address)
+        if address.ipv4_mapped is not None:
+            return f"{self.kind}, IPv4"
+        return f"{self.kind}, link-local" if address.is_link_local else f"{self.kind}, IPv6"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaPort:
     """A port of an RDMA device (InfiniBand or RoCE)."""
 
@@ -88,6 +111,25 @@ class RdmaPort:
     state: str
     link_layer: str
     rate_gbps: int | None = None
+    rate: str = ""
+    """As the kernel writes it: `400 Gb/sec (4X NDR)`."""
+    phys_state: str = ""
+    """`LinkUp`; `Polling` without a cable, `Disabled` if it is switched off."""
+    lid: int | None = None
+    """0: no subnet manager has given the port an address."""
+    pkey: int | None = None
+    gids: tuple[Gid, ...] = ()
+    gids_read: int = 0
+    """How many places of the table were read."""
+    board: str = ""
+    firmware: str = ""
+    vendor: str = ""
+    """Of the PCI device: `0x15b3` is Mellanox, `0x1d0f` Amazon (EFA)."""
+
+    @property
+    def name(self) -> str:
+        """Its name in `rdma link`."""
+        return f"{self.device}/{self.port}"
 
     @property
     def active(self) -> bool:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 MAX_RESPONSE = 256
 """Bytes of a listener's answer: its half of the word, an address, and the length of the padding."""
 _CHUNK = 1 << 14
-PADDING_SECONDS = 1.5
+PADDING_SECONDS = 2.0
 """How long the padding may take; the kernel repeats what was lost after 0.2, 0.6 and 1.4 s."""
+GRACE_SECONDS = 1.0
+"""How much longer somebody is heard who keeps sending."""
 
 _STATES = {
     errno.ECONNREFUSED: "refused",
@@ -151,16 +153,18 @@ def connect_to(targets: List[Dict[str, Any]], nonce: str, limit_s: float) -> Lis
     """
     attempts = [Attempt(target, nonce, limit_s) for target in targets]
     while True:
-        now = time.monotonic()
-        for attempt in attempts:
-            if "state" not in attempt.result and attempt.until <= now:
-                attempt.time_out()
         open_ones = {a.socket.fileno(): a for a in attempts if "state" not in a.result}
         if not open_ones:
             return [attempt.result for attempt in attempts]
         poll = select.poll()
         for descriptor, attempt in open_ones.items():
             poll.register(descriptor, select.POLLIN if attempt.challenge_sent else select.POLLOUT)
-        left = min(attempt.until for attempt in open_ones.values()) - now
-        for descriptor, _ in poll.poll(1000 * left):
-            open_ones[descriptor].advance()
+        left = min(attempt.until for attempt in open_ones.values()) - time.monotonic()
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * max(left, 0.0))}
+        now = time.monotonic()
+        for descriptor, attempt in open_ones.items():
+            # What has come counts, though this process may have been too busy to hear it in time.
+            if descriptor in ready and now < attempt.until + GRACE_SECONDS:
+                attempt.advance()
+            elif now >= attempt.until:
+                attempt.time_out()

@@ -15,7 +15,8 @@ from clusterctl.checks.run_paths import run_paths, share_of
 from clusterctl.facts.from_json import from_json
 from clusterctl.facts.interfaces import counters_of, folder_values
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.request import STATISTICS, folder_questions
+from clusterctl.facts.rdma import counters_folder
+from clusterctl.facts.request import RDMA_COUNTERS, STATISTICS, folder_questions
 from clusterctl.facts.values.pairwise import (
     LARGEST_PROBE,
     ConnectResult,
@@ -192,15 +193,22 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
 
 def _end(probe: _Probe, name: str) -> dict[str, Any]:
     """Return the last step, which reads the counters of the links that the run will use again."""
-    folders = _counter_folders(probe, name).values()
-    return {"step": "end", "counters": folder_questions(dict.fromkeys(folders, STATISTICS))}
+    folders = {
+        path: RDMA_COUNTERS if "/" in device else STATISTICS
+        for device, path in _counter_folders(probe, name).items()
+    }
+    return {"step": "end", "counters": folder_questions(folders)}
 
 
 def _counter_folders(probe: _Probe, name: str) -> dict[str, str]:
     """Return the folders of the counters that were read before, by device."""
-    own = probe.network.nodes.get(name)
-    before = {counters.device for counters in probe.facts[name].counters}
-    found = {}
+    known, own = probe.facts[name], probe.network.nodes.get(name)
+    before = {counters.device for counters in known.counters}
+    found = {
+        port.name: counters_folder(port.name)
+        for port in known.rdma or ()
+        if port.active and port.name in before
+    }
     if own is not None and own.interface in before:
         found[own.interface] = f"/sys/class/net/{own.interface}/statistics"
     return found

@@ -202,6 +202,30 @@ def test_a_padding_arrives_whole(listeners: Listeners, size: int) -> None:
     assert made["interface"] == "lo"
 
 
+def test_who_never_stops_sending_is_not_heard_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect_module, "PADDING_SECONDS", 0.2)
+    monkeypatch.setattr(connect_module, "GRACE_SECONDS", 0.2)
+    with socket.socket() as server:
+        server.bind((HERE, 0))
+        server.listen()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(100)
+                connection.sendall(WORD[16:].encode() + b"127.0.0.1 " + b"9" * 50 + b"\n")
+                while True:
+                    connection.sendall(bytes(100))
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        made = connect(server.getsockname()[1])
+        thread.join(5)
+
+    assert (made["state"], made["full_size"], thread.is_alive()) == ("ok", False, False)
+
+
 def test_without_a_padding_nothing_is_known_of_large_packets(listeners: Listeners) -> None:
     assert "full_size" not in connect(listen(listeners)["port"])
 
