@@ -187,7 +187,6 @@ def _differing(
     value: Callable[[RdmaPort], str],
     message: str,
     remedy: Callable[[RdmaPort], str],
-    report: Callable[..., Finding] = fail,
 ) -> Iterator[Finding]:
     """Report active ports whose value is another than that of most nodes' port of this name."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -198,12 +197,16 @@ def _differing(
         for port in _active(own):
             mine, counts = value(port), found[port.name]
             usual, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
-            # A tie of two nodes names neither of them: ports of one name may be different ones.
-            if mine and mine != usual and most > 1:
-                yield report(
+            wanted = {usual}
+            if len(counts) > most == 1:
+                # Ports of one name may be different ones: only what no other node has is wrong.
+                others = (p for peer, ports in using.items() if peer != name for p in ports)
+                wanted = {value(p) for p in others if p.active} - {""}
+            if mine and wanted and mine not in wanted:
+                yield fail(
                     name,
                     message.format(port.name),
-                    wanted=usual,
+                    wanted=" or ".join(sorted(wanted)),
                     found=mine,
                     remedy=remedy(port),
                 )
