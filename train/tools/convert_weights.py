@@ -43,9 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="a model's folder with pytorch_model*.bin")
     folder = parser.parse_args(argv).folder
+    from safetensors import SafetensorError  # noqa: PLC0415  (--help must not wait for it)
+
     try:
         written = convert(folder)
-    except (CannotConvert, OSError) as error:
+    except (CannotConvert, OSError, SafetensorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     size = sum(path.stat().st_size for path in written)
@@ -65,6 +67,7 @@ def convert(folder: Path) -> list[Path]:
     Raises:
         CannotConvert: There are no such files, or they are damaged, or there is no room.
         OSError: A file cannot be read or written.
+        SafetensorError: The same, as its library puts it.
     """
     from huggingface_hub import save_torch_state_dict  # noqa: PLC0415  (seconds, with torch)
 
@@ -101,7 +104,7 @@ def _sources(folder: Path) -> list[Path]:
     if (folder / SOURCE_INDEX).is_file():
         try:
             index = json.loads((folder / SOURCE_INDEX).read_text(encoding="utf-8"))
-            names = sorted(set(index["weight_map"].values()))
+            names = sorted({os.fspath(name) for name in index["weight_map"].values()})
         except (AttributeError, KeyError, TypeError, ValueError):
             raise CannotConvert(
                 f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none"
@@ -137,6 +140,8 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
             shared = tensor.untyped_storage().data_ptr() in storages
             storages.add(tensor.untyped_storage().data_ptr())
             weights[name] = tensor.clone() if shared else tensor
+    if not weights:
+        raise CannotConvert(f"{sources[0]}: expected tensors as torch.save writes them: found none")
     return weights
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def test_a_file_of_an_old_torch_is_converted(tmp_path: Path) -> None:
     same(tmp_path, wanted)
 
 
-@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": []}'])
+@pytest.mark.parametrize(
+    "index", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"w": 1}}']
+)
 def test_an_index_that_is_none_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], index: str
 ) -> None:
@@ -117,6 +120,7 @@ class Harmful:
         ({"a": Harmful()}, "expected tensors as torch.save writes them"),
         ({"state_dict": {}}, "expected a tensor by each name, found 'state_dict'"),
         ([1], "expected a tensor by each name"),
+        ({}, "pytorch_model.bin: expected tensors as torch.save writes them: found none"),
     ],
 )
 def test_what_cannot_be_converted_is_refused(
@@ -135,6 +139,22 @@ def test_what_cannot_be_converted_is_refused(
     assert "Traceback" not in err
     assert out == ""
     assert not list(tmp_path.glob("*.safetensors*"))
+
+
+def test_a_disk_that_refuses_more_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    torch.save({"w": torch.ones(1 << 20)}, tmp_path / "pytorch_model.bin")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        assert convert_weights.main([str(tmp_path)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
 def test_a_tensor_that_was_written_wrong_gets_no_name(
