@@ -62,7 +62,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "model": {"data", "distributed", "config", "files", "errors"},
     "lifecycle": {"distributed", "errors"},
     "checkpoint": {"lifecycle", "model", "data", "distributed", "config", "files", "errors"},
-    "observe": {"model", "data", "distributed", "config"},
+    "observe": {"model", "data", "distributed", "config", "errors"},
     "trainer": {
         "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config", "errors",
     },

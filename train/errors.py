@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ CHECKPOINT = 4
 """No whole checkpoint to resume from, or the last one or its export could not be written."""
 NON_FINITE = 5
 """A loss or gradient was not a number; nothing of it reached the weights."""
+CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
 class ConfigError(Exception):
@@ -77,6 +79,11 @@ def reason(error: BaseException) -> str:
     return (
         str(error) if isinstance(error, AnotherRankFailed) else f"{type(error).__name__}: {error}"
     )
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without names and passwords in its addresses."""
+    return CREDENTIALS.sub("", text)
 
 
 @contextmanager

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 DATE = date(2024, 7, 26)
 """Today's date for templates that print it: tokens must not depend on the day of the run. It is
 the date that Llama's templates print if they cannot ask."""
-TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+DIRECTIVES = ("-d", "-m", "-H", "-I", "-M", "-S", "-j", *"aAbBcdDeFGhHIjmMpRSTuUVwWxXyYzZ")
+"""What a template may ask for in a date's format, after the %."""
 GAP = 24
 """Characters that a template may write between an answer and the token that ends it."""
 NEXT = "(the message after this chat)"
@@ -334,8 +335,17 @@ class _Reading:
 
 @cache
 def dated(template: str) -> str:
-    """Return a template that prints DATE where it would ask for today's date."""
-    return TODAY.sub(lambda found: repr(DATE.strftime(found[2])), template)
+    """Return a template that prints DATE where it would ask for today's date.
+
+    A macro comes before transformers' own function of its name. The line break after it is not
+    written, so that the template begins a line as before.
+    """
+    if "strftime_now" not in template:
+        return template
+    parts = {f"%{letter}": DATE.strftime(f"%{letter}") for letter in DIRECTIVES}
+    filters = "".join(f"|replace({part!r}, {text!r})" for part, text in parts.items())
+    macro = f"{{% macro strftime_now(format) %}}{{{{ format{filters} }}}}{{% endmacro %}}"
+    return f"{macro}\n{template}"
 
 
 def _cleaned(messages: Any) -> list[Message]:  # noqa: ANN401  (as the line has them)

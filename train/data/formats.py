@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from train.data import other_forms
 from train.data.bad_line import BadLine
 from train.data.chat import ChatTemplate
+from train.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VERSION = 8
+VERSION = 9
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 IGNORED = -100
@@ -191,10 +192,20 @@ def encode(documents: Sequence[Document], tokenizer: Any, seq_len: int) -> list[
 
 
 def _tokenise(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], list[bool]]]:  # noqa: ANN401
-    """Tokenise like pieces in one call: the tokenizer uses all cores for that."""
+    """Tokenise like pieces in one call: the tokenizer uses all cores for that.
+
+    Raises:
+        ConfigError: only a fast tokenizer tells which characters a token is made of.
+    """
     if not group:
         return {}
     spanned = isinstance(group[0].spans, tuple)
+    if spanned and not tokenizer.is_fast:
+        kind = type(tokenizer).__name__
+        raise ConfigError(
+            (f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",),
+            hint="lines of text, or of prompt and completion, need no fast one",
+        )
     answer = tokenizer(
         [piece.text for piece in group],
         add_special_tokens=group[0].special,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from train.config.config import Config
 from train.data import paths
-from train.errors import ConfigError
+from train.errors import ConfigError, without_credentials
 from train.files import write_text
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Kind = Literal["model", "dataset"]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
+OTHER_WEIGHTS = ["consolidated*", "*/*.safetensors"]
+"""The same weights once more, in the form of a model's own program (Mistral, Llama)."""
 DATASET_FILES = [f"*{suffix}" for suffix in paths.SUFFIXES]
 CONVERT = "python -m train.tools.convert_weights"
 FRESH = 600.0
@@ -114,7 +116,6 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    patterns = MODEL_FILES if kind == "model" else DATASET_FILES
     revision = config.revision if kind == "model" else None
     offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
     folder = Path(HF_HUB_CACHE)
@@ -127,7 +128,8 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
                 name,
                 repo_type=kind,
                 revision=known or revision,
-                allow_patterns=patterns,
+                allow_patterns=MODEL_FILES if kind == "model" else DATASET_FILES,
+                ignore_patterns=OTHER_WEIGHTS,
                 local_files_only=offline or known is not None,
             )
         except LocalEntryNotFoundError as error:
@@ -166,7 +168,7 @@ def _known(path: Path) -> str | None:
 
 
 def _endpoint() -> str:
-    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    return without_credentials(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
 
 
 def _refused(name: str, error: Exception) -> str:

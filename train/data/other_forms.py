@@ -43,7 +43,8 @@ def messages_of_sharegpt(record: dict[str, Any]) -> list[dict[str, Any]]:
         raise BadLine('conversations: expected a list of {"from", "value"}')
     messages = [_message(item, number) for number, item in enumerate(conversations, start=1)]
     system = record.get("system")
-    if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
+    first = messages[0]["role"] if messages else ""
+    if isinstance(system, str) and system.strip() and first != "system":
         return [{"role": "system", "content": system}, *messages]
     return messages
 

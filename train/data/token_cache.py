@@ -216,18 +216,20 @@ def _close(source: Source) -> None:
 
 def _verify(source: Source) -> None:
     """Compare the files with the manifest: a flipped bit in a token would go unnoticed."""
-    text = (source.folder / "MANIFEST.json").read_text()
-    wrong = []
-    if hashlib.sha256(text.encode()).hexdigest() != (source.folder / "COMPLETE").read_text():
-        wrong.append(source.folder / "MANIFEST.json")
-    manifest = json.loads(text)
-    if measure(source.folder / INDEX).sha256 != manifest["index"]:
-        wrong.append(source.folder / INDEX)
-    for number, about in enumerate(manifest["shards"]):
-        for name, wanted in about["files"].items():
-            path = source.folder / shard_name(source, number) / name
-            if not path.exists() or measure(path).sha256 != wanted:
-                wrong.append(path)
+    manifest = source.folder / "MANIFEST.json"
+    text = manifest.read_bytes() if manifest.exists() else b""
+    wrong = [manifest]
+    if hashlib.sha256(text).hexdigest() == (source.folder / "COMPLETE").read_text():
+        about = json.loads(text)
+        wanted = {source.folder / INDEX: about["index"]}
+        for number, shard in enumerate(about["shards"]):
+            folder = source.folder / shard_name(source, number)
+            wanted |= {folder / name: digest for name, digest in shard["files"].items()}
+        wrong = [
+            path
+            for path, digest in wanted.items()
+            if not path.exists() or measure(path).sha256 != digest
+        ]
     if wrong:
         raise ConfigError(
             tuple(f"{path}: the token cache is damaged" for path in wrong),

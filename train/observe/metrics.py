@@ -166,7 +166,7 @@ class Meter:
             "total": total,
             "epoch": epoch,
             "consumed": consumed,
-            "loss": loss if math.isfinite(loss) else str(loss),
+            "loss": _number(loss),
             "grad_norm": norm,
             "lr": lr,
             "tokens_valid": valid,
@@ -204,8 +204,8 @@ class Meter:
                 "time": time.time(),
                 "step": step,
                 "total": total,
-                "eval_loss": loss,
-                "eval_perplexity": perplexity,
+                "eval_loss": _number(loss),
+                "eval_perplexity": _number(perplexity),
                 "eval_accuracy": accuracy,
                 "eval_tokens": tokens,
                 "eval_s": seconds,
@@ -291,6 +291,11 @@ class Meter:
         self._records.add(record)
         if self._trackers:
             self._trackers.log(record)
+
+
+def _number(value: float) -> float | str:
+    """Return a number as JSON can have it: one that is not finite as text."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _memory(device: Any) -> int:  # noqa: ANN401  (a torch.device)

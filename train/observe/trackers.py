@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from train.errors import without_credentials
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
@@ -34,7 +36,6 @@ TRAINER_NAMES = {"lr": "learning_rate", "tok_s": "tokens_per_second", "eval_s": 
 NO_CURVE = frozenset({"step", "time", "total", "window", "resumed_from", "places"})
 """Numbers of a record that no chart needs."""
 SECRET = re.compile(r"token|secret|password|api_?key", re.IGNORECASE)
-CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +218,12 @@ def without_secrets(value: Any) -> Any:  # noqa: ANN401  (any JSON)
     """Return a value without passwords in addresses, and without what is named as a secret."""
     if isinstance(value, dict):
         return {
-            name: "(secret)" if SECRET.search(name) else without_secrets(inner)
+            name: "(secret)" if SECRET.search(str(name)) else without_secrets(inner)
             for name, inner in value.items()
         }
     if isinstance(value, list):
         return [without_secrets(inner) for inner in value]
-    return CREDENTIALS.sub("", value) if isinstance(value, str) else value
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 class Feed:
@@ -239,8 +240,10 @@ class Feed:
         self._thread.start()
 
     def put(self, point: Point) -> None:
-        """Add a point, or drop it where too many wait."""
+        """Add a point, or drop it if too many wait or the tracker could not start."""
         with self._changed:
+            if not self._thread.is_alive():
+                return
             if len(self._waiting) < WAITING:
                 self._waiting.append(point)
                 self._changed.notify()
@@ -367,10 +370,10 @@ class Trackers:
 
 
 def _words(error: Exception) -> str:
-    """Return an error's first line, without credentials."""
+    """Return an error's first line."""
     lines = str(error).strip().splitlines()
-    return CREDENTIALS.sub("", f"{type(error).__name__}: {lines[0]}" if lines else repr(error))
+    return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
 
 
 def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(without_credentials(text), file=sys.stderr, flush=True)

@@ -115,7 +115,7 @@ def answers(
         base = AutoModelForCausalLM.from_pretrained(
             model, dtype="auto", device_map="auto" if torch.cuda.is_available() else None
         )
-    except (OSError, ValueError) as error:
+    except (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError) as error:
         message = f"--model: expected a causal language model, found: {_first_line(error)}"
         raise ConfigError((message,)) from error
     room = getattr(base.config, "max_position_embeddings", None) or sys.maxsize
@@ -148,7 +148,8 @@ def answers(
 
 def _first_line(error: Exception) -> str:
     """Return an error's first line, without a list of all the weights that it is about."""
-    return str(error).strip().splitlines()[0].partition(": [")[0]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].partition(": [")[0]
 
 
 def _continue(model: Any, tokenizer: Any, ids: list[int], most: int) -> str:  # noqa: ANN401

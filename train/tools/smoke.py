@@ -33,8 +33,8 @@ LAUNCHER_VARIABLES = (
 OWN = {
     "dataset_path", "eval_dataset_path", "eval_split", "global_batch_size",
     "gradient_accumulation_steps", "lora_target_modules", "max_steps", "name_or_path", "output_dir",
-    "resume_from_checkpoint", "save_epochs", "save_minutes", "save_steps", "save_total_limit",
-    "seq_len", "warmup_ratio", "warmup_steps",
+    "report_to", "resume_from_checkpoint", "save_epochs", "save_minutes", "save_steps",
+    "save_total_limit", "seq_len", "warmup_ratio", "warmup_steps",
 }  # fmt: skip
 """Keys that the toy has its own values for; the others are taken as given."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,3 +211,25 @@ def test_a_template_that_prints_the_date_gives_the_same_tokens_on_any_day() -> N
     assert said == "Hello<|eot|>"
     text, _ = learned(DATED, chat, date="1 Jan 2026")
     assert text.startswith("Today: 1 Jan 2026<|eot|>")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "strftime_now('%d' ~ ' %b %Y')",
+        "strftime_now(form)",
+        "strftime_now(format='%d %b %Y')",
+        "today()",
+    ],
+)
+def test_however_a_template_asks_for_the_date_it_is_the_same(call: str) -> None:
+    assert "strftime_now('%d %b %Y')" in DATED.template
+    form = "{% set form = '%d %b %Y' %}"
+    form += "{% macro today() %}{{ strftime_now('%d') + strftime_now(' %b %Y') }}{% endmacro %}"
+    called = DATED.template.replace("strftime_now('%d %b %Y')", call)
+    chat = {"messages": [user("Hi"), answer("Hello")]}
+    text, _ = learned(replace(DATED, template=form + called), chat)
+    assert text.startswith("Today: 26 Jul 2024<|eot|>")
+    # The template begins a line, and the blocks at its beginning leave nothing.
+    text, _ = learned(replace(DATED, template=f"\n  {form}\n{called}"), chat)
+    assert text.startswith("\nToday: 26 Jul 2024<|eot|>")

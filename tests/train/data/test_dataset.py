@@ -218,6 +218,15 @@ def test_a_flipped_bit_is_refused_with_the_way_out(config: Config, name: str) ->
     assert "rm -r" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["MANIFEST.json", "index.npy", "shard-*/loss_mask.bin"])
+def test_a_lost_file_of_the_cache_is_refused_with_the_way_out(config: Config, name: str) -> None:
+    dataset.prepare(config, RankEnv())
+    (path,) = cache_of(config).glob(name)
+    path.unlink()
+    with pytest.raises(ConfigError, match=f"{path}: the token cache is damaged"):
+        dataset.prepare(config, RankEnv())
+
+
 def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None:
     source = token_cache.source(
         config, RankEnv(), Path(config.name_or_path), (Path(config.datasets[0].path),)

@@ -11,6 +11,7 @@ import pytest
 from tests.train.tiny import paragraphs
 from train.data.bad_line import BadLine
 from train.data.formats import Reader, Sample, encode
+from train.errors import ConfigError
 
 pytestmark = pytest.mark.torch
 
@@ -188,6 +189,7 @@ def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> No
             "conversations: message 1: expected from human, user, gpt",
         ),
         (b'{"conversations": [{"from": "gpt"}]}', "message 1: expected from and value, found from"),
+        (b'{"conversations": [], "system": "Be kind."}', "messages: expected an answer"),
         (
             b'{"conversations": [{"from": "function_call", "value": "{"}]}',
             "message 1: expected a call as JSON",
@@ -236,6 +238,16 @@ def test_contents_in_parts_are_left_to_a_template_that_knows_them(tokenizer: Any
     ]
     (sample,) = samples(knowing, {"messages": messages})
     assert tokenizer.decode(sample.ids).startswith("<|im|>user\nWhy?<eos>")
+
+
+def test_chats_need_a_fast_tokenizer() -> None:
+    from transformers import ByT5Tokenizer  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+    slow = ByT5Tokenizer(chat_template=TEMPLATE)
+    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    with pytest.raises(ConfigError, match="expected a fast tokenizer for chats, found ByT5Token"):
+        samples(slow, chat)
+    assert samples(slow, {"text": "words"})
 
 
 def test_a_chat_needs_a_template(tokenizer: Any) -> None:

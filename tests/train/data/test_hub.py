@@ -45,10 +45,11 @@ class Hub(ThreadingHTTPServer):
         self.files = FILES.copy()
         self.downloads: Counter[str] = Counter()
         self.asked = 0
+        self.user = ""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.user}127.0.0.1:{self.server_port}"
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -168,6 +169,24 @@ def test_a_nodes_processes_download_once(tmp_path: Path, stand_in: Hub) -> None:
     assert len({out for _, out in answers}) == 1
     wanted = {"config.json": 1, "model.safetensors": 1, "data/train.jsonl": 1}
     assert dict(+stand_in.downloads) == wanted  # and nothing that training does not need
+
+
+def test_the_same_weights_in_another_form_are_not_downloaded(tmp_path: Path, stand_in: Hub) -> None:
+    others = ("consolidated.safetensors", "original/model.safetensors", "pytorch_model.bin")
+    files = stand_in.files["models/org/tiny"] | dict.fromkeys(others, b"many gigabytes")
+    stand_in.files["models/org/tiny"] = files
+    ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/text", "")
+    assert code == 0, out
+    assert stand_in.downloads["model.safetensors"] == 1
+    assert not stand_in.downloads.keys() & set(others)
+
+
+def test_a_password_of_the_hubs_address_is_not_printed(tmp_path: Path, stand_in: Hub) -> None:
+    stand_in.user = "me:hunter2@"
+    ((code, out),) = node(tmp_path, stand_in, "org/nothing", "org/text", "")
+    assert code == 2
+    assert "expected org/nothing from http://127" in out
+    assert "hunter2" not in out
 
 
 def test_a_model_without_safetensors_on_the_hub_is_refused(tmp_path: Path, stand_in: Hub) -> None:

@@ -124,8 +124,11 @@ def test_lines_come_every_so_many_steps(
 
 def test_a_loss_that_is_no_number_is_still_json(meter: Meter, config: Config) -> None:
     step(meter, 1, loss=float("nan"))
+    meter.evaluated(step=1, total=2, loss=float("nan"), accuracy=0.5, tokens=4)
     text = (Path(config.output_dir) / "metrics.jsonl").read_text()
-    assert json.loads(text, parse_constant=pytest.fail)["loss"] == "nan"
+    step_, evaluation = (json.loads(line, parse_constant=pytest.fail) for line in text.splitlines())
+    assert step_["loss"] == "nan"
+    assert (evaluation["eval_loss"], evaluation["eval_perplexity"]) == ("nan", "nan")
 
 
 def test_collectives_are_given_back_as_they_were(config: Config) -> None:

@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> Config:
         report_to=("wandb", "mlflow"),
         project="guides",
         run_name="first",
-        chat_template_kwargs={"api_key": "hunter2"},
+        chat_template_kwargs={"api_key": "hunter2", "numbers": {1: "one"}},
     )
 
 
@@ -69,7 +69,7 @@ MLFLOW = """
 from types import SimpleNamespace as Object
 from wandb import note
 class MlflowClient:
-    tracking_uri = "file:here"
+    tracking_uri = "https://me:hunter@2@mlflow.lab/"
     def get_experiment_by_name(self, name):
         return None
     def create_experiment(self, name):
@@ -139,13 +139,19 @@ def test_a_resume_continues_the_trackers_runs(config: Config, recorded: Path) ->
     assert calls(recorded, "update_run") == [["m1", "RUNNING"]] * 3
 
 
-def test_no_secret_is_sent(config: Config, recorded: Path) -> None:
+def test_no_secret_is_sent_or_printed(
+    config: Config, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Trackers(config, config.report_to, step=0):
         pass
+    said = capsys.readouterr().err
+    assert "mlflow: run m1 at https://mlflow.lab/\n" in said
+    assert "hunter" not in said
     assert "hunter2" not in recorded.read_text()
     (about,) = calls(recorded, "init")[0]
     assert about["config"]["name_or_path"] == "https://hub/m"
-    assert about["config"]["chat_template_kwargs"] == {"api_key": "(secret)"}
+    kwargs = {"api_key": "(secret)", "numbers": {1: "one"}}
+    assert about["config"]["chat_template_kwargs"] == kwargs | {"numbers": {"1": "one"}}
     assert ["name_or_path", "https://hub/m"] in calls(recorded, "log_batch")[0][2]
     assert (about["project"], about["name"]) == ("guides", "first")
     assert calls(recorded, "create_experiment") == [["guides"]]
@@ -170,6 +176,25 @@ def test_a_tracker_that_fails_is_named_once_and_holds_up_no_other(
     assert "ConnectionError: https://hub/ does not answer\n" in said
     assert "hunter2" not in said
     assert calls(recorded, "set_terminated")
+
+
+def test_a_tracker_that_could_not_start_is_not_called_slow(
+    config: Config,
+    recorded: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FAULT_AT_INIT", "raise")
+    monkeypatch.setattr(trackers, "WAITING", 5)
+    with Trackers(config, ("wandb",), step=0) as sent:
+        until = time.monotonic() + 20
+        while "cannot start" not in capsys.readouterr().err and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.1)  # the thread ends
+        for step in range(1, 10):
+            sent.log(STEP | {"step": step})
+    assert capsys.readouterr().err == ""
+    assert not calls(recorded, "finish")
 
 
 def test_a_step_never_waits_for_a_tracker_that_hangs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -94,6 +95,16 @@ def test_what_cannot_be_answered_is_told(
     found = capsys.readouterr()
     assert said in found.err
     assert not found.out
+
+
+@pytest.mark.parametrize("weights", [b"", b"cut off"])
+def test_a_base_that_is_cut_off_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], weights: bytes
+) -> None:
+    model = shutil.copytree(tiny / "model", tmp_path / "model")
+    (model / "model.safetensors").write_bytes(weights)
+    assert generate.main(["--model", str(model), "--prompt", "x"]) == 2
+    assert "--model: expected a causal language model, found: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("weights", [None, b"", b"cut off"])

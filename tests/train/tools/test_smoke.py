@@ -33,6 +33,10 @@ def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -
     assert smoke.main(parse(["--smoke", f"--config={example}", *keys])) == 0
 
 
+def test_the_toy_is_sent_to_no_tracker() -> None:
+    assert not smoke._keys(parse(["--smoke", "--report-to=wandb"]))
+
+
 def test_the_toys_warmup_is_its_own() -> None:
     steps = ["--warmup-steps=100", "--set=warmup_ratio=0"]
     assert not [key for key in smoke._keys(parse(["--smoke", *steps])) if "warmup" in key]
