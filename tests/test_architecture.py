@@ -56,11 +56,12 @@ sync hashes files as a node does."""
 ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "lock": set(),
     "config": {"errors"},
-    "distributed": {"errors"},
-    "data": {"distributed", "config", "files", "errors"},
+    "distributed": {"errors", "lock"},
+    "data": {"distributed", "config", "files", "errors", "lock"},
     "model": {"data", "distributed", "config", "files", "errors"},
-    "lifecycle": {"distributed", "errors"},
+    "lifecycle": {"distributed", "errors", "lock"},
     "checkpoint": {"lifecycle", "model", "data", "distributed", "config", "files", "errors"},
     "observe": {"model", "data", "distributed", "config", "errors"},
     "trainer": {

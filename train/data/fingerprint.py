@@ -15,9 +15,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from train.data.claims import beating, wait_for
 from train.data.lines import format_of
 from train.data.marks import Mark
+from train.data.waiting import beating, wait_for
 from train.errors import ConfigError
 from train.files import write_text
 

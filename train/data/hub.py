@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
@@ -16,9 +14,10 @@ from train.config.config import Config
 from train.data import paths
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
+from train.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 Kind = Literal["model", "dataset"]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -121,7 +120,7 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
     folder = Path(HF_HUB_CACHE)
     folder.mkdir(parents=True, exist_ok=True)
     label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}")
-    with _alone(folder / f".clusterctl-{label}.lock"):
+    with Lock(folder / f".clusterctl-{label}.lock").held():
         known = _known(folder / f".clusterctl-{label}.json")
         try:
             path = snapshot_download(
@@ -148,14 +147,6 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
             commit = {"commit": Path(path).name, "time": time.time()}
             write_text(folder / f".clusterctl-{label}.json", json.dumps(commit))
     return Path(path)
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel gives back however this process ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _known(path: Path) -> str | None:

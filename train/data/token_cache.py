@@ -2,7 +2,7 @@
 
 Its name is a hash of the data, the tokenizer, the length and this code, so that it is never
 stale. It is made of shards, each a stretch of the data that is read by itself; nodes that share the
-folder share the work (`train.data.claims`), and nodes that do not each do all of it.
+folder share the work (`train.lock`), and nodes that do not each do all of it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 from train.config.config import Config
 from train.data import fingerprint, formats, lines, token_store
 from train.data.bad_line import BadLine
-from train.data.claims import LOOK, Claims, beating, wait_for
+from train.data.waiting import LOOK, beating, wait_for
 from train.errors import ConfigError
 from train.files import measure, write_text
+from train.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,7 +113,10 @@ def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any])
     """Tokenise the shards that nobody else does, wait for the others, and close the manifest."""
     complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
-    claims = Claims(source.folder)
+    locks = [
+        Lock(source.folder / f"{shard_name(source, number)}.claim")
+        for number in range(source.shards)
+    ]
     ours = env.node_rank % source.shards
     while not complete.exists():
         missing = [number for number in range(source.shards) if not _done(source, number)]
@@ -120,12 +124,16 @@ def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any])
             _close(source)
             break
         for number in sorted(missing, key=lambda n: ((n - ours) % env.nodes, n)):
-            with claims.take(shard_name(source, number)) as taken:
-                if taken and not _done(source, number):
+            if not locks[number].take():
+                continue
+            try:
+                if not _done(source, number):
                     logger.info(
                         "tokenising %s, shard %d of %d", source.files[0], number + 1, source.shards
                     )
                     _write(source, number, load(), config)
+            finally:
+                locks[number].release()
         time.sleep(LOOK)  # others are at work on what is left
     # The other processes of this node see that it is alive: a large cache takes minutes.
     alive = source.folder.parent / f"verify-{socket.gethostname()}-{os.getpid()}.alive"
@@ -145,7 +153,7 @@ def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:
     folder = source.folder / shard_name(source, number)
     for half_done in source.folder.glob(
         f"{folder.name}.tmp-*"
-    ):  # its maker is dead: we have the claim
+    ):  # its maker is dead: we have the lock
         shutil.rmtree(half_done, ignore_errors=True)
     complaints: list[token_store.Complaint] = []
     begin, *after = source.scan.marks[number:]

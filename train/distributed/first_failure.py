@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError
 
 from train.errors import UNEXPECTED, AnotherRankFailed
+from train.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,7 @@ class FirstFailure:
             if not done.wait(GRACE):
                 print(f"error: {cause}", file=sys.stderr, flush=True)
                 sys.stdout.flush()
+                Lock.release_all()  # else the next start on another machine has to wait
                 os._exit(UNEXPECTED)
             return
 

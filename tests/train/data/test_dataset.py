@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import claims, dataset, formats, lines, token_cache
+from train.data import dataset, formats, lines, token_cache, waiting
 from train.data.marks import Line
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
@@ -288,7 +288,7 @@ def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.Mo
 def test_waiting_ends_when_nobody_makes_the_tokens(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE", 0.3)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.3)
     with pytest.raises(ConfigError, match="no process makes it"):
         dataset.prepare(config, RankEnv(local_rank=1))
 

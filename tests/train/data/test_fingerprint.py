@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data import claims, fingerprint, jsonl, lines
+from train.data import fingerprint, jsonl, lines, waiting
 from train.data.marks import Line
 from train.errors import ConfigError
 
@@ -81,8 +81,8 @@ def test_only_the_first_process_of_a_node_reads_the_data(
 def test_the_others_wait_for_the_first_as_long_as_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "BEAT", 0.1)
-    monkeypatch.setattr(claims, "PATIENCE", 0.6)
+    monkeypatch.setattr(waiting, "BEAT", 0.1)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.6)
     path = tmp_path / "a.jsonl"
     path.write_text("x\n" * 100)
     plainly = fingerprint.scan

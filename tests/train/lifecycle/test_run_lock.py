@@ -20,7 +20,8 @@ from tests.train.outcome import steps_of
 from tests.train.world import World
 from train.errors import ConfigError
 from train.lifecycle import run_lock
-from train.lifecycle.run_lock import Process, take
+from train.lifecycle.run_lock import take
+from train.lock import LOST, Process
 
 HOLD = """
 import sys, time, pathlib
@@ -56,7 +57,7 @@ def test_a_killed_owners_folder_is_free_at_once(
     while (Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z":
         time.sleep(0.01)
     take(tmp_path)()
-    assert time.monotonic() - began < run_lock.LOST / 2
+    assert time.monotonic() - began < LOST / 2
     assert not list(tmp_path.iterdir())
 
 
@@ -79,11 +80,10 @@ def test_a_sign_of_life_from_elsewhere_is_enough(tmp_path: Path, text: str | Non
     assert path.exists(), "it keeps what it has"
 
 
-def test_what_nobody_touches_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "LOST", 0.5)
+def test_what_nobody_touches_is_taken_over(tmp_path: Path) -> None:
     far = replace(Process.here(), host="far", machine="far away")
     (tmp_path / run_lock.NAME).write_text(json.dumps(asdict(far)))
-    release = take(tmp_path)
+    release = take(tmp_path, lost=0.5)
     assert json.loads((tmp_path / run_lock.NAME).read_text()) == asdict(Process.here())
     release()
     assert not list(tmp_path.iterdir())

@@ -1,15 +1,9 @@
-"""Share work between processes that may or may not see the same folder, with no words exchanged.
-
-Whoever makes the claim file does the work and touches the file while at it. A claim that nobody
-has touched for a while belongs to somebody who is gone, and is taken over. Processes that do not
-share the folder see no claims and do everything themselves, so nobody has to know which it is.
-"""
+"""Wait for the process of this node that makes a file, as long as it shows signs of life."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -21,53 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEAT = 1.0
-LOST = 20.0
-"""Seconds without a touch until a claim is taken over, on the watcher's own clock."""
 LOOK = 0.1
 PATIENCE = 120.0
 """Seconds without any sign of life until waiting is given up."""
-
-
-class Claims:
-    """The claims in one folder, as seen by one process."""
-
-    def __init__(self, folder: Path, *, lost: float = LOST) -> None:
-        """Watch the folder; a claim untouched for `lost` seconds is free again."""
-        self._folder = folder
-        self._lost = lost
-        self._seen: dict[str, tuple[int, float]] = {}
-
-    @contextlib.contextmanager
-    def take(self, name: str) -> Iterator[bool]:
-        """Claim a piece of work; yields whether it is ours to do."""
-        path = self._path(name)
-        if self._is_lost(name):
-            path.unlink(missing_ok=True)
-        try:
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            yield False
-            return
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{socket.gethostname()} {os.getpid()}\n")
-        with beating(path):
-            yield True
-
-    def _is_lost(self, name: str) -> bool:
-        """Whether the claim has not been touched for too long, by our own clock alone."""
-        try:
-            touched = self._path(name).stat().st_mtime_ns
-        except FileNotFoundError:
-            self._seen.pop(name, None)
-            return False
-        last, since = self._seen.setdefault(name, (touched, time.monotonic()))
-        if last != touched:
-            self._seen[name] = (touched, time.monotonic())
-            return False
-        return time.monotonic() - since > self._lost
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.claim"
 
 
 @contextlib.contextmanager

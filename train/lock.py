@@ -1,0 +1,184 @@
+"""A lock file in a folder that several machines may share: one living process owns it at a time.
+
+The file names its owner, which touches it as long as it lives. A process of the same machine is
+looked for itself, so that what a killed one held is free at once; of another machine's process
+only the touches are visible, on the watcher's own clock. Processes that do not share the folder
+see no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BEAT = 1.0
+LOST = 20.0
+"""Seconds without a touch until another machine's process counts as exited."""
+LOOK = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process, distinguished from a later one with its number."""
+
+    host: str
+    machine: str
+    """This boot of the host, and the container in it: where the number means anything."""
+    pid: int
+    began: str
+    """When, in the kernel's own clock."""
+
+    @classmethod
+    def here(cls) -> Process:
+        """Return this process."""
+        host, pid = socket.gethostname(), os.getpid()
+        boot, container = "", ""
+        with contextlib.suppress(OSError):  # not on Linux
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            container = str(Path("/proc/self/ns/pid").readlink())
+        machine = f"{host} {boot} {container}"
+        return cls(host=host, machine=machine, pid=pid, began=_began(pid))
+
+    def lives(self) -> bool:
+        """Return whether it does; only for a process of this machine."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # another user's
+        return self.began == _began(self.pid)
+
+
+class Lock:
+    """A lock, as one process sees it."""
+
+    _held: set[Lock] = set()  # noqa: RUF012  (of this process)
+
+    def __init__(self, path: Path, *, lost: float | None = None) -> None:
+        """Use this file; of another machine, a file untouched for `lost` seconds is free."""
+        self.path = path
+        self.owner: Process | None = None
+        """Who had it at the last try; None if the file does not say."""
+        self.alive: bool | None = None
+        """Whether the owner lived at the last try; None: not known yet, so try again later."""
+        self._lost = LOST if lost is None else lost
+        self._mine = Process.here()
+        self._text = ""
+        self._seen: tuple[int, float] | None = None
+        self._over = threading.Event()
+
+    def take(self) -> bool:
+        """Become the owner, if nobody is; touch the file until `release`.
+
+        Raises:
+            OSError: nothing can be written there.
+        """
+        while not self._make():
+            self.alive = self._is_alive()
+            if self.alive is not False:
+                return False
+            self._remove(self._text)
+        self._over.clear()
+        threading.Thread(target=self._beat, daemon=True).start()
+        Lock._held.add(self)
+        return True
+
+    def _make(self) -> bool:
+        try:
+            handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        self._text = json.dumps(asdict(self._mine))
+        with os.fdopen(handle, "w") as file:
+            file.write(self._text)
+        return True
+
+    def _is_alive(self) -> bool | None:
+        self._text, touched = self._look()
+        if touched is None:
+            self._seen = None
+            return False
+        self.owner = _parsed(self._text)
+        if self.owner and self.owner.machine == self._mine.machine:
+            return self.owner.lives()
+        now, before = time.monotonic(), self._seen
+        if before is None or before[0] != touched:
+            self._seen = (touched, now)
+            return None if before is None else True
+        return False if now - before[1] > self._lost else None
+
+    def release(self) -> None:
+        """Give it back; do nothing if it is not ours, or another process has taken it over."""
+        if self not in Lock._held:
+            return
+        Lock._held.discard(self)
+        self._over.set()
+        with contextlib.suppress(OSError):
+            self._remove(self._text)
+
+    @staticmethod
+    def release_all() -> None:
+        """Give back what this process holds, before it exits without unwinding."""
+        for lock in tuple(Lock._held):
+            lock.release()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait until it is ours, and hold it."""
+        while not self.take():
+            time.sleep(LOOK)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+    def _look(self) -> tuple[str, int | None]:
+        """Return what the file holds and when it was touched; NFS asks its server at an open."""
+        try:
+            with self.path.open() as file:
+                return file.read(), os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return "", None
+
+    def _remove(self, text: str) -> None:
+        """Remove the file that was read: of many that try, one does, and only that file."""
+        mode = "r+" if os.access(self.path, os.W_OK) else "r"  # NFS locks what is open for writing
+        with contextlib.suppress(FileNotFoundError), self.path.open(mode) as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # As long as it is open here, no new file has its number.
+            if file.read() == text and self.path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                self.path.unlink()
+
+
+def _parsed(text: str) -> Process | None:
+    try:
+        return Process(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
+def _began(pid: int) -> str:
+    """Return when a process began; nothing for one that has exited, or without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in {"Z", "X"} else fields[19]
