@@ -173,5 +173,10 @@ MEETING = [
             ],
         }
     ),
-    Message({"foreign": ["10.0.0.9"]}),
+    Message(
+        {
+            "foreign": ["10.0.0.9"],
+            "counters": {"/sys/class/net/eth0/statistics": "rx_errors 3\nrx_bytes 7\n"},
+        }
+    ),
 ]  # fmt: skip

@@ -15,6 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from clusterctl.errors import ClusterError
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.network import Counters
+from clusterctl.facts.values.storage import PathFacts
 from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.launch import TerminalDisplay
@@ -269,7 +272,10 @@ def test_what_may_be_missing_is_not_missed(
 @example(changes=[])
 def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Mutation]) -> None:
     network = Network(
-        nodes=cast("Any", dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1"))),
+        nodes=cast(
+            "Any",
+            dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1", interface="eth0")),
+        ),
         master_port=4000,
     )
     clock = SimpleNamespace(invalid=lambda _head: "none of its steps")
@@ -280,10 +286,15 @@ def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Muta
         calls={"a": None, "b": None},
         clocks={"a": clock, "b": clock},
     )
-    seen = SimpleNamespace(path=lambda _share: SimpleNamespace(folder=True))
-    heard = connectivity._Probe(
-        session=cast("Any", session), network=network, facts=cast("Any", {"a": seen, "b": seen})
-    )
+    facts = {
+        name: NodeFacts(
+            node=name,
+            paths=(PathFacts(path="/share", folder=True),),
+            counters=(Counters(device="eth0", values=(("rx_errors", 1),)),),
+        )
+        for name in ("a", "b")
+    }
+    heard = connectivity._Probe(session=cast("Any", session), network=network, facts=facts)
     for message in mutated(MEETING, changes):
         heard.take("a", {**message.head, **({} if "step" in message.head else {"end": True})})
     for message in MEETING:
@@ -293,4 +304,6 @@ def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Muta
         assert {target["address"] for target in asked["targets"]} <= {"10.0.0.1"}
         assert {token["folder"] for token in asked["tokens"]} <= {"/share", "/w", "/w/out"}
         connectivity._between(heard, "a")
-    assert connectivity._between(heard, "b").problem == ""
+    between = connectivity._between(heard, "b")
+    assert between.problem == ""
+    assert ("rx_errors", 3) in between.counters[0].values
