@@ -94,7 +94,7 @@ class Trainer:
         for number_in_step, batch in enumerate(step.micro_batches, 1):
             with self.model.only_last_synchronises(last=number_in_step == len(step.micro_batches)):
                 total += self.learn(batch)
-        with self.meter.time("optimizer"):
+        with self.meter.time("optimizer"), room_for("the optimizer"):
             # All that ranks exchange about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
             # The one moment of a step in which the CPU waits for a GPU.

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     pass
 
 Kind = Literal["model", "dataset"]
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_ID = re.compile(
+    r"(?=.{1,96}$)(?!.*(?:--|\.\.|\.git$))[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII
+)
+"""What huggingface_hub takes for one."""
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
 OTHER_WEIGHTS = ["consolidated*", "*/*.safetensors"]
 """The same weights once more, in the form of a model's own program (Mistral, Llama)."""

@@ -27,7 +27,7 @@ class Head:
         self.raw: Tensor | None = None
         """The logits as the layer last made them, while `watched`; they hold a graph."""
         self.watched = False
-        self.whole = not isinstance(layer, nn.Linear)
+        self.whole = getattr(type(layer), "forward", None) is not nn.Linear.forward
         """Whether all logits are made at once: the layer is no plain one, such as with adapters."""
         self._layer = layer
         self._forward: Callable[[Tensor], Tensor] = layer.forward

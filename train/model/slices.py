@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from train.model import memory
 from train.model.load import base_of
@@ -163,12 +163,16 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN40
 def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: ANN401
     """Compute the buffers that are in no file (rotary frequencies), as transformers does."""
     kept = set(plain.state_dict())
+    # A model inside another one, such as that of text beside images, has its own way to do it.
+    owners = [n for n, m in plain.named_modules() if isinstance(m, PreTrainedModel)]
     for path, module in plain.named_modules():
         names = {n: f"{path}.{n}" if path else n for n, b in module.named_buffers(recurse=False)}
         computed = {short: name for short, name in names.items() if name not in kept}
         if not computed:
             continue
-        once, again = (_initialized(plain, module, computed, start) for start in (0, 1))
+        within = (name for name in owners if f"{path}.".startswith(f"{name}.") or not name)
+        owner = plain.get_submodule(max(within, key=len))
+        once, again = (_initialized(owner, module, computed, start) for start in (0, 1))
         for short, name in computed.items():
             if not torch.equal(once[short], again[short]):
                 raise CannotSlice(f"{name} is in no file, and transformers does not compute it")
@@ -176,7 +180,7 @@ def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: A
 
 
 def _initialized(
-    plain: Any,  # noqa: ANN401
+    owner: Any,  # noqa: ANN401
     module: nn.Module,
     names: Iterable[str],
     start: int,
@@ -186,7 +190,7 @@ def _initialized(
         old = module.get_buffer(name)
         new = torch.full(old.shape, start, dtype=old.dtype)
         module.register_buffer(name, new, persistent=False)
-    plain._init_weights(module)  # noqa: SLF001  (what from_pretrained does with them)
+    owner._init_weights(module)  # noqa: SLF001  (what from_pretrained does with them)
     return {name: module.get_buffer(name) for name in names}
 
 

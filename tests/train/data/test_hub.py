@@ -316,7 +316,8 @@ def test_a_folder_with_bin_files_alone_is_refused_with_what_converts_them(tmp_pa
 @pytest.mark.parametrize(
     ("name", "is_id"),
     [("meta-llama/Llama-3.1-8B", True), ("gpt2", True), ("./gpt2", False), ("/a/b", False),
-     ("a/b/c", False), ("~/model", False), ("org/na me", False)],
+     ("a/b/c", False), ("~/model", False), ("org/na me", False), ("org/a--b", False),
+     ("a..b", False), ("model.git", False), ("a" * 5000, False), ("modèle", False)],
 )  # fmt: skip
 def test_a_hub_id_is_told_from_a_path(name: str, is_id: Any) -> None:
     assert hub.is_hub_id(name) is is_id

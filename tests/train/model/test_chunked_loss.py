@@ -139,6 +139,19 @@ def test_a_head_with_adapters_is_left_whole() -> None:
     assert layer(torch.randn(1, 8, 6)).shape == (1, 11)
 
 
+def test_a_linear_head_with_a_forward_pass_of_its_own_is_left_whole() -> None:
+    import torch
+
+    from train.model.chunked_loss import Head
+
+    class Normed(torch.nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.nn.functional.normalize(hidden))
+
+    assert Head(Normed(6, 11)).whole
+    assert not Head(torch.nn.Linear(6, 11)).whole
+
+
 def whole_logits(_rank: int) -> None:
     from train.model.model import Model
 

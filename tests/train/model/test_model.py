@@ -41,6 +41,16 @@ def short_of_memory(_: int) -> None:
     Model.loss = loss  # type: ignore[method-assign,assignment]
 
 
+def short_of_moments(_: int) -> None:
+    """Have AdamW find no memory for its moments in the first step, as CUDA says it."""
+    import torch
+
+    def step(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    torch.optim.AdamW.step = step  # type: ignore[method-assign,assignment]
+
+
 def too_large(_: int) -> None:
     """Have the model itself find no memory, as CUDA says it."""
     import torch
@@ -369,6 +379,7 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
             "a batch of the evaluation: expected room",
         ),
         ({"nodes": (2,), "before": too_large}, 2, "the base model: expected room"),
+        ({"nodes": (2,), "before": short_of_moments}, 2, "the optimizer: expected room"),
         ({"nodes": (2,), "parallel": "single"}, 3, "expected one process for single, found 2"),
         ({"nodes": (2, 1), "parallel": "hsdp"}, 3, "nodes with different numbers of ranks"),
         ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: expected"),

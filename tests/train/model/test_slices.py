@@ -11,6 +11,7 @@ import pytest
 
 from tests.train.families import COMMON, FAMILIES
 from tests.train.outcome import close
+from tests.train.tiny import VOCABULARY
 from tests.train.world import World, context
 from train.config.config import Config
 from train.distributed.env import RankEnv
@@ -189,6 +190,16 @@ def test_rows_that_transformers_mixes_are_read_whole(
 ) -> None:
     read = filled(tmp_path, family, shape, (2,))
     assert numbers(tmp_path) < sum(rank["read"] for rank in read) < 2 * numbers(tmp_path)
+
+
+def test_a_model_inside_another_computes_its_own_buffers(tmp_path: Path) -> None:
+    shape = {
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY,
+        "layer_types": ["sliding_attention", "full_attention"], "intermediate_size": [64, 64],
+        "num_kv_shared_layers": 0, "laurel_rank": 4, "altup_num_inputs": 2,
+        "activation_sparsity_pattern": None,
+    }  # fmt: skip
+    filled(tmp_path, "gemma3n_text", shape, (2,))
 
 
 def test_masks_that_are_in_no_file_are_computed(tmp_path: Path) -> None:
