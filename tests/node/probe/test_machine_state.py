@@ -121,8 +121,21 @@ def test_the_limits_of_every_group_around_the_session_are_read(
 
 def test_this_machine_tells_all_there_is_to_tell() -> None:
     seen = describe_machine()
-    assert {"systemd", "reboot", "tmp", "home", "gid", "cgroups", "login", "processes"} <= set(seen)
+    assert {"systemd", "reboot", "tmp", "home", "gid", "cgroups", "processes"} <= set(seen)
     assert seen["unsynchronized"] in {True, False, None}
+
+
+def test_the_login_is_as_old_as_the_session_of_the_agent() -> None:
+    ask = f"from {machine_state.__name__} import _login_seconds as ask; print(ask())"
+    agent = "import subprocess, sys, time; time.sleep(0.5); subprocess.run(sys.argv[1:])"
+    said = subprocess.run(
+        [sys.executable, "-S", "-c", agent, sys.executable, "-c", ask],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    assert 0.5 <= float(said.stdout) < 60
 
 
 def test_a_state_folder_of_another_user_is_named(
