@@ -26,6 +26,8 @@ BEAT = 1.0
 LOST = 20.0
 """Seconds without a touch until another machine's process counts as exited."""
 LOOK = 0.25
+PATIENCE = 2.0
+"""Seconds that a process about to exit waits for its files to be removed: a disk may hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,18 @@ class Process:
             container = str(Path("/proc/self/ns/pid").readlink())
         machine = f"{host} {boot} {container}"
         return cls(host=host, machine=machine, pid=pid, began=_began(pid))
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Process | None:
+        """Read what `text` wrote; None for anything else."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return None
+
+    def text(self) -> str:
+        """Return what `parse` reads."""
+        return json.dumps(asdict(self))
 
     def lives(self) -> bool:
         """Return whether it does; only for a process of this machine."""
@@ -85,32 +99,30 @@ class Lock:
         Raises:
             OSError: nothing can be written there.
         """
-        while not self._make():
-            self.alive = self._is_alive()
+        while (handle := self._make()) is None:
+            text, touched = self._look()
+            if touched is None:
+                continue  # released just now; a file of that name would be a new owner's
+            self.alive = self._is_alive(text, touched)
             if self.alive is not False:
                 return False
-            self._remove(self._text)
-        self._over.clear()
-        threading.Thread(target=self._beat, daemon=True).start()
+            self._remove(text, touched)
+        self._over = threading.Event()
+        threading.Thread(target=_beat, args=(handle, self._over), daemon=True).start()
         Lock._held.add(self)
         return True
 
-    def _make(self) -> bool:
+    def _make(self) -> int | None:
         try:
             handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
-            return False
-        self._text = json.dumps(asdict(self._mine))
-        with os.fdopen(handle, "w") as file:
-            file.write(self._text)
-        return True
+            return None
+        self._text = self._mine.text()
+        os.write(handle, self._text.encode())
+        return handle
 
-    def _is_alive(self) -> bool | None:
-        self._text, touched = self._look()
-        if touched is None:
-            self._seen = None
-            return False
-        self.owner = _parsed(self._text)
+    def _is_alive(self, text: str, touched: int) -> bool | None:
+        self.owner = Process.parse(text)
         if self.owner and self.owner.machine == self._mine.machine:
             return self.owner.lives()
         now, before = time.monotonic(), self._seen
@@ -131,8 +143,14 @@ class Lock:
     @staticmethod
     def release_all() -> None:
         """Give back what this process holds, before it exits without unwinding."""
-        for lock in tuple(Lock._held):
-            lock.release()
+
+        def release() -> None:
+            for lock in tuple(Lock._held):
+                lock.release()
+
+        thread = threading.Thread(target=release, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -144,11 +162,6 @@ class Lock:
         finally:
             self.release()
 
-    def _beat(self) -> None:
-        while not self._over.wait(BEAT):
-            with contextlib.suppress(OSError):
-                os.utime(self.path)
-
     def _look(self) -> tuple[str, int | None]:
         """Return what the file holds and when it was touched; NFS asks its server at an open."""
         try:
@@ -157,22 +170,26 @@ class Lock:
         except FileNotFoundError:
             return "", None
 
-    def _remove(self, text: str) -> None:
+    def _remove(self, text: str, touched: int | None = None) -> None:
         """Remove the file that was read: of many that try, one does, and only that file."""
         mode = "r+" if os.access(self.path, os.W_OK) else "r"  # NFS locks what is open for writing
         with contextlib.suppress(FileNotFoundError), self.path.open(mode) as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
+            about = os.fstat(file.fileno())
+            is_same = file.read() == text and touched in {None, about.st_mtime_ns}
             # As long as it is open here, no new file has its number.
-            if file.read() == text and self.path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            if is_same and self.path.stat().st_ino == about.st_ino:
                 self.path.unlink()
 
 
-def _parsed(text: str) -> Process | None:
-    try:
-        return Process(**json.loads(text))
-    except (ValueError, TypeError):
-        return None
+def _beat(handle: int, over: threading.Event) -> None:
+    """Touch this process's file, and never the one of another that took over its name."""
+    while not over.wait(BEAT):
+        with contextlib.suppress(OSError):
+            os.utime(handle)
+    with contextlib.suppress(OSError):
+        os.close(handle)
 
 
 def _began(pid: int) -> str:

@@ -96,7 +96,7 @@ def run(
     # Before any group exists: no collective may time out on a slow node's tokenizer.
     with Preparation(store, env, patience=timeout) as preparation:
         base = hub.model_folder(config)
-        corpus = dataset.prepare(config, env)
+        corpus = dataset.prepare(config, env, check=preparation.check)
         early_signals.meet()
         preparation.wait()
     ranks = Ranks.join(env, timeout=timeout, traces=output / "nccl", store=store)

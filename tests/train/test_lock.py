@@ -9,9 +9,11 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from train import lock as module
 from train.lock import LOST, Lock, Process
 
 FAR = replace(Process.here(), host="far", machine="far away", pid=7)
@@ -101,6 +103,60 @@ def test_what_was_taken_over_is_not_removed(tmp_path: Path) -> None:
     lock.release()
 
     assert path.exists()
+
+
+def test_what_another_process_makes_at_this_moment_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps(asdict(FAR)))
+    look = Lock._look
+
+    def overtaken(lock: Lock) -> tuple[str, int | None]:
+        monkeypatch.setattr(Lock, "_look", look)
+        path.unlink()  # its owner has just ended
+        found = look(lock)
+        path.touch()  # another process's, which does not name it yet
+        return found
+
+    monkeypatch.setattr(Lock, "_look", overtaken)
+    assert not Lock(path).take()
+    assert path.read_text() == ""
+
+
+def test_an_owner_that_wakes_up_at_the_last_moment_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps(asdict(FAR)))
+    lock = Lock(path, lost=0.1)
+    assert not lock.take()
+    time.sleep(0.2)
+    remove: Any = Lock._remove
+
+    def touched_meanwhile(*words: Any) -> None:
+        os.utime(path)
+        remove(*words)
+
+    monkeypatch.setattr(Lock, "_remove", touched_meanwhile)
+    assert not lock.take()
+    assert json.loads(path.read_text()) == asdict(FAR)
+
+
+def test_an_owner_touches_its_own_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT", 0.02)
+    path = tmp_path / "lock"
+    with Lock(path).held():
+        os.utime(path, ns=(0, 0))
+        time.sleep(0.2)
+        assert path.stat().st_mtime_ns
+        path.unlink()  # another machine saw nothing of it for too long
+        path.write_text(json.dumps(asdict(FAR)))
+        os.utime(path, ns=(0, 0))
+        time.sleep(0.2)
+        assert not path.stat().st_mtime_ns
 
 
 def test_who_waits_gets_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from train.config.config import Config
 from train.data import hub, token_cache, token_store
+from train.data.fingerprint import nothing
 from train.data.formats import IGNORED
 from train.data.mixture import Mixture
 from train.errors import ConfigError
@@ -137,13 +138,20 @@ def label(config: Config, key: str, name: str) -> str:
     return f"{key} {name}" if several else key
 
 
-def prepare(config: Config, env: RankEnv, tokenizer: Any = None) -> Corpus:  # noqa: ANN401
+def prepare(
+    config: Config,
+    env: RankEnv,
+    tokenizer: Any = None,  # noqa: ANN401
+    *,
+    check: Callable[[], None] = nothing,
+) -> Corpus:
     """Tokenise what is not yet tokenised, and open it; call it before the ranks meet.
 
     Args:
         config: Says where the data, the tokenizer and the cache are.
         env: This process among the ranks; the first process of each node does the work.
         tokenizer: Instead of the model's own, for programs that have it in hand.
+        check: Called while this process waits for others; raises if that is vain.
 
     Raises:
         ConfigError: files are missing, too many lines are unusable, or nothing is left.
@@ -155,10 +163,7 @@ def prepare(config: Config, env: RankEnv, tokenizer: Any = None) -> Corpus:  # n
     def load() -> Any:  # noqa: ANN401  (a transformers tokenizer)
         return tokenizer or load_tokenizer(model, config)
 
-    opened = [
-        _open(token_cache.source(config, env, model, each.files), config, env, load, each.label)
-        for each in located
-    ]
+    opened = [_open(config, env, model, each, load, check) for each in located]
     count = len(config.datasets)
     train = [samples for _, samples, _ in opened[:count]]
     held_out = [samples for _, samples, _ in opened[count:]]
@@ -224,10 +229,17 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
 
 
 def _open(
-    source: Source, config: Config, env: RankEnv, load: Callable[[], Any], label: str
+    config: Config,
+    env: RankEnv,
+    model: Path,
+    located: Located,
+    load: Callable[[], Any],
+    check: Callable[[], None],
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
-    token_cache.make(source, config, env, load)
+    label = located.label
+    source = token_cache.source(config, env, model, located.files, check)
+    token_cache.make(source, config, env, load, check)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 
 from train.data.lines import format_of
 from train.data.marks import Mark
-from train.data.waiting import beating, wait_for
 from train.errors import ConfigError
 from train.files import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+LOOK = 0.1
+"""Seconds between two looks for what another process makes."""
 UNSURE = 2_000_000_000
 """Nanoseconds after a change in which some file systems would show a second one as the same."""
 
@@ -102,7 +104,25 @@ def same(files: tuple[Path, ...], before: Identity) -> None:
         )
 
 
-def shared(files: tuple[Path, ...], parts: int, cache: Path, *, local_rank: int) -> Scan:
+def nothing() -> None:
+    """Check nothing: there are no other ranks."""
+
+
+def wait_for(ready: Callable[[], bool], check: Callable[[], None]) -> None:
+    """Wait for what the first process of this node makes; `check` raises if that is vain."""
+    while not ready():
+        check()
+        time.sleep(LOOK)
+
+
+def shared(
+    files: tuple[Path, ...],
+    parts: int,
+    cache: Path,
+    *,
+    local_rank: int,
+    check: Callable[[], None] = nothing,
+) -> Scan:
     """Return what the node's first process finds, or has found in files still untouched.
 
     Args:
@@ -110,20 +130,18 @@ def shared(files: tuple[Path, ...], parts: int, cache: Path, *, local_rank: int)
         parts: How many parts there are to be.
         cache: Where the processes of a node leave each other what they find.
         local_rank: The first one, 0, does the work.
+        check: Called while waiting for it; raises if waiting is vain.
 
-    Raises:
-        ConfigError: the first process found nothing, and has ended.
     """
     names = "\0".join([socket.gethostname(), str(parts), *(str(path.absolute()) for path in files)])
     path = cache / f"scan-{hashlib.sha256(names.encode()).hexdigest()[:20]}.json"
     if local_rank == 0:
         found = _left(path, files)
         if found is None or not found.sure:
-            with beating(path.with_suffix(".alive")):  # the others see that somebody is at it
-                found = scan(files, parts)
+            found = scan(files, parts)
             write_text(path, json.dumps(dataclasses.asdict(found)))
         return found
-    wait_for(lambda: _left(path, files) is not None, cache, what=path)
+    wait_for(lambda: _left(path, files) is not None, check)
     return _left(path, files) or scan(files, parts)  # (changed within this moment)
 
 

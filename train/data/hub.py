@@ -8,16 +8,13 @@ import re
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from train.config.config import Config
 from train.data import paths
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
 from train.lock import Lock
-
-if TYPE_CHECKING:
-    pass
 
 Kind = Literal["model", "dataset"]
 HUB_ID = re.compile(
@@ -123,7 +120,7 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
     folder = Path(HF_HUB_CACHE)
     folder.mkdir(parents=True, exist_ok=True)
     label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}")
-    with Lock(folder / f".clusterctl-{label}.lock").held():
+    with Lock(folder / f".clusterctl-{label}.owner").held():
         known = _known(folder / f".clusterctl-{label}.json")
         try:
             path = snapshot_download(

@@ -12,9 +12,7 @@ import importlib.metadata
 import json
 import logging
 import math
-import os
 import shutil
-import socket
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from train.config.config import Config
 from train.data import fingerprint, formats, lines, token_store
 from train.data.bad_line import BadLine
-from train.data.waiting import LOOK, beating, wait_for
+from train.data.fingerprint import LOOK, nothing, wait_for
 from train.errors import ConfigError
 from train.files import measure, write_text
 from train.lock import Lock
@@ -66,21 +64,33 @@ class Source:
     stride: int
 
 
-def make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any]) -> None:
+def make(
+    source: Source,
+    config: Config,
+    env: RankEnv,
+    load: Callable[[], Any],
+    check: Callable[[], None] = nothing,
+) -> None:
     """Have the tokens on this node: the first process makes them, the others wait for it."""
     if env.local_rank == 0:
-        _make(source, config, env, load)
+        _make(source, config, env, load, check)
     else:
-        wait_for((source.folder / "COMPLETE").exists, source.folder, what=source.folder)
+        wait_for((source.folder / "COMPLETE").exists, check)
 
 
-def source(config: Config, env: RankEnv, model: Path, files: tuple[Path, ...]) -> Source:
+def source(
+    config: Config,
+    env: RankEnv,
+    model: Path,
+    files: tuple[Path, ...],
+    check: Callable[[], None] = nothing,
+) -> Source:
     """Return where the tokens of these files belong, named by all that they depend on."""
     size = sum(path.stat().st_size for path in files)
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
     cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     _make_folder(cache)
-    found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank)
+    found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank, check=check)
     strided = config.node_data == "strided" and env.nodes > 1
     about = {
         "data": found.digest,
@@ -109,7 +119,13 @@ def source(config: Config, env: RankEnv, model: Path, files: tuple[Path, ...]) -
     )
 
 
-def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any]) -> None:
+def _make(
+    source: Source,
+    config: Config,
+    env: RankEnv,
+    load: Callable[[], Any],
+    check: Callable[[], None],
+) -> None:
     """Tokenise the shards that nobody else does, wait for the others, and close the manifest."""
     complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
@@ -124,6 +140,7 @@ def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any])
             _close(source)
             break
         for number in sorted(missing, key=lambda n: ((n - ours) % env.nodes, n)):
+            check()
             if not locks[number].take():
                 continue
             try:
@@ -135,10 +152,7 @@ def _make(source: Source, config: Config, env: RankEnv, load: Callable[[], Any])
             finally:
                 locks[number].release()
         time.sleep(LOOK)  # others are at work on what is left
-    # The other processes of this node see that it is alive: a large cache takes minutes.
-    alive = source.folder.parent / f"verify-{socket.gethostname()}-{os.getpid()}.alive"
-    with beating(alive):
-        _verify(source)
+    _verify(source)
 
 
 def _make_folder(folder: Path) -> None:

@@ -11,9 +11,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from train.errors import AnotherRankFailed
+from train.lock import Process
 
 if TYPE_CHECKING:
     from train.distributed.env import RankEnv
@@ -38,11 +40,14 @@ class Preparation:
         self._over = threading.Event()
         self._beating = threading.Thread(target=self._beat, daemon=True)
         self._seen: dict[int, tuple[bytes, float]] = {}
+        self._checked = 0.0
 
     def __enter__(self) -> Self:
         """Begin to beat."""
         if self._env.world_size > 1:
             self._store.set(f"host-{self._env.rank}", socket.gethostname())
+            if self._env.local_rank == 0:
+                self._store.set(f"first-{self._env.node_rank}", Process.here().text())
             self._beating.start()
         return self
 
@@ -57,6 +62,26 @@ class Preparation:
             text = f"rank {self._env.rank} on {host}: {type(error).__name__}: {error}"
             self._store.compare_set("failed", "", text)
 
+    def check(self) -> None:
+        """Look for a failure, at most once a second; call it while others are waited for.
+
+        Raises:
+            AnotherRankFailed: a rank has failed, or the process that works for this node or that
+                of rank 0 is gone.
+        """
+        now = time.monotonic()
+        if self._env.world_size == 1 or now - self._checked < LOOK:
+            return
+        self._checked = now
+        self._refuse_failed()
+        if self._env.rank:
+            self._refuse_silent([0])
+        key = f"first-{self._env.node_rank}"
+        first = Process.parse(self._store.get(key)) if self._store.check([key]) else None
+        if first and first.machine == Process.here().machine and not first.lives():
+            message = f"expected process {first.pid} on {first.host} to prepare, found it gone"
+            raise AnotherRankFailed(f"{message}\nhint: its own log says why")
+
     def wait(self) -> None:
         """Wait until all ranks are prepared.
 
@@ -69,8 +94,7 @@ class Preparation:
         missing = list(range(self._env.world_size))
         reported, pause = time.monotonic(), LOOK / 64
         while missing:
-            if self._store.check(["failed"]):
-                raise AnotherRankFailed(self._store.get("failed").decode())
+            self._refuse_failed()
             if self._env.rank == 0:
                 missing = [rank for rank in missing if not self._store.check([f"ready-{rank}"])]
                 self._refuse_silent(missing)
@@ -98,6 +122,16 @@ class Preparation:
                     return
         except RuntimeError:  # (torch's own are of this kind) the main thread finds out by itself
             return
+
+    def _refuse_failed(self) -> None:
+        try:
+            cause = self._store.get("failed").decode() if self._store.check(["failed"]) else ""
+        except DistError as error:
+            found = "found the process that holds the ranks' store gone"
+            message = f"expected all {self._env.world_size} ranks to prepare, {found}"
+            raise AnotherRankFailed(f"{message}\nhint: the log of rank 0 says why") from error
+        if cause:
+            raise AnotherRankFailed(cause)
 
     def _refuse_silent(self, ranks: list[int]) -> None:
         """Refuse ranks whose beat has not changed for too long, by this process's clock alone."""

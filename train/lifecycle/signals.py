@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from train.errors import DONE
+from train.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +82,7 @@ class EarlySignals:
             while came := pipe.read(1):
                 if came[0] in SIGNALS and not self._over.wait(GRACE):
                     self._end(signal.Signals(came[0]).name)
+                    Lock.release_all()
                     os._exit(DONE)
 
 

@@ -14,10 +14,10 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import dataset, formats, lines, token_cache, waiting
+from train.data import dataset, formats, lines, token_cache
 from train.data.marks import Line
 from train.distributed.env import RankEnv
-from train.errors import ConfigError
+from train.errors import AnotherRankFailed, ConfigError
 
 pytestmark = pytest.mark.torch
 
@@ -285,12 +285,15 @@ def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.Mo
     assert set(corpus.train.sets[0].lines.tolist()) == set(range(200))
 
 
-def test_waiting_ends_when_nobody_makes_the_tokens(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE", 0.3)
-    with pytest.raises(ConfigError, match="no process makes it"):
-        dataset.prepare(config, RankEnv(local_rank=1))
+def test_waiting_ends_when_nobody_makes_the_tokens(config: Config) -> None:
+    checks = iter(range(3))
+
+    def failed_later() -> None:
+        if next(checks) == 2:
+            raise AnotherRankFailed("rank 0")
+
+    with pytest.raises(AnotherRankFailed, match="rank 0"):
+        dataset.prepare(config, RankEnv(local_rank=1), check=failed_later)
 
 
 def several(config: Config, *weights: float) -> Config:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data import fingerprint, jsonl, lines, waiting
+from train.data import fingerprint, jsonl, lines
 from train.data.marks import Line
-from train.errors import ConfigError
+from train.errors import AnotherRankFailed, ConfigError
 
 
 def parts_of(files: tuple[Path, ...], found: fingerprint.Scan) -> list[list[Line]]:
@@ -81,8 +81,6 @@ def test_only_the_first_process_of_a_node_reads_the_data(
 def test_the_others_wait_for_the_first_as_long_as_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "BEAT", 0.1)
-    monkeypatch.setattr(waiting, "PATIENCE", 0.6)
     path = tmp_path / "a.jsonl"
     path.write_text("x\n" * 100)
     plainly = fingerprint.scan
@@ -97,10 +95,14 @@ def test_the_others_wait_for_the_first_as_long_as_it_lives(
     first.start()
     assert len(fingerprint.shared((path,), 3, tmp_path, local_rank=1).marks) == 3
     first.join()
-    assert not list(tmp_path.glob("*.alive"))
+    assert [item.name for item in tmp_path.iterdir() if item.suffix != ".json"] == ["a.jsonl"]
     path.write_text("y\n")
-    with pytest.raises(ConfigError, match="found that no process makes it"):
-        fingerprint.shared((path,), 3, tmp_path, local_rank=1)
+
+    def failed() -> None:
+        raise AnotherRankFailed("rank 0")
+
+    with pytest.raises(AnotherRankFailed, match="rank 0"):
+        fingerprint.shared((path,), 3, tmp_path, local_rank=1, check=failed)
 
 
 def test_data_that_changed_is_read_again_whatever_its_size_and_time(tmp_path: Path) -> None:

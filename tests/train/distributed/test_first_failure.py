@@ -70,6 +70,7 @@ def test_a_rank_that_blocks_in_a_collective_hears_of_it(world: World) -> None:
     assert (run.status()["state"], run.status()["reason"]) == ("failed", reason)
     assert f"error: {reason}" in run.said()
     assert run.processes[1].is_alive()
+    assert not (run.output / ".owner").exists(), "another machine would wait for a sign of life"
 
 
 def test_a_rank_that_could_say_nothing_leaves_what_was_seen_of_it(world: World) -> None:

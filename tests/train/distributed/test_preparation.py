@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.train.world import World
+from tests.train.world import LIMIT, World
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
 
@@ -93,11 +96,50 @@ def slow_on_the_second_node(rank: int) -> None:
 
     real = dataset.prepare
 
-    def prepare(*words: Any) -> Any:
+    def prepare(*words: Any, **how: Any) -> Any:
         time.sleep(25.0 * rank)
-        return real(*words)
+        return real(*words, **how)
 
     patch.object(dataset, "prepare", prepare).start()
+
+
+def ends_in_tokenizing(rank: int) -> None:
+    """Have rank 0 fail, or be killed as by the kernel for want of memory, as the file says."""
+    from unittest.mock import patch  # noqa: PLC0415  (in the rank's own process)
+
+    from train.data import token_cache  # noqa: PLC0415
+
+    def end(*_: Any) -> None:
+        time.sleep(2.0)  # its neighbor waits by now
+        if Path("killed").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ConfigError(("data.jsonl:3: expected text",))
+
+    if rank == 0:
+        patch.object(token_cache, "_write", end).start()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["failed", "killed"])
+def test_a_neighbor_does_not_wait_for_tokens_that_nobody_makes(
+    world: World, tmp_path: Path, way: str
+) -> None:
+    apart = tmp_path / "apart"
+    (apart / "node-0").mkdir(parents=True)
+    (apart / "node-0" / way).touch()
+    how: dict[str, Any] = {"nodes": (2,), "apart": apart, "before": ends_in_tokenizing}
+    run = world.start(**how, cache_dir=str(tmp_path / "tokens"))
+    run.processes[0].join(LIMIT)
+    began = time.monotonic()
+    codes = run.wait()
+    assert time.monotonic() - began < 15
+    if way == "failed":
+        assert codes == [2, 1]
+        assert "ConfigError: data.jsonl:3: expected text" in run.said(1)
+    else:
+        assert codes == [-signal.SIGKILL, 1]
+        assert f"expected process {run.processes[0].pid} on " in run.said(1)
+        assert "Traceback" not in run.said(1)
 
 
 @pytest.mark.soak

@@ -22,7 +22,7 @@ def while_preparing(number: signal.Signals) -> None:
     """Get a signal while the data is made ready."""
     from train.data import dataset
 
-    patch.object(dataset, "prepare", lambda *_: signal.raise_signal(number)).start()
+    patch.object(dataset, "prepare", lambda *_, **_how: signal.raise_signal(number)).start()
 
 
 def terminated(_rank: int) -> None:
@@ -91,6 +91,7 @@ def test_waiting_for_another_rank_hides_no_signal(world: World) -> None:
     run.processes[0].join(30)
     assert run.processes[0].exitcode == 0
     assert time.monotonic() - began < 20
+    assert not (run.output / ".owner").exists(), "another machine would wait for a sign of life"
     assert run.status()["state"] == "preempted"
 
 
