@@ -35,7 +35,11 @@ TRAINER_NAMES = {"lr": "learning_rate", "tok_s": "tokens_per_second", "eval_s": 
 """Names in metrics.jsonl that transformers' Trainer names otherwise."""
 NO_CURVE = frozenset({"step", "time", "total", "window", "resumed_from", "places"})
 """Numbers of a record that no chart needs."""
-SECRET = re.compile(r"token|secret|password|api_?key", re.IGNORECASE)
+SECRET = re.compile(
+    r"token(?!i[sz])|secret|passw(?:or)?d|passphrase|credential|auth(?!or)"
+    r"|(?:api|access|private)[_-]?key",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,16 @@ SOURCE_INDEX = "pytorch_model.bin.index.json"
 TARGETS = ("model.safetensors", "model.safetensors.index.json")
 SHARD = "2GB"
 ASIDE = ".convert-weights-"
+AGAIN = "download the model again: hf download ORG/NAME --local-dir FOLDER"
+DISK = "look for errors of the disk with dmesg, and convert again"
 
 
 class CannotConvert(Exception):  # noqa: N818  (named for what is so)
-    """The files cannot be converted; the message says why."""
+    """The files cannot be converted; the message says why, and the hint what to do."""
+
+    def __init__(self, problem: str, *, hint: str) -> None:
+        """Take what was expected and found, and what to do about it."""
+        super().__init__(f"{problem}\nhint: {hint}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,12 +79,18 @@ def convert(folder: Path) -> list[Path]:
 
     for name in TARGETS:
         if (folder / name).exists():
-            raise CannotConvert(f"{folder}: expected no {name}, found one: nothing to convert")
+            raise CannotConvert(
+                f"{folder}: expected no {name}, found one: nothing to convert",
+                hint=f"train on it as it is, or move {name} away to convert again",
+            )
     sources = _sources(folder)
     needed, free = sum(path.stat().st_size for path in sources), shutil.disk_usage(folder).free
     if needed > free:
         found = f"{free / 2**30:.1f} GiB free"
-        raise CannotConvert(f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}")
+        raise CannotConvert(
+            f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}",
+            hint=f"free {(needed - free) / 2**30:.1f} GiB on that disk, or move the folder",
+        )
     weights = _load(sources)
     for killed in folder.glob(f"{ASIDE}*"):
         shutil.rmtree(killed)
@@ -107,11 +119,12 @@ def _sources(folder: Path) -> list[Path]:
             names = sorted({os.fspath(name) for name in index["weight_map"].values()})
         except (AttributeError, KeyError, TypeError, ValueError):
             raise CannotConvert(
-                f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none"
+                f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none",
+                hint=AGAIN,
             ) from None
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise CannotConvert(f"{folder}: expected {missing[0]}, found none")
+        raise CannotConvert(f"{folder}: expected {missing[0]}, found none", hint=AGAIN)
     return [folder / name for name in names]
 
 
@@ -131,17 +144,22 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
             said = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise CannotConvert(
-                f"{path}: expected tensors as torch.save writes them: {said}"
+                f"{path}: expected tensors as torch.save writes them: {said}", hint=AGAIN
             ) from error
         for name, tensor in found.items() if isinstance(found, dict) else [("", None)]:
             if not isinstance(tensor, torch.Tensor):
-                raise CannotConvert(f"{path}: expected a tensor by each name, found {name!r}")
+                raise CannotConvert(
+                    f"{path}: expected a tensor by each name, found {name!r}",
+                    hint="it must hold a state_dict and nothing else",
+                )
             # Tied weights share their storage, which safetensors does not write.
             shared = tensor.untyped_storage().data_ptr() in storages
             storages.add(tensor.untyped_storage().data_ptr())
             weights[name] = tensor.clone() if shared else tensor
     if not weights:
-        raise CannotConvert(f"{sources[0]}: expected tensors as torch.save writes them: found none")
+        raise CannotConvert(
+            f"{sources[0]}: expected tensors as torch.save writes them: found none", hint=AGAIN
+        )
     return weights
 
 
@@ -161,9 +179,9 @@ def _compare(folder: Path, weights: dict[str, Tensor]) -> None:
                 one, other = file.get_tensor(name), left.pop(name)
                 same = one.dtype == other.dtype and one.shape == other.shape
                 if not same or not torch.equal(_bits(one), _bits(other)):
-                    raise CannotConvert(f"{path}: {name} is not what was written")
+                    raise CannotConvert(f"{path}: {name} is not what was written", hint=DISK)
     if left:
-        raise CannotConvert(f"{folder}: {next(iter(left))} was not written")
+        raise CannotConvert(f"{folder}: {next(iter(left))} was not written", hint=DISK)
 
 
 def _bits(tensor: Tensor) -> Tensor:

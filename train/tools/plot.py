@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         bars = BARS if _prints(BARS) else PLAIN_BARS
         print("\n".join((*table(runs), *curves(runs, bars))))
     if runs and (options.output or not options.json):
-        problems += _picture(runs, options.output or files[0].with_name("plot.png"))
+        target = options.output or files[0].with_name("plot.png")
+        problems += _picture(runs, target, is_asked_for=options.output is not None)
     return 2 if problems else 0
 
 
@@ -175,12 +176,15 @@ def _prints(text: str) -> bool:
     return True
 
 
-def _picture(runs: Sequence[Run], target: Path) -> list[str]:
-    """Draw the picture, and return what went wrong."""
+def _picture(runs: Sequence[Run], target: Path, *, is_asked_for: bool) -> list[str]:
+    """Draw the picture, and return what went wrong; without matplotlib only if `is_asked_for`."""
     try:
         draw(runs, target)
     except ImportError:
-        print("no picture: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+        problem = f"{target}: no picture: matplotlib is not installed"
+        prefix = "error: " if is_asked_for else ""
+        print(f"{prefix}{problem}\nhint: pip install matplotlib", file=sys.stderr)
+        return [problem] if is_asked_for else []
     except (OSError, ValueError) as error:  # the latter for a kind of file that is not known
         problem = f"{target}: expected a picture written, found: {error}"
         print(f"error: {problem}", file=sys.stderr)

@@ -157,6 +157,13 @@ def test_no_secret_is_sent_or_printed(
     assert calls(recorded, "create_experiment") == [["guides"]]
 
 
+def test_secrets_are_known_by_their_names_and_the_rest_is_sent() -> None:
+    secret = ("hf_token", "api-key", "PRIVATE_KEY", "passwd", "basic_auth", "aws_credentials")
+    open_ = ("tokenizer", "is_tokenized", "author", "keyword", "monkey")
+    sent = trackers.without_secrets(dict.fromkeys(secret + open_, "x"))
+    assert sent == dict.fromkeys(secret, "(secret)") | dict.fromkeys(open_, "x")
+
+
 @pytest.mark.parametrize("where", ["INIT", "LOG"])
 def test_a_tracker_that_fails_is_named_once_and_holds_up_no_other(
     config: Config,

@@ -136,6 +136,7 @@ def test_what_cannot_be_converted_is_refused(
     assert convert_weights.main([str(tmp_path)]) == 2
     out, err = capfd.readouterr()
     assert said in err
+    assert "\nhint: " in err
     assert "Traceback" not in err
     assert out == ""
     assert not list(tmp_path.glob("*.safetensors*"))

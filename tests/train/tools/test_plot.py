@@ -53,6 +53,23 @@ def test_runs_become_a_table_of_80_columns(
     assert lines[2].split()[0] == "2"
 
 
+@pytest.mark.parametrize(("words", "code"), [([], 0), (["--output", "asked.png"], 2)])
+def test_a_picture_that_was_asked_for_and_cannot_be_drawn_is_an_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.chdir(tmp_path)
+    assert main([str(write(tmp_path / "run", 20)), *words]) == code
+    said = capsys.readouterr()
+    assert "0.2000" in said.out
+    assert "no picture: matplotlib is not installed\nhint: pip install matplotlib" in said.err
+    assert said.err.startswith("error: ") == bool(code)
+
+
 @pytest.mark.usefixtures("no_picture")
 def test_curves_have_the_same_steps_and_scale(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
