@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -291,15 +292,14 @@ def _network(
     """Report what crosses the network between two nodes in a step, by layout.
 
     With HSDP a ring all-reduce of the gradients: each of two nodes sends as many bytes as they
-    are. With flat FSDP a node takes in all weights for each forward pass, and again for the
-    backward pass where they were let go, and its part of the gradients.
+    are. With flat FSDP a node takes in its part of the gradients and all weights: once a step where
+    they are kept, else for each forward and each backward pass.
     """
     gradients = weights.trained_total * 4
-    try:
-        passes = batch_size(config, local * 2).accumulation
-    except ConfigError:
-        passes = 1
-    passes *= 1 if config.reshard_after_forward is False else 2
+    passes = 1
+    if config.reshard_after_forward is not False:
+        with suppress(ConfigError):
+            passes = 2 * batch_size(config, local * 2).accumulation
     gathered = shape.parameters * memory.dtype_bytes(config, gpu=devices.are_gpus) * passes
     said = (
         f"each of two nodes sends about {memory.size_in_words(gradients)} of gradients a step with "

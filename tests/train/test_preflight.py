@@ -332,6 +332,9 @@ def test_disk_and_network_are_reckoned_with_what_is_trained(config: Config) -> N
     # Gathered for 4 forward and 4 backward passes.
     taken_in = (8_000_000_000 * 2 * 8 + 41_943_040 * 4) / GIB
     assert f"takes in {taken_in:.1f} GiB of weights and gradients with fsdp" in network.said
+    (kept,) = said(replace(config, reshard_after_forward=False), "network")
+    once = (8_000_000_000 * 2 + 41_943_040 * 4) / GIB
+    assert f"takes in {once:.1f} GiB of weights and gradients with fsdp" in kept.said
     (folders,) = said(config, "folders")
     # 16 bytes a weight in each of 3 + 1 checkpoints, 4 in the adapter.
     assert f"about {41_943_040 * (16 * 4 + 4) / GIB:.1f} GiB" in folders.said

@@ -62,6 +62,7 @@ class Model:
         remarks: tuple[str, ...],
         *,
         flash: bool = False,
+        keeps_gathered: bool = False,
     ) -> None:
         self.remarks = remarks
         """What a person should know of it."""
@@ -80,6 +81,7 @@ class Model:
         self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
         self._exact = dtype == torch.float32
         self._flash = flash
+        self._keeps_gathered = keeps_gathered
 
     def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
         """Run the model forward and add up the cross entropy of the labels that count.
@@ -181,6 +183,8 @@ class Model:
         held_back: AbstractContextManager[Any] = nullcontext()
         if isinstance(self._forward, FSDPModule):
             self._forward.set_requires_gradient_sync(last)
+            # The weights are the same until the optimizer's step: gathered once, if there is room.
+            self._forward.set_reshard_after_backward(last or not self._keeps_gathered)
         elif isinstance(self._forward, DistributedDataParallel) and not last:
             held_back = self._forward.no_sync()
         with room_for("the batch"), held_back:
@@ -263,7 +267,8 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
             find_unused_parameters=True,
         )
     flash = config.flash_attention
-    model = Model(network, forward, layout, mesh, dtype, remarks, flash=flash)
+    keeps = config.reshard_after_forward is False
+    model = Model(network, forward, layout, mesh, dtype, remarks, flash=flash, keeps_gathered=keeps)
     model.try_head()
     if config.batching == "packed":
         model.try_packing()

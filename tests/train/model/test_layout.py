@@ -130,3 +130,32 @@ def test_gathered_weights_are_kept_where_every_rank_has_room(world: World) -> No
     asked = world.run(nodes=(2,), reshard_after_forward=True, **SHORT)
     assert "sharded over 2 ranks (FSDP) on cpu" in asked.said()
     assert kept.losses() == freed.losses() == asked.losses()
+
+
+def reports_gathers(_rank: int) -> None:
+    """Print a line for each group of weights that is gathered."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
+
+    real: Any = groups.foreach_all_gather  # type: ignore[attr-defined]
+
+    def gather(*words: Any, **how: Any) -> Any:
+        print("one gather", flush=True)
+        return real(*words, **how)
+
+    patch.object(groups, "foreach_all_gather", gather).start()
+
+
+def test_weights_that_are_kept_are_gathered_once_a_step(world: World) -> None:
+    how: dict[str, Any] = {"nodes": (2,), "before": reports_gathers, "eval_dataset_path": None}
+
+    def gathers(**more: Any) -> int:
+        one, two = (
+            world.run(max_steps=steps, gradient_accumulation_steps=3, **how, **more)
+            for steps in (1, 2)
+        )
+        return two.said().count("one gather") - one.said().count("one gather")
+
+    kept, freed = gathers(), gathers(reshard_after_forward=True)
+    # Freed: three forward and three backward passes, but the first group stays between the two.
+    assert kept > 1
+    assert freed == 3 * kept + 3 * (kept - 1)
