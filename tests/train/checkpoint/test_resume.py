@@ -26,7 +26,7 @@ def killed(_rank: int) -> None:
     """Be killed while the data is made ready."""
     from train.data import dataset
 
-    patch.object(dataset, "prepare", lambda *_: signal.raise_signal(signal.SIGKILL)).start()
+    patch.object(dataset, "prepare", lambda *_, **_how: signal.raise_signal(signal.SIGKILL)).start()
 
 
 def test_a_date_is_a_good_seed_on_any_number_of_ranks(world: World) -> None:
