@@ -47,6 +47,7 @@ def node_job(
         "launcher": plan.launcher,
         "launcher_argv": list(node.launcher_argv),
         "launcher_decides": plan.launcher_decides,
+        "ends_with_master": node.ends_with_master,
         "argv": list(node.argv),
         "procs": node.procs,
         "device": node.device,

@@ -44,6 +44,7 @@ class Master:
         self._last: Dict[str, float] = {}
         self._last_error: Dict[str, str] = {}
         self._ending: Optional[PeerMessage] = None
+        self._over: Optional[str] = None
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])
@@ -88,7 +89,10 @@ class Master:
                 channel.send({"ending": message})
 
     def send_bye(self, state: str) -> None:
-        """No worker waits for the end of the run on the master."""
+        """Tell every worker, also one that comes later, that the run is over here."""
+        self._over = state
+        for channel in self._channels.values():
+            channel.send({"over": state})
 
     def close(self) -> None:
         """Leave."""
@@ -134,6 +138,8 @@ class Master:
         channel.send({"welcome": True})
         if self._ending is not None:
             channel.send({"ending": self._ending})
+        if self._over is not None:
+            channel.send({"over": self._over})
         if name in self.missing:
             self.missing.remove(name)
             self._events.joined(name)

@@ -20,6 +20,8 @@ class PeerEvents(NamedTuple):
     """A node's supervisor is there for the first time."""
     clock: Callable[[float, float], None]
     """This node's clock minus the master's, and by how much that may be wrong."""
+    over: Callable[[str], None]
+    """The run is over on the master, and the state it left there."""
 
 
 def heartbeat_seconds(lost_after: float) -> float:
@@ -42,6 +44,20 @@ _ENDING: Dict[str, Tuple[type, ...]] = {
 """What an ending is made of; the first three are always there."""
 _LONGEST = 10**8
 """Seconds of grace."""
+_OVER = ("finished", "failed", "stopped", "lost")
+"""The states in which a run is over on a node."""
+
+
+def parse_over(message: PeerMessage) -> str:
+    """Return the state in which the run is over on the master.
+
+    Raises:
+        ValueError: it is none.
+    """
+    state = message["over"]
+    if state not in _OVER:
+        raise ValueError("state of a run that is over: found %.200r" % (state,))
+    return str(state)
 
 
 def parse_ending(message: PeerMessage) -> PeerMessage:

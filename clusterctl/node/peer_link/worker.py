@@ -15,6 +15,7 @@ from clusterctl.node.peer_link.messages import (
     PeerMessage,
     heartbeat_seconds,
     parse_ending,
+    parse_over,
 )
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
 from clusterctl.node.run.node_job import NodeJob
@@ -145,6 +146,8 @@ class Worker:
             self._measure_clock(message["pong"], message["at"])
         elif "ending" in message:
             self._events.ending(parse_ending(message))
+        elif "over" in message:
+            self._events.over(parse_over(message))
         elif "bye" in message:
             self.acknowledged = True
 

@@ -60,6 +60,8 @@ class NodeJob(KnownThere):
     launcher_argv: List[str]
     """Empty: the supervisor starts the ranks."""
     launcher_decides: bool
+    ends_with_master: bool
+    """A worker's processes serve the master's: they end once it is over there, not before."""
     argv: List[str]
     procs: int
     device: str

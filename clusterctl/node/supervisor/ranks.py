@@ -76,7 +76,9 @@ class Ranks:
 
     @property
     def all_started(self) -> bool:
-        """Every expected rank has been there."""
+        """Every expected rank has been there; of a node without ranks, its launcher."""
+        if not self._ranks:
+            return bool(self.launcher_joined)
         return all(rank.state != "starting" for rank in self._ranks.values())
 
     def snapshots(self) -> List[Dict[str, Any]]:
@@ -92,7 +94,8 @@ class Ranks:
         running = [rank.key for rank in self._ranks.values() if rank.running]
         if self._launcher is None or cause.by == "stop":
             signal_ranks(self._loop, running, cause.signal)
-            return bool(running)
+            # What serves the master is needed until that has ended.
+            return bool(running) or bool(self._job.get("ends_with_master"))
         if cause.by not in ("rank", "launcher"):
             if cause.signal is not None:
                 processes.send(self._launcher, signal_number(cause.signal))
@@ -205,7 +208,7 @@ class Ranks:
 
     def _explain_launcher_end(self, code: int, number: Optional[int]) -> None:
         """Find out what the launcher's end means: the ranks' end, or its own."""
-        if code == 0:
+        if code == 0 and not self._job.get("ends_with_master"):
             self._on_success()
             return
         ended = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]

@@ -84,6 +84,7 @@ class Supervisor:
             clock=lambda offset, error: record.event(
                 "clock", offset_s=round(offset, 6), error_s=round(error, 6)
             ),
+            over=self._over_on_master,
         )
         self._peers = connect(self.loop, job, secrets, events)
 
@@ -163,6 +164,19 @@ class Supervisor:
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
         self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
+
+    def _over_on_master(self, state: str) -> None:
+        """End what only served the master's processes: no one needs it any longer."""
+        if not self._job.get("ends_with_master"):
+            return
+        at_once = Phases(term=0.0, kill=self._failure_grace)
+        if self._ending is not None:
+            self._ending.hasten(at_once)
+        elif state == "finished":  # of any other end the master has told before, and why
+            self._ranks.stopping = True
+            reason = "the run has finished on node %s" % self._job["master"]["node"]
+            self._set_end(state, "master", reason, 0)
+            self._ending = Shutdown(self.loop, living_descendants, at_once, self._all_exited)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was asked to end (%s)" % number.name})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clusterctl.node.peer_link.messages import parse_ending
+from clusterctl.node.peer_link.messages import parse_ending, parse_over
 from clusterctl.node.run.processes import signal_number
 from tests.damage import ANY_JSON, damaged_json
 
@@ -26,6 +26,13 @@ def test_an_ending_is_passed_on_as_it_is() -> None:
 def test_a_grace_that_no_timer_can_wait_is_refused(grace: float) -> None:
     with pytest.raises(ValueError, match="grace of an ending"):
         parse_ending({"ending": {**ENDING, "grace": grace}})
+
+
+@given(ANY_JSON)
+def test_a_run_is_over_in_a_state_that_we_know_or_the_message_is_refused(value: Any) -> None:
+    assert parse_over({"over": "stopped"}) == "stopped"
+    with pytest.raises(ValueError, match="state of a run that is over"):
+        parse_over({"over": value})
 
 
 @given(damaged_json(ENDING) | ANY_JSON)

@@ -39,6 +39,7 @@ class Heard:
             lost=lambda node, _words: self.all.append(("lost", node)),
             joined=lambda node: self.all.append(("joined", node)),
             clock=lambda offset, error: self.all.append(("clock", (offset, error))),
+            over=lambda state: self.all.append(("over", state)),
         )
 
     def of(self, kind: str) -> list[object]:
@@ -146,6 +147,22 @@ def test_who_comes_late_hears_of_the_end_too() -> None:
         worker = net.worker(0)
         net.until(lambda: net.heard["w0"].of("ending"))
         worker.close()
+
+
+def test_the_workers_hear_that_the_run_is_over_on_the_master_late_ones_too() -> None:
+    with link(2) as net:
+        workers = [net.worker(0)]
+        net.until(lambda: net.master.missing == {"w1"})
+        net.master.send_bye("finished")
+        net.until(lambda: net.heard["w0"].of("over") == ["finished"])
+        workers.append(net.worker(1))
+        net.until(lambda: net.heard["w1"].of("over") == ["finished"])
+        assert not net.master.all_done  # they end now
+        for worker in workers:
+            worker.send_bye("finished")
+        net.until(lambda: net.master.all_done)
+        for worker in workers:
+            worker.close()
 
 
 def test_what_was_said_before_the_connection_stood_arrives() -> None:

@@ -140,6 +140,70 @@ else:
     assert run_lock.query(run.plan.master.lock, {"ask": "who"}) is None
 
 
+SERVE = [sys.executable, "-c", "import time; print('served', flush=True); time.sleep(300)"]
+"""As a launcher: what the master's ranks use on the other nodes."""
+
+
+def start_serving(run: Run, argv: list[str] = SERVE) -> None:
+    run.change = {"ends_with_master": True, "procs": 0, "launcher_argv": argv}
+    head = run.start_node(1)
+    assert "error" not in head, head
+
+
+def test_what_serves_the_master_ends_once_the_master_is_over(make_run: MakeRun) -> None:
+    run = make_run("import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)", nodes=2)
+    run.link_port = run.start_node(0)["link_port"]
+    start_serving(run)
+    wait_until(lambda: bool([e for e in run.events(0) if e["kind"] == "peer-joined"]))
+    assert run.status(1)["end"] is None
+    (run.workdir / "go").touch()
+    nodes = [run.ended(n) for n in (0, 1)]
+    assert [node["state"] for node in nodes] == ["finished", "finished"]
+    assert nodes[1]["end"]["by"] == "master"
+    assert nodes[1]["end"]["reason"] == f"the run has finished on node {run.names[0]}"
+    assert not run.left()
+
+
+def test_what_serves_the_master_is_kept_while_the_master_uses_its_grace(make_run: MakeRun) -> None:
+    save = """
+import os, signal, sys, time
+def save(*_):
+    open("saving", "w").close()
+    while not os.path.exists("saved"): time.sleep(0.02)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("here")
+time.sleep(300)
+"""
+    run = make_run(save, nodes=2, job=Job(stop=Stop(grace=120)))
+    run.link_port = run.start_node(0)["link_port"]
+    start_serving(run)
+    run.wait_for_log(0, b"here")
+    wait_until(lambda: bool([e for e in run.events(0) if e["kind"] == "peer-joined"]))
+    wait_until(lambda: b"served" in Path(run.paths(1).launcher_log).read_bytes())
+    run.call(0, "stop", {**run.where(0), "wait": False})
+    wait_until((run.workdir / "saving").exists)
+    wait_until(lambda: run.status(1)["end"] is not None)
+    time.sleep(1.5)  # longer than it takes where nobody is to be asked
+    assert [e["kind"] for e in run.events(1)][-1] == "stop-ordered"
+    began = time.monotonic()
+    (run.workdir / "saved").touch()
+    assert [run.ended(n)["state"] for n in (0, 1)] == ["stopped", "stopped"]
+    assert time.monotonic() - began < 60  # not the grace
+    assert not run.left()
+
+
+def test_what_serves_the_master_must_not_end_before_it(make_run: MakeRun) -> None:
+    run = make_run(SLEEP, nodes=2)
+    run.link_port = run.start_node(0)["link_port"]
+    run.wait_for_log(0, b"here")
+    start_serving(run, [sys.executable, "-c", ""])
+    nodes = [run.ended(n) for n in (0, 1)]
+    assert [node["state"] for node in nodes] == ["failed", "failed"]
+    assert nodes[1]["end"]["by"] == "launcher"
+    assert not run.left()
+
+
 def test_a_node_that_is_done_stays_until_all_are(make_run: MakeRun) -> None:
     """The master carries what the others say; who leaves early is taken for lost."""
     wait = "import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists('go'):"
