@@ -116,6 +116,9 @@ def _not_reported(node: NodeFacts, what: str) -> Finding:
     return skip(node.node, message)
 
 
+_all_have_uuids = reports(lambda gpu: gpu.uuid or None)
+
+
 @Check(
     "accelerator.twice",
     title="each GPU belongs to one node",
@@ -123,7 +126,7 @@ def _not_reported(node: NodeFacts, what: str) -> Finding:
     fix="Give each container its own GPUs, or remove one of the nodes.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     explained_by=(COUNT, "node.same-machine"),
-    applies=lambda node, cluster: not cluster.same_machine and uses_gpus(node, cluster),
+    applies=lambda node, cluster: not cluster.same_machine and _all_have_uuids(node, cluster),
 )
 def twice(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the UUIDs of the planned GPUs."""

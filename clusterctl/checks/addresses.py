@@ -117,6 +117,7 @@ def _describe(found: tuple[Candidate, ...]) -> str:
     fix="Give one of the nodes another address.",
     source="https://www.rfc-editor.org/rfc/rfc5227",
     explained_by=("node.same-machine",),
+    applies=lambda node, _cluster: node.interfaces is not None,
 )
 def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare the chosen addresses."""

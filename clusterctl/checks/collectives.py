@@ -96,10 +96,15 @@ def pairs(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding
                 f"{pair[0]} and {pair[1]} exchange data slowly, each is fast with others",
                 wanted=f"about {usual:.2f} Gb/s",
                 found=f"{gbps:.2f} Gb/s",
-                remedy=f"traceroute {shlex.quote(network.nodes[pair[1]].address)} (on {pair[0]});"
+                remedy=f"traceroute {_address(pair[1], network)} (on {pair[0]});"
                 " check the switches between them",
             )
     yield from _compare_with_links(tuple(n for n in best if n not in slow), usual, network)
+
+
+def _address(name: str, network: Network) -> str:
+    place = network.nodes.get(name)
+    return shlex.quote(place.address) if place else "ADDRESS"
 
 
 def pair_rates(facts: Facts) -> Mapping[tuple[str, str], float]:

@@ -222,6 +222,16 @@ def _show_clocks(node: NodeFacts) -> str:
     return "nvidia-smi -q -d PERFORMANCE -i {gpus}"
 
 
+def _judged_heat(gpu: Gpu) -> int | None:
+    """Return the temperature of a GPU that tells its limit, or is idle as others are."""
+    heat = gpu.heat or GpuHeat()
+    return heat.celsius if heat.margin is not None or _is_idle(gpu) else None
+
+
+def _is_idle(gpu: Gpu) -> bool:
+    return gpu.utilization is not None and gpu.utilization < IDLE_PERCENT
+
+
 @Check(
     "accelerator.temperature",
     title="the GPUs are cool enough",
@@ -230,7 +240,7 @@ def _show_clocks(node: NodeFacts) -> str:
     source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT, "accelerator.throttle"),
     blocks=False,
-    applies=reports(lambda gpu: gpu.heat and gpu.heat.celsius),
+    applies=reports(_judged_heat),
 )
 def temperature(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge by the GPU's own limit, else compare idle GPUs of the same model."""
@@ -259,10 +269,6 @@ def temperature(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
             remedy="check the node's fans and airflow, and what runs on it",
             gpus=(gpu.index,),
         )
-
-
-def _is_idle(gpu: Gpu) -> bool:
-    return gpu.utilization is not None and gpu.utilization < IDLE_PERCENT
 
 
 @Check(
@@ -315,7 +321,7 @@ def _set_power(node: NodeFacts, watts: float) -> str:
     source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
     blocks=False,
-    applies=reports(lambda gpu: gpu.clocks and gpu.clocks.application),
+    applies=reports(lambda gpu: gpu.clocks and gpu.clocks.application and gpu.clocks.default),
 )
 def clocks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the application clock with the GPU's own default."""

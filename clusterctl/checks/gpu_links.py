@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from clusterctl.checks.accelerators import COUNT
-from clusterctl.checks.finding import Finding, Status, fail, finding, warn
+from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.planned import (
     NVIDIA,
     planned,
@@ -304,6 +304,12 @@ def _across(node: NodeFacts, network: Network, cluster: Cluster) -> bool | None:
     return interface.numa not in places
 
 
+def _places_known(node: NodeFacts, cluster: Cluster) -> bool:
+    links = [gpu.link for gpu in planned_devices(node, cluster) if gpu.link]
+    cards = any(each.numa is not None for each in node.interfaces or ())
+    return cards and any(link.numa is not None for link in links)
+
+
 @Check(
     "accelerator.numa",
     title="the network card is as near to the GPUs as on the other nodes",
@@ -313,14 +319,14 @@ def _across(node: NodeFacts, network: Network, cluster: Cluster) -> bool | None:
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     explained_by=(COUNT, "network.subnet"),
     blocks=False,
-    applies=lambda node, cluster: bool(
-        [gpu for gpu in planned_devices(node, cluster) if gpu.link and gpu.link.numa is not None]
-        and any(each.numa is not None for each in node.interfaces or ())
-    ),
+    applies=_places_known,
 )
 def numa(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the nodes whose card is on the other socket while that of another node is not."""
     across = {node.node: _across(node, network, cluster) for node in facts.values()}
+    for name, node in facts.items():
+        if across[name] is None and _places_known(node, cluster):
+            yield skip(name, "the CPU socket of its network card is unknown")
     if False not in across.values():
         return
     for name, crosses in across.items():

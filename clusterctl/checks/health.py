@@ -33,7 +33,11 @@ _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
     " DIMM.",
     source="https://man7.org/linux/man-pages/man5/proc_meminfo.5.html",
     blocks=False,
-    applies=lambda node, _cluster: node.memory_bytes is not None and node.machine is not None,
+    applies=lambda node, _cluster: (
+        node.memory_bytes is not None
+        and _memory(node).available_bytes is not None
+        and total_cpus(node) is not None
+    ),
 )
 def memory(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge what is available, what is swapped out, and the total against equal machines."""

@@ -31,6 +31,7 @@ MANY_TIMES = 3.0
     " the address of its network.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     explained_by=("node.same-machine",),
+    required_facts=("hostname",),
 )
 def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Find equal names, and names that resolve to another node or to loopback."""
@@ -155,7 +156,7 @@ def machine_id(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fi
     " such as LDAP.",
     source="https://man7.org/linux/man-pages/man5/nfs.5.html",
     blocks=False,
-    applies=lambda node, cluster: node.uid is not None and bool(cluster.shared),
+    applies=lambda node, cluster: None not in _own_ids(node) and bool(cluster.shared),
 )
 def user_ids(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare with most other nodes that use a share; with the master if none is the most."""
@@ -165,7 +166,7 @@ def user_ids(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
         if any(p.role != "shared" and share_of(cluster, p.path) for p in run_paths(cluster, node))
     }
     ids = {
-        name: (node.uid, node.machine.gid if node.machine else None)
+        name: _own_ids(node)
         for name, node in facts.items()
         if name in used and node.uid is not None and not _maps_users(node, cluster)
     }
@@ -185,6 +186,10 @@ def user_ids(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
                 remedy=f"give {shlex.quote(facts[name].user or '$USER')} the same ids on every"
                 " node, or log in as a user who has them: `user:` under `ssh:`",
             )
+
+
+def _own_ids(node: NodeFacts) -> tuple[int | None, int | None]:
+    return node.uid, node.machine.gid if node.machine is not None else None
 
 
 def _ids(uid: int | None, gid: int | None) -> str:
@@ -234,8 +239,7 @@ def time_daemon(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[
     source="https://man.openbsd.org/sshd_config#UseDNS",
     blocks=False,
     applies=lambda node, cluster: (
-        not cluster.node(node.node).local
-        and (node.reach.connect_s is not None or _shell_seconds(node) is not None)
+        not cluster.node(node.node).local and _shell_seconds(node) is not None
     ),
 )
 def login(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:

@@ -63,7 +63,10 @@ def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     blocks=False,
     required_facts=("limits",),
-    applies=lambda node, _cluster: any(port.active for port in node.rdma or ()),
+    applies=lambda node, _cluster: (
+        any(port.active for port in node.rdma or ())
+        and (node.limits is None or node.limits.memlock is not None)
+    ),
 )
 def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes with an active RDMA port."""
@@ -115,7 +118,11 @@ def open_files(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[F
     fix="Raise `nproc` in /etc/security/limits.conf, or the limit of pids of the container.",
     source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
-    applies=lambda node, _cluster: node.limits is not None or node.machine is not None,
+    applies=lambda node, _cluster: (
+        node.limits is not None
+        and node.limits.processes_hard is not None
+        and _cgroup(node).processes_left is not None
+    ),
 )
 def processes(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge the user's limit, which root does not have, and that of the cgroup."""
@@ -178,7 +185,10 @@ def stack(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     fix="Give the container or the slice more CPUs and memory, or start fewer processes.",
     source="https://docs.kernel.org/admin-guide/cgroup-v2.html",
     blocks=False,
-    applies=lambda node, _cluster: node.machine is not None and node.machine.cgroup is not None,
+    applies=lambda node, _cluster: (
+        None not in {node.cpus, node.memory_bytes, total_cpus(node)}
+        and _cgroup(node).cpus is not None
+    ),
 )
 def cpus(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Warn of a limit that is below the ranks or below most other nodes; note any other."""

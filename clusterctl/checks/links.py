@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from clusterctl.checks.addresses import SUBNET
-from clusterctl.checks.finding import Finding, warn
+from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
@@ -138,6 +138,9 @@ def flaps(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding
             downs = dict(counters.values).get("link_downed")
             if downs is not None:
                 counts[f"RDMA port {counters.device}"][node.node] = (counters.device, downs)
+    for name in network.nodes:
+        if not any(name in known for known in counts.values()):
+            yield skip(name, "the kernel does not count the changes of its link")
     for what, known in counts.items():
         for name, usual in unusual({node: count for node, (_, count) in known.items()}).items():
             device, count = known[name]

@@ -210,6 +210,7 @@ def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
     fix="Run `loginctl enable-linger USER` on the node, or set KillUserProcesses=no in"
     " logind.conf.",
     source="https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",
+    applies=lambda node, _cluster: node.kill_user_processes is not None,
 )
 def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge the users that logind would log out: not root, and not with linger enabled."""
@@ -233,7 +234,9 @@ def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     fix="Run `loginctl enable-linger USER` on the node, or set `UsePAM yes` in sshd_config.",
     source="https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",
     blocks=False,
-    applies=lambda node, _cluster: node.machine is not None and node.machine.remove_ipc is not None,
+    applies=lambda node, _cluster: (
+        node.machine is not None and None not in {node.machine.remove_ipc, node.uid}
+    ),
 )
 def ipc(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge the users whose files logind removes: no system users, and none with linger."""

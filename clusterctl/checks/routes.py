@@ -30,6 +30,9 @@ DOCKER = "/etc/docker/daemon.json"
     fix="Remove the other route, or give it a higher metric.",
     source="https://man7.org/linux/man-pages/man8/ip-route.8.html",
     explained_by=(SUBNET, DUPLICATE, "node.same-machine"),
+    applies=lambda node, _cluster: (
+        node.routes is not None or any(c.interface for c in _pairs(node))
+    ),
 )
 def route(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge by the routing table, and by the source addresses of the test connections."""

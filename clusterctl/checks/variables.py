@@ -93,6 +93,7 @@ def _judge(node: NodeFacts, chosen: NodeNetwork, setting: Setting, pick: Pick) -
     fix="Put settings for all nodes into `job.env`, and remove those of single nodes.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     blocks=False,
+    required_facts=("environment",),
 )
 def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare each node's own settings with most other nodes."""
@@ -105,7 +106,7 @@ def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Findi
             and setting.name not in _LIBRARIES
         }
         for node in facts.values()
-        if node.answered
+        if node.answered and node.environment is not None
     }
     counted = Counter(pair for pairs in own.values() for pair in pairs)
     usual = {pair for pair, count in counted.items() if 2 * count > len(own)}

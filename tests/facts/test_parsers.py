@@ -21,6 +21,7 @@ from clusterctl.facts.system import (
     parse_kill_user_processes,
     parse_limits,
     parse_listeners,
+    parse_logind,
     parse_memory,
     parse_nccl_conf,
     parse_os,
@@ -313,6 +314,13 @@ def test_logind_settings_in_their_order() -> None:
     assert parse_kill_user_processes(answers(main)) is False
     dropped = {**main, "/etc/systemd/logind.conf.d/9.conf": "[Login]\nKillUserProcesses=yes\n"}
     assert parse_kill_user_processes(answers(dropped)) is True
+
+
+def test_logind_s_default_is_the_one_that_its_file_shows_as_a_comment() -> None:
+    path = "/etc/systemd/logind.conf"
+    for text, removed in (("#RemoveIPC=no\n", False), ("#RemoveIPC=yes\n", True), ("", True)):
+        given = answers({path: f"[Login]\n{text}"})
+        assert parse_logind(given, "RemoveIPC", default=True) is removed
 
 
 def test_logind_settings_of_a_vendor_that_ships_no_main_file() -> None:

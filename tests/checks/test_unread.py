@@ -1,0 +1,138 @@
+"""A fault that nobody could look for is no pass: the rules over their fixtures, less one fact."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from clusterctl.checks.all import every_check
+from clusterctl.checks.registry import CHECKS, Facts, judge_all
+from clusterctl.facts.document import from_document
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory import load
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import choose_network
+from tests.checks.fixture_facts import facts_of
+
+FOLDER = Path(__file__).parent
+NO_COUNTER_OF_ALL = "GPUs count different faults of their memory; one counter is enough to judge"
+UNDER_LOAD = "the generation counts only while the GPU works, the lanes always"
+SECOND_TRIP = "it is made whenever this check is reported"
+OTHER_CHECK = "another check reports it as unknown"
+SOME_LACK_IT = "it is compared where it is known: virtual links, RoCE and some filesystems lack it"
+KERNEL_WRITES = "the kernel writes it for every interface"
+
+ENOUGH = {
+    ("accelerator.fabric", "Gpus.kernel"): "the GPUs report themselves that they joined",
+    ("accelerator.fabric", "GpuDriver.fabric_manager"): "as above: a container does not see it",
+    ("accelerator.memory", "Gpu.memory"): NO_COUNTER_OF_ALL,
+    ("accelerator.memory", "Gpu.ecc_uncorrected"): NO_COUNTER_OF_ALL,
+    ("accelerator.memory", "Gpu.remap_pending"): NO_COUNTER_OF_ALL,
+    ("accelerator.memory", "GpuMemory.remap_failure"): NO_COUNTER_OF_ALL,
+    ("accelerator.memory", "GpuMemory.repair_pending"): NO_COUNTER_OF_ALL,
+    ("accelerator.memory", "GpuMemory.sram_threshold"): NO_COUNTER_OF_ALL,
+    ("accelerator.memory-history", "GpuMemory.retired_pages"): NO_COUNTER_OF_ALL,
+    ("accelerator.pcie", "PcieLink.max_width"): "what a slot could carry is not told everywhere",
+    ("accelerator.pcie", "PcieLink.generation"): UNDER_LOAD,
+    ("accelerator.pcie", "PcieLink.max_generation"): UNDER_LOAD,
+    ("accelerator.pcie", "Gpu.throttle"): UNDER_LOAD,
+    ("accelerator.pcie", "Gpu.utilization"): UNDER_LOAD,
+    ("accelerator.temperature", "Gpu.utilization"): "it is judged by its own limit",
+    ("environment.conflicts", "NodeFacts.gpus"): OTHER_CHECK,
+    ("environment.conflicts", "NodeFacts.rdma"): OTHER_CHECK,
+    ("environment.values", "NodeFacts.job_environment"): "a job without env_init has none",
+    ("network.link", "Interface.mtu"): KERNEL_WRITES,
+    ("network.link", "Interface.speed_mbps"): SOME_LACK_IT,
+    ("network.rdma-fabric", "RdmaPort.pkey"): SOME_LACK_IT,
+    ("network.rdma-fabric", "RdmaPort.lid"): SOME_LACK_IT,
+    ("network.rdma-gids", "NodeFacts.environment"): OTHER_CHECK,
+    ("network.rdma-links", "RdmaPort.rate_gbps"): SOME_LACK_IT,
+    ("network.route", "NodeFacts.between"): SECOND_TRIP,
+    ("network.route", "Interface.rp_filter"): KERNEL_WRITES,
+    ("network.subnet", "Interface.running"): KERNEL_WRITES,
+    ("node.cpus", "CgroupLimits.memory_bytes"): "one read gives all limits",
+    ("node.hostname", "NodeFacts.hostname_addresses"): "a name without an address does no harm",
+    ("node.memory", "MemoryUse.swap_bytes"): "one read gives all of /proc/meminfo",
+    ("ssh.login", "SshStatus.connect_s"): "a connection that was there before took no login",
+    ("storage.room", "PathFacts.free_files"): SOME_LACK_IT,
+    ("storage.room", "PathFacts.total_files"): SOME_LACK_IT,
+    ("storage.room", "PathFacts.free_bytes"): "one call gives it with the total",
+    ("storage.shared", "NodeFacts.between"): SECOND_TRIP,
+    ("storage.shared", "TokenSeen.delay_s"): SECOND_TRIP,
+}
+"""By check and fact: why a node still passes of which that alone is unknown."""
+
+
+def known(value: Any) -> Iterator[tuple[type, str]]:
+    """Yield the facts within a value that are known and might not have been."""
+    if isinstance(value, tuple):
+        for one in value:
+            yield from known(one)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hints = get_type_hints(type(value))
+        for field in dataclasses.fields(value):
+            own = getattr(value, field.name)
+            if own is not None and type(None) in get_args(hints[field.name]):
+                yield type(value), field.name
+            yield from known(own)
+
+
+def without(value: Any, kind: type, name: str) -> Any:
+    """Return the value with this fact unknown, wherever in it that is."""
+    if isinstance(value, tuple):
+        return tuple(without(one, kind, name) for one in value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    less = {f.name: without(getattr(value, f.name), kind, name) for f in dataclasses.fields(value)}
+    if isinstance(value, kind):
+        less[name] = None
+    return dataclasses.replace(value, **less)
+
+
+def statuses(identity: str, facts: Facts, cluster: Cluster, node: str) -> set[str]:
+    network = choose_network(cluster, facts)
+    found = judge_all([CHECKS[identity]], facts, network, cluster)
+    return {finding.status for finding in found if node in finding.nodes}
+
+
+def causes(identity: str) -> set[str]:
+    """Return the checks whose failure explains one of this check, however far away."""
+    direct = set(CHECKS[identity].explained_by)
+    return direct.union(*map(causes, direct))
+
+
+def passes_now(identity: str, before: Facts, after: Facts, cluster: Cluster, node: str) -> bool:
+    """Tell whether a node passes a check that it failed, and nothing explains that."""
+    if statuses(identity, after, cluster, node) != {"pass"}:
+        return False
+    return not any(
+        (statuses(cause, after, cluster, node) - statuses(cause, before, cluster, node))
+        & {"fail", "unknown", "skip"}
+        for cause in causes(identity)
+    )
+
+
+@pytest.mark.parametrize("identity", [check.id for check in every_check()])
+def test_a_fault_that_could_not_be_looked_for_is_no_pass(identity: str, tmp_path: Path) -> None:
+    unseen: dict[tuple[str, str], list[str]] = {}
+    for path in sorted((FOLDER / identity).glob("*.json")):
+        case = json.loads(path.read_text())
+        inventory = tmp_path / "hosts.yaml"
+        inventory.write_text(json.dumps(case["inventory"]))
+        cluster = load(inventory)
+        facts: dict[str, NodeFacts] = from_document({"nodes": facts_of(case)})
+        for name, node in facts.items():
+            if not statuses(identity, facts, cluster, name) & {"fail", "warn"}:
+                continue
+            for kind, field in sorted(set(known(node)), key=str):
+                less = {**facts, name: without(node, kind, field)}
+                if passes_now(identity, facts, less, cluster, name):
+                    key = identity, f"{kind.__name__}.{field}"
+                    unseen.setdefault(key, []).append(path.stem)
+
+    assert unseen.keys() == {key for key in ENOUGH if key[0] == identity}, unseen
