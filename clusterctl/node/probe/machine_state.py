@@ -13,7 +13,7 @@ from clusterctl.node.users import describe_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional
+    from typing import Any, Dict, Iterator, List, Optional, Set
 
 CGROUP = "/sys/fs/cgroup"
 CGROUP_FILES = (
@@ -139,10 +139,9 @@ def scan_processes(proc: str = "/proc") -> Dict[str, Any]:
 
 
 def _own_processes(proc: str) -> Iterator[OwnProcess]:
+    """Yield this user's processes, which are few beside the kernel's threads: some for each CPU."""
     uid = os.getuid()
-    for name in os.listdir(proc):
-        if not name.isdigit():
-            continue
+    for name in {name for name in os.listdir(proc) if name.isdigit()} - _kernel_threads(proc):
         try:
             if os.stat(proc + "/" + name).st_uid != uid:
                 continue
@@ -152,6 +151,21 @@ def _own_processes(proc: str) -> Iterator[OwnProcess]:
         seen = OwnProcess(int(name), line)
         if _KTHREADD not in (seen.pid, seen.parent):
             yield seen
+
+
+def _kernel_threads(proc: str) -> Set[str]:
+    """Return the names of kernel threads as the kernel lists them; empty if it does not."""
+    try:
+        descriptor = os.open("%s/%d/task/%d/children" % (proc, _KTHREADD, _KTHREADD), os.O_RDONLY)
+    except OSError:
+        return set()  # each is recognized by its parent
+    parts: List[bytes] = []
+    try:
+        while not parts or parts[-1]:
+            parts.append(os.read(descriptor, 1 << 16))
+    finally:
+        os.close(descriptor)
+    return set(b"".join(parts).decode().split())
 
 
 def _rank(proc: str, seen: OwnProcess) -> Optional[Dict[str, Any]]:

@@ -79,6 +79,25 @@ def test_only_ranks_without_a_launcher_and_without_a_gpu_are_left_over(tmp_path:
     assert pids(scan_processes(str(tmp_path)), "ranks") == [12]
 
 
+def test_kernel_threads_are_those_below_their_parent() -> None:
+    threads = machine_state._kernel_threads("/proc")
+    if not threads:
+        pytest.skip("this kernel does not list children, or its threads are not seen here")
+    for pid in threads:
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists():
+            assert stat.read_text().rpartition(")")[2].split()[1] == "2"
+
+
+def test_what_the_kernel_lists_as_its_threads_is_not_read(tmp_path: Path) -> None:
+    for pid in range(10, 15):
+        fake(tmp_path, pid, parent=1, environ=b"RANK=0\0WORLD_SIZE=2\0")
+    listed = tmp_path / "2" / "task" / "2"
+    listed.mkdir(parents=True)
+    (listed / "children").write_text("10 12 13 14 ")
+    assert pids(scan_processes(str(tmp_path)), "ranks") == [11]
+
+
 def test_a_container_that_torchrun_started_has_ranks_below_pid_1(tmp_path: Path) -> None:
     fake(tmp_path, 1, parent=0, cmdline=b"python\0/usr/bin/torchrun\0train.py\0")
     fake(tmp_path, 12, parent=1, environ=b"RANK=0\0WORLD_SIZE=2\0")
