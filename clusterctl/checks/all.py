@@ -16,6 +16,7 @@ from clusterctl.checks import (
     health,
     identity,
     kernel_ports,
+    launchers,
     leftovers,
     limits,
     links,
@@ -54,6 +55,7 @@ AREAS = (
     gpu_errors,
     gpu_links,
     software,
+    launchers,
     collectives,
 )
 

@@ -16,7 +16,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.python import NAME_INTERPRETER
 from clusterctl.facts.torch_archs import driver_supports, supports
 from clusterctl.facts.values.software import Python, Torch
-from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.make import command_with_python
@@ -29,7 +29,7 @@ ARCH = "python.arch"
 JOB_CHECK = "job.check"
 
 
-def _pythons(facts: Facts) -> dict[str, Python]:
+def working_pythons(facts: Facts) -> dict[str, Python]:
     """Return the interpreters that started."""
     return {n.node: n.python for n in facts.values() if n.python and not n.python.problem}
 
@@ -82,13 +82,13 @@ def _make_python(python: Python, user: str) -> str:
 )
 def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare with most other nodes; another patch level is a warning."""
-    pythons = _pythons(facts)
+    pythons = working_pythons(facts)
     minor = {name: ".".join(p.version.split(".")[:2]) for name, p in pythons.items()}
 
     def status(name: str, usual: str) -> Status:
         return "warn" if usual.startswith(minor[name] + ".") else "fail"
 
-    yield from _outliers(
+    yield from outliers(
         {name: python.version for name, python in pythons.items()},
         "Python",
         status,
@@ -108,10 +108,10 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
 )
 def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions; with torchrun every node needs torch."""
-    pythons = _pythons(facts)
+    pythons = working_pythons(facts)
     versions = {name: python.package("torch") for name, python in pythons.items()}
     known = LAUNCHERS.get(cluster.job.launcher)
-    if not any(versions.values()) and not (known and known.needs_torch):
+    if not any(versions.values()) and not (known and "torch" in known.packages):
         return
     for name, installed in versions.items():
         if not installed:
@@ -121,15 +121,15 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 "the job's interpreter has no torch",
                 wanted=f"torch {wanted}".strip(),
                 found=f"none in {pythons[name].executable}",
-                remedy=_install(pythons[name], "torch", wanted)
+                remedy=install_command(pythons[name], "torch", wanted)
                 if "/" in pythons[name].asked
                 else NAME_INTERPRETER,
             )
-    yield from _outliers(
+    yield from outliers(
         {name: installed for name, installed in versions.items() if installed},
         "torch",
         lambda _name, _usual: "fail",
-        lambda name, usual: _install(pythons[name], "torch", usual),
+        lambda name, usual: install_command(pythons[name], "torch", usual),
     )
 
 
@@ -137,7 +137,7 @@ _NONE = "none"
 _BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
 
 
-def _install(python: Python, package: str, version: str) -> str:
+def install_command(python: Python, package: str, version: str) -> str:
     """Return the command; builds such as +cu128 are on an index of their own, not on PyPI."""
     wanted = f"{package}=={version}" if version else package
     command = shlex.join([python.executable, "-m", "pip", "install", wanted])
@@ -161,7 +161,7 @@ def _install(python: Python, package: str, version: str) -> str:
 )
 def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare every package that any node has."""
-    pythons = _pythons(facts)
+    pythons = working_pythons(facts)
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:
         versions = {name: python.package(package) for name, python in pythons.items()}
@@ -170,9 +170,9 @@ def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
             if usual == _NONE:
                 remove = shlex.join([pythons[name].executable, "-m", "pip", "uninstall", package])
                 return f"{remove}; or install it on the other nodes if the job needs it"
-            return _install(pythons[name], package, usual)
+            return install_command(pythons[name], package, usual)
 
-        yield from _outliers(
+        yield from outliers(
             {name: installed or _NONE for name, installed in versions.items()},
             package,
             lambda _name, _usual: "warn",
@@ -180,7 +180,7 @@ def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
         )
 
 
-def _outliers(
+def outliers(
     values: Mapping[str, str],
     what: str,
     status: Callable[[str, str], Status],
@@ -371,8 +371,12 @@ def _cuda_missing(
 )
 def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions that torch loaded."""
-    yield from _outliers(
-        {name: p.torch.nccl for name, p in _pythons(facts).items() if p.torch and p.torch.nccl},
+    yield from outliers(
+        {
+            name: p.torch.nccl
+            for name, p in working_pythons(facts).items()
+            if p.torch and p.torch.nccl
+        },
         "NCCL",
         lambda _name, _usual: "fail",
         lambda _name, _usual: (
@@ -401,25 +405,6 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 found="no such program",
                 remedy="sudo apt-get install rsync",
             )
-
-
-@Check(
-    "job.launcher",
-    title="this version of clusterctl supports the job's launcher",
-    why="`launch` refuses other launchers; an inventory may name one for a later version.",
-    fix="Choose a launcher of this version, or install a newer clusterctl.",
-    source="docs/reference/inventory.md",
-)
-def launcher(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Name the supported launchers."""
-    if cluster.job.launcher not in LAUNCHERS:
-        yield fail(
-            tuple(facts),
-            f"clusterctl does not support the launcher {cluster.job.launcher} yet",
-            wanted=f"job.launcher: {' or '.join(LAUNCHERS)}",
-            found=cluster.job.launcher,
-            remedy=f"clusterctl launch --launcher {Job().launcher}, or change it in the inventory",
-        )
 
 
 @Check(

@@ -84,6 +84,8 @@ class NodeFacts:
     """These variables as `env_init` leaves them; None: the job has none, or it failed."""
     nccl_conf: tuple[Setting, ...] = ()
     """The settings in /etc/nccl.conf and ~/.nccl.conf."""
+    launcher_config: tuple[tuple[str, str], ...] | None = None
+    """The settings in the launcher's own file, none without one; None: it was not read."""
     between: PairwiseFacts | None = None
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None

@@ -37,6 +37,7 @@ from clusterctl.facts.routes import parse_routes
 from clusterctl.facts.system import (
     parse_etc_environment,
     parse_kill_user_processes,
+    parse_launcher_config,
     parse_limits,
     parse_listeners,
     parse_memory,
@@ -123,6 +124,7 @@ def parse_facts(
         etc_environment=_of(answers, "/etc/environment", parse_etc_environment) or (),
         job_environment=hide_credentials(job) if wanted.env_init else None,
         nccl_conf=parse_nccl_conf(answers),
+        launcher_config=parse_launcher_config(answers, wanted.launcher_file),
         gaps=tuple(gaps),
     )
 

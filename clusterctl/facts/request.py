@@ -163,6 +163,8 @@ class FactRequest:
     """The name of the node's lock."""
     env_init: str | None = None
     """The shell line that the job's environment needs."""
+    launcher_file: str = ""
+    """The launcher's own configuration: a path, `~` for the home; empty: it has none."""
     listeners: bool = True
     """Ask which ports are in use: only the master, where the rendezvous needs one."""
 
@@ -177,7 +179,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
     files = [*FILES, *(LISTENERS if wanted.listeners else ())]
     return {
         "files": files if wanted.gpus == 0 else [*files, *GPU_FILES],
-        "globs": list(GLOBS),
+        "globs": [*GLOBS, *([wanted.launcher_file] if wanted.launcher_file else [])],
         "folders": folder_questions(FOLDERS if wanted.gpus == 0 else {**FOLDERS, **GPU_FOLDERS}),
         "rdma": folder_questions(RDMA),
         "links": [*LINKS, *(() if wanted.gpus == 0 else OFI_PLUGINS)],

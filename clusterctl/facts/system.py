@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -133,6 +134,36 @@ def parse_nccl_conf(answers: Answers) -> tuple[Setting, ...]:
                 origin = key.removeprefix("file:")
                 settings.setdefault(name, Setting(name=name, value=value, origin=origin))
     return tuple(settings[name] for name in sorted(settings))
+
+
+_SETTING = re.compile(r"([A-Za-z_]\w*):[ \t]*([^#\n]*)")
+
+
+def parse_launcher_config(answers: Answers, path: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the plain settings of a launcher's YAML or JSON file; none of those in sections.
+
+    None: it was not asked for, or could not be read.
+    """
+    if not path:
+        return None
+    end = "file:" + path if path.startswith("/") else path.removeprefix("~")
+    found = [
+        a for key, a in answers.by_key.items() if key.startswith("file:") and key.endswith(end)
+    ]
+    if not found:
+        return ()
+    text = found[0].text
+    if not found[0].good:
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError:
+        lines = (_SETTING.match(line) for line in text.splitlines())
+        named = {match[1]: match[2].strip().strip("'\"") for match in lines if match}
+    else:
+        pairs = document.items() if isinstance(document, dict) else ()
+        named = {str(k): str(v) for k, v in pairs if isinstance(v, (str, int, float))}
+    return tuple(sorted((name, value) for name, value in named.items() if value))
 
 
 def parse_etc_environment(text: str) -> tuple[str, ...]:

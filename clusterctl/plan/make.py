@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.facts.nodefacts import NodeFacts
@@ -38,6 +38,7 @@ def make_plan(
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
     counts = [count_processes(cluster, node, facts[node.name]) for node in cluster.nodes]
+    require_equal_nodes(cluster, [count.procs for count in counts])
     *first_ranks, world_size = itertools.accumulate((c.procs for c in counts), initial=0)
     nodes = tuple(
         _plan_node(
@@ -73,6 +74,26 @@ def make_plan(
         gathers=job.procs_per_node != 1 or bool(nodes[0].launcher_argv),
         settings=_settings(cluster, network),
     )
+
+
+def require_equal_nodes(cluster: Cluster, procs: Sequence[int]) -> None:
+    """Raise LaunchRefused if the nodes differ in ranks and the launcher does not support that."""
+    if launchers.find_launcher(cluster.job.launcher).equal_nodes and len(set(procs)) > 1:
+        message, hint = unequal_nodes(cluster, procs)
+        raise LaunchRefused(message, hint=hint)
+
+
+def unequal_nodes(cluster: Cluster, procs: Sequence[int]) -> tuple[str, str]:
+    """Return what a launcher of equal nodes cannot do, and the way around."""
+    counts = ", ".join(
+        f"{count} on {node.name}" for node, count in zip(cluster.nodes, procs, strict=True)
+    )
+    hint = (
+        "clusterctl launch --launcher torchrun (or direct), which take nodes of different size;"
+        f" or --procs-per-node {min(procs)}"
+    )
+    name = cluster.job.launcher
+    return f"{name} starts the same number of ranks on every node, found {counts}", hint
 
 
 def require_command(cluster: Cluster) -> None:
@@ -122,11 +143,13 @@ def _plan_node(
         nnodes=len(cluster.nodes),
         procs=count.procs,
         world_size=world_size,
+        device=count.device,
         address=_address(network, node),
         master_address=network.master_address,
         master_port=network.master_port,
         args=job.args,
         log_dir="" if "PET_LOG_DIR" in dict(job.env) else f"{folder}/torchrun",
+        config=dict(facts.launcher_config or ()),
     )
     return NodePlan(
         node=node.name,

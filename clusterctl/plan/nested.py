@@ -112,9 +112,15 @@ def require_no_launcher(cluster: Cluster) -> None:
     if unknown:
         message += (
             f"\n{where}: clusterctl has no option for {shlex.join(unknown)}:"
-            " put torchrun's options into job.launcher_args, and other settings into --env"
+            f" put {_options_of(name)} into job.launcher_args, and other settings into --env"
         )
     raise UsageError(message, hint=shlex.join(command))
+
+
+def _options_of(name: str) -> str:
+    if name == "accelerate launch":
+        return "`launcher: accelerate` into the inventory's job, its options"
+    return "torchrun's options"
 
 
 def once_a_node(command: tuple[str, ...]) -> str:

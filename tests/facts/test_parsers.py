@@ -19,6 +19,7 @@ from clusterctl.facts.routes import parse_routes
 from clusterctl.facts.system import (
     parse_etc_environment,
     parse_kill_user_processes,
+    parse_launcher_config,
     parse_limits,
     parse_listeners,
     parse_logind,
@@ -347,6 +348,31 @@ def test_what_nccl_reads_behind_everyones_back() -> None:
         Setting(name="NCCL_NET ", value=" IB", origin="/etc/nccl.conf"),
         Setting(name="NCCL_SOCKET_IFNAME", value="=eth9", origin="/etc/nccl.conf"),
     )
+
+
+ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+fsdp_config:
+  fsdp_version: 2
+gpu_ids: '0,1' # two
+num_processes: 8
+main_process_ip:
+"""
+ACCELERATE_JSON = """
+{"compute_environment": "LOCAL_MACHINE", "fsdp_config": {"fsdp_version": 2},
+ "gpu_ids": "0,1", "num_processes": 8, "main_process_ip": null}
+"""
+
+
+@pytest.mark.parametrize("text", [ACCELERATE, ACCELERATE_JSON])
+def test_a_launchers_own_file_is_yaml_or_json(text: str) -> None:
+    path = "~/.cache/huggingface/accelerate/default_config.yaml"
+    told = answers({path.replace("~", "/home/ann"): text})
+    assert parse_launcher_config(told, path) == (
+        ("compute_environment", "LOCAL_MACHINE"), ("gpu_ids", "0,1"), ("num_processes", "8"),
+    )  # fmt: skip
+    assert parse_launcher_config(told, "/elsewhere/default_config.yaml") == ()
+    assert parse_launcher_config(told, "") is None
 
 
 def test_the_names_in_etc_environment() -> None:

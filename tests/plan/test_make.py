@@ -100,6 +100,68 @@ def test_direct_has_no_engine_and_sets_what_torch_reads(plan: Planner) -> None:
     assert "MASTER_ADDR" not in values(plan().node("n1"))
 
 
+def accelerates(plan: Planner, *args: str, gpus: int | None = 4, **known: object) -> list[str]:
+    job = Job(command=("-m", "axolotl.cli.train", "config.yml"), launcher_args=args)
+    options = Options(launcher="accelerate", gpus=gpus)
+    job = replace(job, launcher="accelerate")
+    return list(
+        plan(
+            job=job,
+            options=options,
+            known={f"n{n}": facts(n, each, **known) for n, each in enumerate((8, 4, 8))},
+        )
+        .node("n1")
+        .command_line
+    )
+
+
+def test_accelerate_is_called_with_the_plans_counts_and_addresses(plan: Planner) -> None:
+    assert accelerates(plan) == [
+        "/venv/bin/python", "-m", "accelerate.commands.launch",
+        "--num_machines=3", "--num_processes=12", "--machine_rank=1",
+        "--main_process_ip=10.0.0.0", "--main_process_port=29500",
+        "--rdzv_backend=static", "--same_network", "--deepspeed_multinode_launcher=standard",
+        "--log_dir=/var/tmp/clusterctl-1000/lab/lab-1/n1/torchrun", "--multi_gpu",
+        "--no_python", "/venv/bin/python", "-m", "axolotl.cli.train", "config.yml",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "config", "added"),
+    [
+        ((), (), True),
+        ((), (("distributed_type", "NO"),), True),
+        ((), (("distributed_type", "FSDP"),), False),
+        (("--config_file", "fsdp.yaml"), (), False),
+        (("--config-file=fsdp.yaml",), (("distributed_type", "MULTI_CPU"),), True),
+        (("--use_deepspeed",), (), False),
+        (("--use-fsdp",), (("distributed_type", "NO"),), False),
+    ],
+)
+def test_what_the_user_configured_for_accelerate_decides_how_ranks_train(
+    plan: Planner, args: tuple[str, ...], config: tuple[tuple[str, str], ...], *, added: bool
+) -> None:
+    words = accelerates(plan, *args, launcher_config=config)
+    assert ("--multi_gpu" in words) == added
+    assert all(word in words for word in args)
+
+
+def test_accelerate_on_cpus_and_with_a_single_rank(plan: Planner) -> None:
+    assert "--multi_gpu" in accelerates(plan, gpus=0)
+    options = Options(launcher="accelerate", gpus=0)
+    made = plan(options=options, nodes=(node(0),)).master
+    assert "--cpu" in made.launcher_argv
+    found = values(made)
+    assert (found["RANK"], found["WORLD_SIZE"], found["ACCELERATE_USE_CPU"]) == ("0", "1", "true")
+    assert "RANK" not in values(plan(options=options).master)  # torch's agent sets it
+
+
+def test_accelerate_with_nodes_of_different_size_is_refused(plan: Planner) -> None:
+    with pytest.raises(LaunchRefused, match="found 8 on n0, 4 on n1, 8 on n2") as refused:
+        accelerates(plan, gpus=None)
+    assert "--launcher torchrun (or direct)" in (refused.value.hint or "")
+
+
 @pytest.mark.parametrize(
     ("command", "argv"),
     [

@@ -80,7 +80,17 @@ def oom_kills() -> Optional[int]:
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 
 
+_ONLY = re.compile(r"CalledProcessError: .* (?:exit status (\d+)|died with <Signals\.\w+: (\d+)>)")
+"""How accelerate reports the end of the only rank of a run, which has no agent of torch."""
+ONLY_RANK = 0
+
+
 def failures_in(log: str) -> Dict[int, Tuple[int, Optional[int]]]:
-    """Return pid → exit code (128+n for signal n) and signal, as torchrun's log names them."""
+    """Return pid → exit code (128+n for signal n) and signal, as the launcher's log names them.
+
+    Of a launcher that does not name the pid of its only rank, that is ONLY_RANK.
+    """
     found = {int(pid): int(code) for code, pid in _FAILED.findall(log)}
+    for code, number in _ONLY.findall(log):
+        found[ONLY_RANK] = int(code) if code else -int(number)
     return {pid: (code, None) if code >= 0 else (128 - code, -code) for pid, code in found.items()}

@@ -13,7 +13,7 @@ from clusterctl.node.run.processes import ProcessKey, signal_number
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
-from clusterctl.node.supervisor.rank_state import Rank, failures_in, oom_kills
+from clusterctl.node.supervisor.rank_state import ONLY_RANK, Rank, failures_in, oom_kills
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.stop_signals import signal_ranks
@@ -187,7 +187,9 @@ class Ranks:
         last = not tries or self._launcher is None
         for rank in [self._ranks[number] for number in self._unknown]:
             if rank.exit_code is None:
-                rank.exit_code, rank.signal = failures.get(rank.pid or 0, (None, None))
+                rank.exit_code, rank.signal = (
+                    failures.get(rank.pid or ONLY_RANK) or failures.get(ONLY_RANK) or (None, None)
+                )
             if last or rank.exit_code is not None:
                 self._handle_end(rank, ordered=self._unknown.pop(rank.rank))
         if self._unknown:

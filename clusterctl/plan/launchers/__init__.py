@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import UsageError
-from clusterctl.plan.launchers import direct, torchrun
+from clusterctl.plan.launchers import accelerate, direct, torchrun
 
 if TYPE_CHECKING:
+    from clusterctl.inventory.cluster import Job, Node
     from clusterctl.plan.launchers.interface import Launcher
 
 LAUNCHERS: dict[str, Launcher] = {
+    "accelerate": accelerate.ACCELERATE,
     "direct": direct.DIRECT,
     "torchrun": torchrun.TORCHRUN,
 }
@@ -25,3 +28,12 @@ def find_launcher(name: str) -> Launcher:
             f"launcher: expected one of {', '.join(LAUNCHERS)}, found {name}",
             hint="clusterctl launch --launcher torchrun",
         ) from None
+
+
+def launcher_file(job: Job, node: Node) -> str:
+    """Return the path of the launcher's own configuration on a node; empty: it has none."""
+    launcher = LAUNCHERS.get(job.launcher)
+    if launcher is None or launcher.config_file is None:
+        return ""
+    name = launcher.config_file(job)
+    return name if name.startswith(("/", "~")) else posixpath.join(node.workdir or "~", name)

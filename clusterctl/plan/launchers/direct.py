@@ -6,17 +6,19 @@ because there is no elastic agent.
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import LaunchContext, Launcher, node_variables
+from clusterctl.plan.launchers.interface import (
+    LaunchContext,
+    Launcher,
+    Variables,
+    node_variables,
+    rendezvous_variables,
+)
 
 
-def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
+def environment(context: LaunchContext) -> Variables:
     """Return the variables of `env://`, and the others that torchrun would set."""
     return (
-        ("MASTER_ADDR", context.master_address),
-        ("MASTER_PORT", str(context.master_port)),
-        ("WORLD_SIZE", str(context.world_size)),
-        ("LOCAL_WORLD_SIZE", str(context.procs)),
-        ("GROUP_RANK", str(context.node_rank)),
+        *rendezvous_variables(context),
         ("GROUP_WORLD_SIZE", str(context.nnodes)),
         *node_variables(context),
         *(_for_torchrun(context) if context.procs == 1 else ()),
@@ -28,7 +30,7 @@ def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     )
 
 
-def _for_torchrun(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
+def _for_torchrun(context: LaunchContext) -> Variables:
     """Return the defaults for a torchrun that the node's only process starts."""
     return (
         ("PET_NNODES", str(context.nnodes)),
@@ -38,12 +40,4 @@ def _for_torchrun(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
     )
 
 
-def restarts(args: tuple[str, ...]) -> bool:
-    """Tell that it never starts a rank again."""
-    del args
-    return False
-
-
-DIRECT = Launcher(
-    argv=None, environment=environment, restarts=restarts, needs_torch=False, limit_restarts=None
-)
+DIRECT = Launcher(argv=None, environment=environment)

@@ -6,7 +6,13 @@ because torchrun would announce a host name that the other nodes may not resolve
 
 from __future__ import annotations
 
-from clusterctl.plan.launchers.interface import LaunchContext, Launcher, node_variables
+from clusterctl.plan.launchers.interface import (
+    LaunchContext,
+    Launcher,
+    allows_restarts,
+    limit_restarts,
+    node_variables,
+)
 
 
 def argv(context: LaunchContext) -> tuple[str, ...]:
@@ -28,30 +34,10 @@ def argv(context: LaunchContext) -> tuple[str, ...]:
     )
 
 
-def environment(context: LaunchContext) -> tuple[tuple[str, str | None], ...]:
-    """Return the variables that scripts read and torchrun does not set."""
-    return node_variables(context)
-
-
-def restarts(args: tuple[str, ...]) -> bool:
-    """Tell whether the arguments let it restart ranks."""
-    value = ""
-    for word, following in zip(args, (*args[1:], ""), strict=False):
-        name, equals, given = word.replace("_", "-").partition("=")
-        if name == "--max-restarts":
-            value = given if equals else following
-    return value.isdigit() and int(value) > 0
-
-
-def limit_restarts(count: int) -> tuple[str, ...]:
-    """Return its argument for this number of restarts."""
-    return (f"--max-restarts={count}",)
-
-
 TORCHRUN = Launcher(
     argv=argv,
-    environment=environment,
-    restarts=restarts,
-    needs_torch=True,
+    environment=node_variables,  # torchrun sets all others
+    packages=("torch",),
+    restarts=allows_restarts,
     limit_restarts=limit_restarts,
 )

@@ -17,6 +17,7 @@ from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest, PathQuestion, read_arguments
 from clusterctl.facts.values.machine import Clock, SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.launchers import launcher_file
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Event, Progress
@@ -149,6 +150,7 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         places=tuple(found.values()),
         lock=lock_name(cluster, node),
         env_init=cluster.job.env_init,
+        launcher_file=launcher_file(cluster.job, node),
         listeners=node.name == cluster.master.name,
     )
 

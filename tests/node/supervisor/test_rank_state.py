@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.node.supervisor.rank_state import Rank, failures_in
+from clusterctl.node.supervisor.rank_state import ONLY_RANK, Rank, failures_in
 
 # torch 2.13, static rendezvous, two ranks a node.
 LOG = """\
@@ -15,6 +15,12 @@ E1120 19:33:36.757000 18860 torch/distributed/elastic/multiprocessing/api.py:100
 def test_torchrun_names_the_ends_that_it_saw() -> None:
     assert failures_in(LOG) == {21228: (7, None), 18925: (143, 15)}
     assert failures_in("") == {}
+
+
+def test_accelerate_names_how_its_only_rank_ended() -> None:
+    said = "subprocess.CalledProcessError: Command '['/p y', 'x']' "
+    assert failures_in(said + "returned non-zero exit status 7.") == {ONLY_RANK: (7, None)}
+    assert failures_in(said + "died with <Signals.SIGKILL: 9>.") == {ONLY_RANK: (137, 9)}
 
 
 def test_an_end_is_said_in_words() -> None:

@@ -1,0 +1,152 @@
+"""The same small training on three hosts, by every launcher: watched, failed, stopped, resumed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterctl.plan.launchers import LAUNCHERS
+from tests.cli.runs import Project
+
+pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(300)]
+
+TRAIN = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+linear = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.constant_(linear.weight, 1.0)
+model = DistributedDataParallel(linear)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+start = 0
+if len(sys.argv) > 1:
+    saved = torch.load(pathlib.Path(sys.argv[1]) / "pytorch_model.bin", weights_only=False)
+    model.load_state_dict(saved["model"])
+    start = saved["step"]
+for step in range(start + 1, int(os.environ["STEPS"]) + 1):
+    loss = model(torch.full((1, 1), float(rank + step))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        folder = pathlib.Path("out") / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        torch.save({"model": model.state_dict(), "step": step}, folder / "pytorch_model.bin")
+        (folder / "trainer_state.json").write_text('{"global_step": %d}' % step)
+        print(f"world {world} step {step} loss {loss.item():.6f}", flush=True)
+    if str(step) == os.environ.get("PAUSE_AT"):
+        time.sleep(600)
+dist.destroy_process_group()
+"""
+STEPS = 6
+
+
+@pytest.fixture
+def training(project: Project) -> Project:
+    """A project with the training; node1 has two ranks, unless the launcher wants equal nodes."""
+    (project.folder / "train.py").write_text(TRAIN)
+    return project
+
+
+def describe(project: Project, launcher: str, **more: object) -> None:
+    """Write the job of this launcher into the project's inventory."""
+    document = yaml.safe_load(project.inventory.read_text())
+    if not LAUNCHERS[launcher].equal_nodes:
+        first, *others = document["nodes"]
+        first = first if isinstance(first, dict) else {"host": first}
+        document["nodes"] = [{**first, "procs": 2}, *others]
+    job = {
+        "launcher": launcher,
+        "command": ["train.py"],
+        "env": {"STEPS": str(STEPS), "OMP_NUM_THREADS": "1"},
+        "checkpoints": "out",
+        "resume_args": ["{checkpoint}"],
+        **more,
+    }
+    project.inventory.write_text(yaml.safe_dump({**document, "job": job}, sort_keys=False))
+
+
+def world_size(launcher: str) -> int:
+    return 3 if LAUNCHERS[launcher].equal_nodes else 4
+
+
+def expected(world: int) -> dict[int, float]:
+    """Return rank 0's losses: each rank sees another number, and all gradients count."""
+    weight, found = 1.0, dict[int, float]()
+    for step in range(1, STEPS + 1):
+        found[step] = (weight * step) ** 2
+        weight -= 0.01 * sum(2 * weight * (rank + step) ** 2 for rank in range(world)) / world
+    return found
+
+
+def losses(lines: list[str]) -> dict[int, float]:
+    return {int(w[3]): float(w[5]) for line in lines if (w := line.split())[:1] == ["world"]}
+
+
+def raw_log(project: Project) -> list[str]:
+    return project.run("logs", "--raw", "--rank", "0").stdout.splitlines()
+
+
+def wait_for_step(project: Project, step: int) -> None:
+    folder = project.placed / "out" / f"checkpoint-{step}"
+    until = time.monotonic() + 120
+    while not (folder / "trainer_state.json").exists():
+        assert time.monotonic() < until, f"step {step} never came"
+        time.sleep(0.1)
+
+
+def kill_a_rank(project: Project, rank: int) -> None:
+    """Kill a rank on its host, as the kernel does if memory is short."""
+    found: list[dict[str, Any]] = [one for one in project.status()["ranks"] if one["rank"] == rank]
+    (one,) = found
+    argv = ["kill", f"-{signal.SIGKILL.value}", str(one["pid"])]
+    project.sandbox.on(one["node"], argv)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
+    training: Project, launcher: str
+) -> None:
+    describe(training, launcher)
+    world = world_size(launcher)
+    launched = training.start("launch", "--env", "PAUSE_AT=2")
+    wait_for_step(training, 2)
+    kill_a_rank(training, world - 1)
+    _, errors = launched.communicate(timeout=60)
+    assert launched.returncode == 128 + signal.SIGKILL, errors
+    status = training.status()
+    cause = status["first_cause"]
+    assert (status["state"], cause["node"], cause["rank"]) == ("failed", "node3", world - 1)
+    ranks = [(one["rank"], one["state"], one["joined"]) for one in status["ranks"]]
+    assert ranks == [(n, "ended", True) for n in range(world)]
+    before = losses(raw_log(training))
+
+    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
+    assert resumed.returncode == 0, resumed.stderr
+    after = losses(raw_log(training))
+    assert (sorted(before), sorted(after)) == ([1, 2], [*range(3, STEPS + 1)])
+    assert {**before, **after} == pytest.approx(expected(world), rel=1e-4)
+    assert {one["exit_code"] for one in training.status()["ranks"]} == {0}
+
+
+@pytest.mark.soak  # the stop itself does not depend on the launcher
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_stop_is_verified_and_what_is_left_of_the_training_resumed(
+    training: Project, launcher: str
+) -> None:
+    describe(training, launcher)
+    launched = training.start("launch", "--env", "PAUSE_AT=2")
+    wait_for_step(training, 2)
+    stopped = training.run("stop")
+    assert stopped.returncode == 0, stopped.stderr  # it verified that no process is left
+    launched.communicate(timeout=60)
+    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
+    assert resumed.returncode == 0, resumed.stderr
+    assert sorted(losses(raw_log(training))) == [*range(3, STEPS + 1)]

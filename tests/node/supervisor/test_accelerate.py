@@ -1,0 +1,49 @@
+"""accelerate itself, on two loopback nodes: its ranks are ours to watch, end and account for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.node.conftest import Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+RANK = """
+import os, sys, time
+from accelerate import Accelerator
+one = Accelerator()
+total = one.reduce(one.process_index * __import__("torch").ones(1))
+print(one.process_index, one.num_processes, int(total), sys.argv[1:], flush=True)
+while not os.path.exists("go"): time.sleep(0.01)
+if one.process_index == one.num_processes - 1: sys.exit(7)
+time.sleep(300)
+"""
+
+
+def test_two_nodes_train_together_and_one_failure_ends_both(make_run: Callable[..., Run]) -> None:
+    run = make_run(RANK, "--a b", nodes=2, procs=2, launcher="accelerate").start()
+    for rank, n in ((0, 0), (1, 0), (2, 1), (3, 1)):
+        run.wait_for_log(rank, b"\n", n=n, seconds=120)
+        assert run.log(rank, n=n).splitlines()[-1] == b"%d 4 6 ['--a b']" % rank
+    assert [rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]] == [True] * 4
+    (run.workdir / "go").touch()
+    worker, master = run.ended(1), run.ended(0)
+    assert worker["end"]["reason"] == "rank 3 ended with exit code 7"
+    assert (worker["end"]["exit_code"], master["end"]["by"]) == (7, "peer")
+    assert not run.left()
+    kinds = {event["kind"] for n in (0, 1) for event in run.events(n)}
+    assert "nested-launcher" not in kinds
+    assert all(Path(run.paths(n).folder, "torchrun").is_dir() for n in (0, 1))  # and not in /tmp
+
+
+def test_a_single_rank_is_accounted_for_without_an_agent(make_run: Callable[..., Run]) -> None:
+    run = make_run(RANK, launcher="accelerate").start()
+    run.wait_for_log(0, b"0 1 0 []", seconds=120)
+    (run.workdir / "go").touch()
+    ended = run.ended()
+    assert ended["end"]["reason"] == "rank 0 ended with exit code 7"
+    assert ended["end"]["exit_code"] == 7
+    assert not run.left()
