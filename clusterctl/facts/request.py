@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CLOCK_ROUNDS = 5
-"""Round trips to measure the clock; the shortest bounds the error."""
+"""Round trips at most to measure the clock; the shortest bounds the error."""
 
 KERNEL_SETTINGS = (
     ("clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),

@@ -55,7 +55,7 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             paths of which one must exist, job: as `compose_environment` takes it), `paths` (see
             `path_probe.probe_path`), `variables` (prefixes of environment variables to tell),
             `programs` (to find on PATH), `lock` (whose holder to name), `clock` (round trips that
-            will be asked for), `kernel_log` (what its lines must contain, one of these).
+            will be asked for at most), `kernel_log` (what its lines must contain, one of these).
         body: values of the job's `env_from`, as JSON.
         channel: serves the clock's round trips while the children work.
     """
@@ -108,7 +108,8 @@ def _serve_clock(channel: CallChannel, rounds: int, done: _thread.LockType) -> N
         if rounds:
             channel.send(Message({"clock": "ready"}))
         for _ in range(rounds):
-            if channel.receive() is None:
+            asked = channel.receive()
+            if asked is None or "enough" in asked.head:
                 return
             channel.send(Message({"time": time.time()}))
     except ControllerDisconnected:

@@ -217,6 +217,15 @@ def test_the_clock_is_served_beside_a_slow_program() -> None:
     assert [set(m.head) for m in controller.sent] == [{"clock"}, {"time"}, {"time"}, {"time"}]
 
 
+def test_the_clock_is_served_until_it_is_known_well_enough() -> None:
+    controller = Controller()
+    messages = iter([Message({}), Message({"enough": True})])
+    controller.receive = lambda: next(messages)  # type: ignore[method-assign]
+    answers({"clock": 5}, controller)
+
+    assert [set(m.head) for m in controller.sent] == [{"clock"}, {"time"}]
+
+
 def test_the_holder_of_the_lock_is_asked() -> None:
     name = f"clusterctl-test-{uuid.uuid4()}"
     assert answers({"lock": name}).json("lock") == {"holder": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import zlib
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 from clusterctl.facts.request import CLOCK_ROUNDS, LISTENERS, read_arguments
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.verbs.events import drive
-from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts, fact_request
+from clusterctl.verbs.preflight.collect_facts import (
+    ClockProbe,
+    FactsSession,
+    collect_facts,
+    fact_request,
+)
 from clusterctl.wire import Message
 from tests.fake_pool import FakeCall, FakePool
 from tests.verbs.run_answers import CLUSTER
@@ -66,3 +72,29 @@ def test_a_node_that_has_told_its_facts_may_wait_for_slower_ones(
     pool = FakePool(CLUSTER, {name: {"survey": told} for name in "ab"})
     drive(collect_facts(FactsSession(cluster=CLUSTER), pool))
     assert dues == {"a": math.inf, "b": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("way_s", "asked"),
+    [(0.01, [{}, {"enough": True}]), (1.0, [{}] * CLOCK_ROUNDS)],
+    ids=["near", "far"],
+)
+def test_a_clock_is_asked_until_it_is_known_well_enough(
+    way_s: float, asked: list[dict[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    call = FakeCall(Node(name="a", host="a", ssh=Ssh()), [])
+    clock = ClockProbe(began=0.0)
+    for _ in range(CLOCK_ROUNDS):
+        clock.ask(call)
+        if "enough" in call.sent[-1].head:
+            break
+        now += 2 * way_s
+        clock.receive(now - way_s + 7)
+    else:
+        clock.ask(call)  # the node expects no more
+    assert [message.head for message in call.sent] == asked
+    assert clock.best is not None
+    assert clock.best.offset_s == pytest.approx(7)
+    assert clock.best.error_s == pytest.approx(way_s)
