@@ -140,6 +140,9 @@ def mount_kernel(root: Path) -> None:
         bind(root / "dev" / "pts" / "ptmx", root / "dev" / "ptmx")
     mount("proc", root / "proc", "proc")
     mount("sysfs", root / "sys", "sysfs", MS_RDONLY)
+    groups = root / "sys" / "fs" / "cgroup"
+    if groups.is_dir():
+        bind("/sys/fs/cgroup", groups, read_only=True)
 
 
 def mount_again(root: Path, path: Path) -> None:

@@ -75,13 +75,19 @@ def describe_machine() -> Dict[str, Any]:
 
 
 def read_cgroups() -> List[Dict[str, str]]:
-    """Return the limits of this process's cgroups and of those around them."""
+    """Return the limits of this process's cgroups and of those around them.
+
+    Raises:
+        FileNotFoundError: the kernel's cgroups are not mounted, so there may be any limits.
+    """
     found = []
+    mounted = False
     for line in _read("/proc/self/cgroup").decode().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and not {"cpu", "memory", "pids"} & set(controllers.split(",")):
             continue
         root = CGROUP + "/" + controllers if controllers else CGROUP
+        mounted = mounted or os.path.exists(root + "/cgroup.procs")
         while True:
             limits = {}
             for name in CGROUP_FILES:
@@ -93,6 +99,8 @@ def read_cgroups() -> List[Dict[str, str]]:
             if path in ("", "/"):
                 break
             path = os.path.dirname(path)
+    if not mounted:
+        raise FileNotFoundError(CGROUP)
     return found
 
 

@@ -125,6 +125,8 @@ FAULTS = [
     Case(node="node2", kind="second-interface", value="ens9=10.77.0.99/24", check="network.route",
          says="two interfaces are in 10.77.0.0/24: enp3s0, ens9", remedy="addr del .* dev ens9",
          status="warn"),
+    Case(node="node2", kind="slow", value="50", check="node.cpus",
+         says="a run may use 0.5 of .* CPUs", remedy="systemctl show user.slice", status="warn"),
     Case(node="node2", kind="wrong-clock", check="node.clock",
          says="300.* s ahead", remedy="timedatectl"),
 ]  # fmt: skip
