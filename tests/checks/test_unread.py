@@ -45,6 +45,7 @@ ENOUGH = {
     ("accelerator.temperature", "Gpu.utilization"): "it is judged by its own limit",
     ("environment.conflicts", "NodeFacts.gpus"): OTHER_CHECK,
     ("environment.conflicts", "NodeFacts.rdma"): OTHER_CHECK,
+    ("job.launcher-config", "NodeFacts.gpus"): OTHER_CHECK,
     ("environment.values", "NodeFacts.job_environment"): "a job without env_init has none",
     ("network.link", "Interface.mtu"): KERNEL_WRITES,
     ("network.link", "Interface.speed_mbps"): SOME_LACK_IT,
