@@ -20,8 +20,10 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks for a sentence: `rank 3`, `ranks 0-3`."""
+    """Return ranks for a sentence: `rank 3`, `ranks 0-3`, `no rank`."""
     folded = fold_ranks(ranks)
+    if not folded:
+        return "no rank"
     return f"rank {folded}" if folded.isdecimal() else f"ranks {folded}"
 
 

@@ -39,6 +39,7 @@ def _node(node: Node, options: Options) -> Node:
 
 
 def _job(job: Job, options: Options) -> Job:
+    _require_ranks(options.launcher or job.launcher, options.procs_per_node or job.procs_per_node)
     env = dict(options.env)
     return replace(
         _relaunched(job, options),
@@ -50,6 +51,17 @@ def _job(job: Job, options: Options) -> Job:
         lost_after=options.lost_after or job.lost_after,
         debug=options.debug or job.debug,
     )
+
+
+def _require_ranks(launcher: str, procs: int | None) -> None:
+    """Raise UsageError for a number of ranks where the command runs once."""
+    known = launchers.LAUNCHERS.get(launcher)
+    if procs is not None and known is not None and known.one_driver:
+        raise UsageError(
+            f"procs_per_node: expected none, found {procs}: {launcher} starts the command once,"
+            " and the command asks it for workers",
+            hint="leave out --procs-per-node and job.procs_per_node",
+        )
 
 
 def _relaunched(job: Job, options: Options) -> Job:

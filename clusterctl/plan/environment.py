@@ -66,7 +66,7 @@ def _asked(name: str, value: str | None, origin: str) -> Variable:
 
 
 def _threads(procs: int) -> list[Variable]:
-    if procs == 1:
+    if procs <= 1:
         return []
     why = f"as torchrun does, so {procs} ranks do not compete for the cores"
     return [_built_in("OMP_NUM_THREADS", "1", why)]

@@ -6,6 +6,7 @@ import itertools
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.facts.nodefacts import NodeFacts
@@ -37,7 +38,7 @@ def make_plan(
     job = cluster.job
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
-    counts = [count_processes(cluster, node, facts[node.name]) for node in cluster.nodes]
+    counts = _count_all(cluster, facts)
     require_equal_nodes(cluster, [count.procs for count in counts])
     *first_ranks, world_size = itertools.accumulate((c.procs for c in counts), initial=0)
     nodes = tuple(
@@ -96,6 +97,19 @@ def unequal_nodes(cluster: Cluster, procs: Sequence[int]) -> tuple[str, str]:
     return f"{name} starts the same number of ranks on every node, found {counts}", hint
 
 
+def _count_all(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[Processes]:
+    """Return the processes of each node; with one driver, all others only serve it."""
+    counts = [count_processes(cluster, node, facts[node.name]) for node in cluster.nodes]
+    name = cluster.job.launcher
+    if not launchers.find_launcher(name).one_driver:
+        return counts
+    driver, *others = counts
+    return [
+        replace(driver, procs=1, origin=f"{name}: the driver"),
+        *(replace(each, procs=0, origin=f"{name}: its workers do not report") for each in others),
+    ]
+
+
 def require_command(cluster: Cluster) -> None:
     """Raise UsageError for a job without a command."""
     if not cluster.job.command:
@@ -139,9 +153,11 @@ def _plan_node(
     folder = posixpath.join(root, cluster.name, run, node.name)
     context = LaunchContext(
         python=_interpreter(node, facts),
+        node=node.name,
         node_rank=node_rank,
         nnodes=len(cluster.nodes),
         procs=count.procs,
+        gpus=count.gpus,
         world_size=world_size,
         device=count.device,
         address=_address(network, node),
@@ -170,6 +186,8 @@ def _plan_node(
             port=None if node_rank else network.master_port,
         ),
         launcher_argv=launcher.argv(context) if launcher.argv else (),
+        launcher_program=launcher.program,
+        ends_with_master=launcher.one_driver and node_rank > 0,
         argv=command_with_python(job.command, context.python),
         path_first=posixpath.dirname(context.python) or None,
         env=compose_environment(

@@ -46,6 +46,7 @@ def node_job(
         "nnodes": len(plan.nodes),
         "launcher": plan.launcher,
         "launcher_argv": list(node.launcher_argv),
+        "launcher_program": node.launcher_program,
         "launcher_decides": plan.launcher_decides,
         "ends_with_master": node.ends_with_master,
         "argv": list(node.argv),

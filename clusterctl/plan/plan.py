@@ -61,6 +61,8 @@ class NodePlan:
     path_first: str | None
     """The interpreter's folder, first on PATH."""
     env: tuple[Variable, ...]
+    launcher_program: str = ""
+    """The function of the agent that starts both commands; empty: the supervisor does."""
     ends_with_master: bool = False
     """Its processes serve those of the master: they end once the run is over there."""
 

@@ -149,11 +149,11 @@ def test_the_first_failure_decides_and_the_others_are_stopped(project: Project) 
 
 
 def test_the_launcher_of_the_command_line_is_the_one_that_is_judged(project: Project) -> None:
-    inventory = project.folder / "ray.yaml"
-    inventory.write_text(project.inventory.read_text() + "job: {launcher: ray}\n")
+    inventory = project.folder / "slurm.yaml"
+    inventory.write_text(project.inventory.read_text() + "job: {launcher: slurm}\n")
     refused = project.run("launch", "-i", str(inventory), "--", "job.py")
     assert refused.returncode == 2
-    assert f"launcher: expected one of {', '.join(LAUNCHERS)}, found ray" in refused.stderr
+    assert f"launcher: expected one of {', '.join(LAUNCHERS)}, found slurm" in refused.stderr
     answer = project.launch("-i", str(inventory), "--", "job.py")
     assert answer.returncode == 0, answer.stderr
 

@@ -254,7 +254,9 @@ def test_fewer_gpus_can_be_asked_for_and_never_more_than_there_are(plan: Planner
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "launcher", [name for name, launcher in LAUNCHERS.items() if not launcher.one_driver]
+)
 def test_fewer_ranks_than_gpus_see_all_gpus_that_are_asked_for(
     plan: Planner, launcher: LauncherName
 ) -> None:
@@ -283,11 +285,44 @@ def test_the_port_and_where_it_came_from(plan: Planner) -> None:
     assert "--master-port=4000" in made.node("n2").launcher_argv
 
 
+def test_ray_starts_one_driver_and_the_other_nodes_serve_it(plan: Planner) -> None:
+    job = Job(command=("train.py",), launcher="ray", launcher_args=("--num-cpus=4",))
+    made = plan(job=job)
+    assert made.world_size == 1
+    assert [list(each.ranks) for each in made.nodes] == [[0], [], []]
+    assert [each.ends_with_master for each in made.nodes] == [False, True, True]
+    everywhere = (
+        "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
+        "--block", "--num-cpus=4",
+    )  # fmt: skip
+    start = ("/venv/bin/python", "-m", "ray.scripts.scripts", "start")
+    assert made.master.launcher_argv == (
+        *start, "--head", "--port=29500", "--include-dashboard=false",
+        "--node-ip-address=10.0.0.0", "--node-name=n0", "--num-gpus=8", *everywhere,
+    )  # fmt: skip
+    assert made.node("n1").launcher_argv == (
+        *start, "--address=10.0.0.0:29500",
+        "--node-ip-address=10.0.0.1", "--node-name=n1", "--num-gpus=4", *everywhere,
+    )  # fmt: skip
+    for each in made.nodes:
+        assert values(each)["RAY_ADDRESS"] == "10.0.0.0:29500"
+        # Ray's own workers would inherit them, and torch would believe them.
+        assert not values(each).keys() & {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"}
+    cpus = plan(job=job, options=Options(gpus=0)).master
+    assert "--num-gpus=0" in cpus.launcher_argv
+    assert cpus.procs == 1
+
+
+def test_a_driver_is_one_process_whatever_is_asked_for(plan: Planner) -> None:
+    with pytest.raises(UsageError, match="ray starts the command once"):
+        plan(options=Options(launcher="ray", procs_per_node=2))
+
+
 def test_what_cannot_be_planned_is_refused(plan: Planner) -> None:
     with pytest.raises(UsageError, match="no command"):
         plan(job=Job())
-    with pytest.raises(UsageError, match=f"expected one of {', '.join(LAUNCHERS)}, found ray"):
-        plan(options=Options(launcher="ray"))
+    with pytest.raises(UsageError, match=f"expected one of {', '.join(LAUNCHERS)}, found slurm"):
+        plan(options=Options(launcher="slurm"))
     with pytest.raises(UsageError, match="direct does not restart"):
         plan(options=Options(launcher="direct", max_restarts=1))
     unknown = {f"n{n}": replace(facts(n, 1), gpus=None) for n in range(3)}

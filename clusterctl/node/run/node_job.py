@@ -59,6 +59,8 @@ class NodeJob(KnownThere):
     launcher: str
     launcher_argv: List[str]
     """Empty: the supervisor starts the ranks."""
+    launcher_program: str
+    """The function of the agent that starts the launcher and the ranks; empty: we start it."""
     launcher_decides: bool
     ends_with_master: bool
     """A worker's processes serve the master's: they end once it is over there, not before."""

@@ -10,6 +10,7 @@
         ranks/N.log       what global rank N wrote to stdout and stderr
         processes, beat, *.times, *.dropped    for `stop`, `status` and `logs`
         barred            alone in the folder: nothing was started here, and nothing will be
+        ray.json, ray/    of the launcher ray: its nodes, and its own logs
         nccl/             NCCL's own logs, with `launch --debug`
 
 Never under HOME, which may be one filesystem for all nodes and away just when it is needed.
@@ -59,6 +60,7 @@ class NodePaths:
         self.reserve = os.path.join(folder, "reserve")
         """Room on the disk that the end is written into when there is no other left."""
         self.launcher_log = os.path.join(folder, LAUNCHER_LOG)
+        self.ray = os.path.join(folder, "ray.json")
         self.nccl = os.path.join(folder, "nccl")
 
     @classmethod

@@ -4,8 +4,8 @@
         LOCK FOLDER LOG WORKDIR PROGRAM ARG…
 
 LOG is a file's name in FOLDER. A `%s` in it stands for the rank, which a launcher gives out only
-when it starts one; without it this is the launcher. The argument list and environment pass through
-byte for byte.
+when it starts one. The launcher has a log of its own. The argument list and environment pass
+through byte for byte.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Dict, List
 from clusterctl.node import run_lock
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run.environ_bytes import original_environment
+from clusterctl.node.run.run_paths import LAUNCHER_LOG
 
 PR_SET_PDEATHSIG = 1
 
@@ -36,7 +37,7 @@ def main(lock_name: str, folder: str, log: str, workdir: str, program: str, *arg
     rank = environment.get(b"RANK", b"").decode()
     die_with_parent()
     redirect_output(os.path.join(folder, log.replace("%s", rank)))
-    if "%s" in log:
+    if log != LAUNCHER_LOG:
         problem = report(lock_name, environment)
         if problem:
             print_error("not started: " + problem)

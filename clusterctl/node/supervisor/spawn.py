@@ -31,7 +31,11 @@ class Spawner:
         Raises:
             OSError: it cannot be started.
         """
-        words = [*self._job["launcher_argv"], *self._shim(RANK_LOG), *self._job["argv"]]
+        program = self._job.get("launcher_program")
+        if program:
+            words = agent_argv(self._paths, program, self._paths.folder)
+        else:
+            words = [*self._job["launcher_argv"], *self._shim(RANK_LOG), *self._job["argv"]]
         return self._start(LAUNCHER_LOG, words, self._environment)
 
     def rank(self, local_rank: int) -> int:
@@ -45,8 +49,7 @@ class Spawner:
         return self._start(RANK_LOG, self._job["argv"], {**self._environment, **own})
 
     def _shim(self, log: str) -> List[str]:
-        where = (self._job["lock"], self._paths.folder, log, self._job["workdir"])
-        return agent_argv(self._paths, "clusterctl.node.supervisor.rank:main", *where)
+        return shim_argv(self._paths, self._job, log)
 
     def _start(self, log: str, words: List[str], environment: Environment) -> int:
         argv = [os.fsencode(word) for word in (*self._shim(log), *words)]
@@ -59,3 +62,9 @@ class Spawner:
             setsigmask=(),
             setsigdef=set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP},
         )
+
+
+def shim_argv(paths: NodePaths, job: NodeJob, log: str) -> List[str]:
+    """Return the shim's command, which a program's own words follow."""
+    where = (job["lock"], paths.folder, log, job["workdir"])
+    return agent_argv(paths, "clusterctl.node.supervisor.rank:main", *where)

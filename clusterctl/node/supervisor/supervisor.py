@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
-from clusterctl.node.run import processes, stop_file
+from clusterctl.node.run import processes, ray_folder, stop_file
 from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
@@ -272,6 +272,8 @@ class Supervisor:
         self._ranks.resolve_exit_codes()
         self._end["over"] = time.time()
         self._end["left"] = [process.pid for process in left]
+        if self._job["launcher"] == "ray":
+            ray_folder.clean(self._record.paths.folder)
         stop_file.remove(self._stop_file)  # left there it would stop the next run
         self._peers.send_bye(self._end["state"])
         self._settle(time.monotonic() + RELAY_SECONDS)

@@ -6,7 +6,7 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import UsageError
-from clusterctl.plan.launchers import accelerate, direct, torchrun
+from clusterctl.plan.launchers import accelerate, direct, ray, torchrun
 
 if TYPE_CHECKING:
     from clusterctl.inventory.cluster import Job, Node
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LAUNCHERS: dict[str, Launcher] = {
     "accelerate": accelerate.ACCELERATE,
     "direct": direct.DIRECT,
+    "ray": ray.RAY,
     "torchrun": torchrun.TORCHRUN,
 }
 

@@ -15,9 +15,12 @@ class LaunchContext:
     """What a launcher must know about one node of a run."""
 
     python: str
+    node: str
     node_rank: int
     nnodes: int
     procs: int
+    gpus: int
+    """GPUs for all processes of the node together."""
     world_size: int
     device: str
     """`cuda` or `cpu`."""
@@ -54,6 +57,13 @@ class Launcher:
         None
     )
     """What in that file's settings differs from this number of nodes and of ranks."""
+    program: str = ""
+    """The function of a node's agent that starts `argv` and the command; empty: the supervisor."""
+    one_driver: bool = False
+    """The command runs once, on the master, and uses the other nodes through the launcher.
+
+    What it starts there does not report to clusterctl.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
