@@ -5,6 +5,7 @@ Bridges, two networks, /32 addresses and IPv6 are in `test_network_faults`; VLAN
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from clusterctl.sandbox.gpus import Gpus
 from tests.verbs.preflight.test_check import checked, wrong
-from tests.verbs.preflight.test_network_faults import on
+from tests.verbs.preflight.test_host_faults import CLOCK
+from tests.verbs.preflight.test_network_faults import on, replace_file
 
 if TYPE_CHECKING:
     from clusterctl.sandbox.sandbox import Sandbox
@@ -60,11 +62,36 @@ def packages_in_loop_mounts(box: Sandbox) -> None:
             on(box, host.name, "mount", *options, f"/run/snap/{name}")
 
 
+def clocks_of_hypervisors(box: Sandbox) -> None:
+    """As on KVM, Hyper-V (Azure, WSL 2) and ARM: each is as fast as the TSC."""
+    clocks = ("kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
+    for host, clock in zip(box.hosts, clocks, strict=True):
+        replace_file(box, host.name, CLOCK, f"{clock}\n")
+
+
+def kernels_without_swap(box: Sandbox) -> None:
+    memory = re.sub(r"(Swap\w+: +)\d+", r"\g<1>0", Path("/proc/meminfo").read_text())
+    kernels = ("6.8.0-1021-aws", "6.8.0-1021-azure", "5.15.167.4-microsoft-standard-WSL2")
+    for host, kernel in zip(box.hosts, kernels, strict=True):
+        replace_file(box, host.name, "/proc/meminfo", memory)
+        replace_file(box, host.name, "/proc/sys/kernel/osrelease", f"{kernel}\n")
+
+
+def no_room_to_ask_the_kernel(box: Sandbox) -> None:
+    """As in containers: no kernel log, no cgroups, no list of modules."""
+    for host in box.hosts:
+        for path in ("/sys/fs/cgroup", "/sys/module"):
+            on(box, host.name, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", path)
+
+
 UNUSUAL: tuple[Callable[[Sandbox], None], ...] = (
     a_banner_and_one_session,
     a_proxy,
     a_name_that_is_loopback,
     packages_in_loop_mounts,
+    clocks_of_hypervisors,
+    kernels_without_swap,
+    no_room_to_ask_the_kernel,
 )
 
 
