@@ -22,6 +22,7 @@ from pathlib import Path
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import own_user
+from clusterctl.transport.ssh_config_groups import HostGroups
 
 RESOLVE_SECONDS = 10.0
 PROCESSES_AT_ONCE = 16
@@ -31,9 +32,14 @@ DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 """The keys that are offered if ssh_config cannot be asked."""
 DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _NUMBER = re.compile("[0-9]{1,9}")
+_DEBUG_LINE = re.compile("^(debug1: |OpenSSH_).*\n?", re.MULTILINE)
+"""What `ssh -v` says beside its errors."""
 _VARIABLE_OR_TOKEN = re.compile(r"\$\{([^}]*)\}|%(.)", re.DOTALL)
 
 logger = logging.getLogger(__name__)
+
+Settings = Mapping[str, list[str]]
+"""What `ssh -G` prints: each keyword's values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,11 @@ class SshConfigResolver:
         """Use the person's own ssh_config, or this file alone."""
         self._config = config
         self._ssh = shutil.which("ssh")
-        self._answers: dict[tuple[str, str | None, int | None], dict[str, list[str]]] = {}
+        self._answers: dict[tuple[object, ...], tuple[str, Settings]] = {}
+        """One of the hosts that share an answer, and the answer."""
+        self._asking: dict[tuple[object, ...], threading.Lock] = {}
+        self._groups: HostGroups | None = None
+        self._grouped = False
         self._lock = threading.Lock()
         self._slots = threading.Semaphore(PROCESSES_AT_ONCE)
         self._warned = False
@@ -109,6 +119,7 @@ class SshConfigResolver:
         """Forget the answers: the files may have changed."""
         with self._lock:
             self._answers.clear()
+            self._grouped = False
 
     def resolve(self, node: Node) -> Endpoint:
         """Return where and how the node is reached.
@@ -124,13 +135,38 @@ class SshConfigResolver:
             return endpoint(node, {})
         return endpoint(node, self._settings(node.host, node.ssh.user, node.ssh.port))
 
-    def _settings(self, host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
-        key = (host, user, port)
+    def _settings(self, host: str, user: str | None, port: int | None) -> Settings:
+        """Return the settings of a host, by one answer for all that ssh_config treats alike.
+
+        A process takes 5 ms of CPU time, and a cluster has many hosts.
+        """
         with self._lock:
-            known = self._answers.get(key)
-        if known is not None:
-            return known
-        argv = ["ssh", "-G"]
+            if not self._grouped:
+                # Also if it fails: the others ask for themselves then.
+                self._grouped, self._groups = True, None
+                settings, debug = self._ask(host, user, port, "-v")
+                self._groups = HostGroups.of(debug)
+                self._answers[self._key(host, user, port)] = host, settings
+            key = self._key(host, user, port)
+            asking = self._asking.setdefault(key, threading.Lock())
+        with asking:
+            if key not in self._answers:
+                self._answers[key] = host, self._ask(host, user, port)[0]
+            asked, settings = self._answers[key]
+        if asked == host or settings.get("hostname") != [asked]:
+            return settings
+        return {**settings, "hostname": [host]}
+
+    def _key(self, host: str, user: str | None, port: int | None) -> tuple[object, ...]:
+        group = self._groups.group(host) if self._groups is not None else None
+        # The inventory's port goes before the answer's; without one, the answer's is the host's.
+        return (host, user, port) if group is None else (group, user, port is None)
+
+    def _ask(
+        self, host: str, user: str | None, port: int | None, *options: str
+    ) -> tuple[Settings, str]:
+        """Return what `ssh -G` prints of a host, and its words on stderr."""
+        argv = ["ssh", "-G", *options]
         if self._config is not None:
             argv += ["-F", str(self._config)]
         if user is not None:
@@ -153,17 +189,16 @@ class SshConfigResolver:
             words = f"ssh -G did not answer in {RESOLVE_SECONDS:.0f} s; a Match exec may hang"
             raise NodeError("unreachable", "config", words, hint) from error
         if done.returncode:
-            raise NodeError("unreachable", "config", done.stderr or "ssh -G failed", hint)
+            words = _DEBUG_LINE.sub("", done.stderr) or "ssh -G failed"
+            raise NodeError("unreachable", "config", words, hint)
         answer: dict[str, list[str]] = {}
         for line in done.stdout.splitlines():
             name, _, value = line.partition(" ")
             answer.setdefault(name.lower(), []).append(value)
-        with self._lock:
-            self._answers[key] = answer
-        return answer
+        return answer, done.stderr
 
 
-def endpoint(node: Node, settings: Mapping[str, list[str]]) -> Endpoint:
+def endpoint(node: Node, settings: Settings) -> Endpoint:
     """Lay the inventory's settings over those of ssh_config.
 
     Raises:
@@ -245,7 +280,7 @@ def _number(name: str, value: str | None) -> int | None:
     return int(value)
 
 
-def _known_hosts(settings: Mapping[str, list[str]]) -> tuple[Path, ...]:
+def _known_hosts(settings: Settings) -> tuple[Path, ...]:
     """Return the files of known_hosts, which `ssh -G` names on one line without quotes."""
     names = ("userknownhostsfile", "globalknownhostsfile")
     lines = [line for name in names for line in settings.get(name, [])]
@@ -256,7 +291,7 @@ def _known_hosts(settings: Mapping[str, list[str]]) -> tuple[Path, ...]:
     return tuple(expand_home(path) for path in paths if path not in {"", "none"})
 
 
-def _agent(settings: Mapping[str, list[str]]) -> str | None:
+def _agent(settings: Settings) -> str | None:
     value = settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     if value == "SSH_AUTH_SOCK":
         return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clusterctl.errors import NodeError
@@ -71,6 +71,91 @@ def test_a_question_is_asked_once(config: Path, monkeypatch: pytest.MonkeyPatch)
     first = oracle.resolve(NODE)
     monkeypatch.setattr("subprocess.run", None)
     assert oracle.resolve(NODE) == first
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the hosts that `ssh -G` is asked about."""
+    asked: list[str] = []
+    run = subprocess.run
+
+    def noted(argv: list[str], **options: object) -> object:
+        asked.append(argv[-1])
+        return run(argv, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("subprocess.run", noted)
+    return asked
+
+
+HOSTS = ("gpu1", "gpu2", "gpu22", "a", "b", "10.0.0.1", "gpu.1")
+PATTERN = st.sampled_from(["*", "gpu*", "gpu?", "!gpu2", "gpu2", "a", "b", "10.0.0.*", "gpu.1"])
+SETTING = st.sampled_from(
+    [
+        "HostName 10.0.0.1", "HostName a", "HostName = b", "HostName %h.lab", "Port 2200",
+        "User ann", "IdentityFile ~/.ssh/%h", "IdentitiesOnly yes", "ProxyJump bastion",
+        "HostKeyAlias alias", "UserKnownHostsFile ~/kh-%h", "ConnectTimeout 7",
+        "ControlPath ~/%C", "# Match all", "CanonicalizeHostname no", 'User "bob"',
+    ]
+)  # fmt: skip
+HEADER = st.one_of(
+    st.lists(PATTERN, min_size=1, max_size=3).map(lambda words: "Host " + " ".join(words)),
+    st.sampled_from(["host=gpu1", 'Host "gpu1"', "Match host gpu2", "Match all", "Host GPU1"]),
+)
+
+
+@example(lines=["Host gpu*", "HostName gpu1"], ports=[None] * len(HOSTS))
+@settings(deadline=None, max_examples=40)
+@given(
+    lines=st.lists(st.one_of(HEADER, SETTING), max_size=8),
+    ports=st.lists(st.sampled_from([None, 22, 2222]), min_size=len(HOSTS), max_size=len(HOSTS)),
+)
+def test_an_answer_for_another_host_is_the_one_that_openssh_gives(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], ports: list[int | None]
+) -> None:
+    path = tmp_path_factory.mktemp("ssh") / "config"
+    path.write_text("\n".join(lines) + "\n")
+    together = SshConfigResolver(config=path)
+    for name, port in zip(HOSTS, ports, strict=True):
+        node = Node(host=name, name=name, ssh=Ssh(port=port))
+        assert together.resolve(node) == SshConfigResolver(config=path).resolve(node)
+
+
+def test_hosts_that_ssh_config_does_not_tell_apart_are_one_question(
+    tmp_path: Path, questions: list[str]
+) -> None:
+    (tmp_path / "config").write_text(
+        "Host gpu*\n  User ann\n  IdentityFile ~/.ssh/%h\n  ControlPath ~/%C\n"
+        "Host login\n  HostName 10.0.0.9\nHost *\n  ConnectTimeout 7\n"
+    )
+    resolver = SshConfigResolver(config=tmp_path / "config")
+    names = [f"gpu{i}" for i in range(9)]
+    found = [resolver.resolve(Node(host=name, name=name, ssh=Ssh())) for name in names]
+    assert [each.hostname for each in found] == names
+    assert [each.identities[0].name for each in found] == names
+    assert {each.user for each in found} == {"ann"}
+    assert resolver.resolve(Node(host="login", name="login", ssh=Ssh())).hostname == "10.0.0.9"
+    assert questions == ["gpu0", "login"]
+    resolver.refresh()
+    resolver.resolve(NODE)
+    assert questions[2:] == ["gpu1"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Match exec "true"', "UserKnownHostsFile ~/known-%h", "CanonicalizeHostname yes",
+        "Include more", 'Host "gpu1"',
+    ],
+)  # fmt: skip
+def test_where_any_host_may_differ_each_is_a_question(
+    tmp_path: Path, questions: list[str], line: str
+) -> None:
+    (tmp_path / "more").write_text("Match all\n")
+    (tmp_path / "config").write_text(line.replace("more", f"{tmp_path}/more") + "\n")
+    resolver = SshConfigResolver(config=tmp_path / "config")
+    for name in ("gpu1", "gpu2"):
+        resolver.resolve(Node(host=name, name=name, ssh=Ssh()))
+    assert questions == ["gpu1", "gpu2"]
 
 
 def test_a_broken_ssh_config_is_told_in_openssh_words(tmp_path: Path) -> None:
