@@ -1,4 +1,4 @@
-"""Parses network interfaces from /sys/class/net and `ip -j addr`, or /proc if there is no `ip`."""
+"""Parses network interfaces from /sys/class/net and netlink, or /proc if that is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
     files = answers.below("/sys/class/net/")
     names = {path.split("/")[0] for path in files}
     listed = _listed(answers)
-    addresses = _by_proc(answers) if listed is None else _by_ip(listed)
+    addresses = _by_proc(answers) if listed is None else _by_netlink(listed)
     if addresses is None:
         return None
     parents = _parents(listed or [])
@@ -47,14 +47,14 @@ def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
 
 
 def _listed(answers: Answers) -> list[dict[str, Any]] | None:
-    """Return the interfaces that `ip -j addr` lists; None if it did not run."""
-    listed = answers.json("command:addresses")
+    """Return the interfaces that the kernel lists; None if it did not."""
+    listed = answers.json("interfaces")
     if not isinstance(listed, list):
         return None
     return [e for e in listed if isinstance(e, dict) and isinstance(e.get("ifname"), str)]
 
 
-def _by_ip(listed: list[dict[str, Any]]) -> dict[str, list[str]]:
+def _by_netlink(listed: list[dict[str, Any]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for entry in listed:
         rows = entry.get("addr_info")

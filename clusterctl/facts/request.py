@@ -186,17 +186,15 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "kernel_log": [] if wanted.gpus == 0 else list(KERNEL_LOG),
         "variables": list(VARIABLES),
         "paths": [
-            {"path": "/dev/shm"},  # noqa: S108  (looked at, not written to)
-            *(
-                {
-                    "path": place.path,
-                    "write": place.write,
-                    "speed": place.speed,
-                    "digest": place.digest,
-                }
-                for place in wanted.places
-            ),
+            {
+                "path": place.path,
+                "write": place.write,
+                "speed": place.speed,
+                "digest": place.digest,
+            }
+            for place in wanted.places
         ],
+        "local_paths": ["/dev/shm"],  # noqa: S108  (looked at, not written to)
         "commands": _commands(wanted),
         "programs": ["rsync", *FIREWALL_PROGRAMS],
         "lock": wanted.lock,
@@ -211,7 +209,6 @@ def folder_questions(folders: Mapping[str, tuple[str, ...]]) -> list[dict[str, A
 
 def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
     commands: list[dict[str, Any]] = [
-        _program("addresses", ["ip", "-j", "addr"]),
         _interpreter("python", wanted, PYTHON_SECONDS, *(VARIABLES if wanted.env_init else ())),
     ]
     if wanted.gpus == 0:

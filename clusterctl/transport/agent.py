@@ -46,12 +46,16 @@ def r(n):
             os._exit(98)
         b += d
     return b
-import marshal, zlib
+import gc, marshal, zlib
 m = r(int(r(12)))
-s = marshal.loads(r(int(r(12))))
+s = r(int(r(12)))
+c = r(int(r(12)))
+if c:
+    gc.disable()
+s = marshal.loads(s)
 g = {'__name__': 'clusterctl.node.agent.loader'}
 exec(compile(zlib.decompress(s[g['__name__']]), '<clusterctl>/loader.py', 'exec'), g)
-g['install'](s)
+g['install'](s, c)
 from clusterctl.node.agent.main import serve
 serve(m)
 """
@@ -59,9 +63,32 @@ serve(m)
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]+")
 
 
+_NODE = "clusterctl.node."
+CHECK_MODULES = (
+    "clusterctl.wire",
+    *(_NODE + "agent." + name for name in ("call_channel", "child_tasks", "main", "operations")),
+    *(_NODE + name for name in ("address_family", "file_io", "program_path", "users")),
+    *(
+        _NODE + "probe." + name
+        for name in (
+            "connect", "folders", "interface_addresses", "kernel_log", "listen", "machine_state",
+            "path_probe", "peer_probe", "read", "route_lookup", "tokens",
+        )
+    ),
+)  # fmt: skip
+"""What every check imports: to compile it takes a node as long as starting Python."""
+CHECKS = frozenset({"read", "survey"})
+"""Operations for which it is sent compiled; nodes with another bytecode use the sources."""
+
+
 @functools.cache
 def _sources() -> bytes:
     return marshal.dumps(loader.read_sources(), 2)
+
+
+@functools.cache
+def _compiled() -> bytes:
+    return loader.compile_modules(CHECK_MODULES)
 
 
 _reading = threading.Lock()
@@ -73,15 +100,17 @@ def fresh_marker() -> bytes:
     return b"clusterctl-%s\n" % secrets.token_hex(12).encode()
 
 
-def opening(marker: bytes, python: str | None) -> bytes:
+def opening(marker: bytes, python: str | None, op: str = "") -> bytes:
     """Return what goes on the command's stdin before the first frame.
 
     Args:
         marker: what the agent prints before its first frame.
         python: the inventory's interpreter, tried last; one whose path is not plain is not.
+        op: the operation that the frame will ask for.
     """
     plain = python if python and _PLAIN_PATH.fullmatch(python) else ""
     with _reading:
-        sources = _sources()
+        sources, compiled = _sources(), _compiled() if op in CHECKS else b""
     lines = f"exec({_STUB!r})\n{plain}\n".encode()
-    return lines + b"".join(b"%12d" % len(part) + part for part in (marker, sources))
+    parts = (marker, sources, compiled)
+    return lines + b"".join(b"%12d" % len(part) + part for part in parts)

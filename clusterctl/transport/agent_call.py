@@ -60,7 +60,7 @@ class AgentCall(Call):
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
         head = Message({"op": request.op, "args": plain(request.args)}, request.body)
-        data = agent.opening(self._marker, node.python) + head.encode()
+        data = agent.opening(self._marker, node.python, request.op) + head.encode()
         try:
             stream.send(data, timeouts.answer)
         except OSError as error:

@@ -37,7 +37,7 @@ RECORDED: dict[str, bytes] = {
     "command:rocm-smi": as_json(
         {"card0": {"Card Series": "MI250", "VRAM Total Memory (B)": "68702699520"}, "system": {}}
     ),
-    "command:addresses": (TESTS / "facts/sources/ip-addr.json").read_bytes(),
+    "interfaces": (TESTS / "facts/sources/interfaces.json").read_bytes(),
     "command:torch": as_json({"cuda_available": True, "device_count": 8, "nccl": "2.28.9"}),
     "command:python": b"/v/bin/python\x003.12.1\x0012.8\x00torch\x002.13.0",
     "file:/proc/net/if_inet6": b"fe800000000000000000000000000001 02 40 20 80     eth0\n",
@@ -128,12 +128,12 @@ def test_an_address_of_proc_with_an_impossible_prefix_is_left_out() -> None:
 
 @pytest.mark.parametrize("code", [[], "0", True, 1.5])
 def test_an_exit_code_that_is_none_is_no_answer_of_ours(code: object) -> None:
-    assert learned(packed({"command:addresses": b"[]"}, code=code)) is None
+    assert learned(packed({"interfaces": b"[]"}, code=code)) is None
 
 
 @pytest.mark.parametrize("size", [2.0, True, "2", None, -1, 2**62])
 def test_a_size_that_is_none_is_no_answer_of_ours(size: object) -> None:
-    message = packed({"command:addresses": b"[]"})
+    message = packed({"interfaces": b"[]"})
     message.head["answers"][0][2] = size
     assert learned(message) is None
 
@@ -152,10 +152,10 @@ def test_a_recording_with_some_of_it_changed(data: st.DataObject) -> None:
             bodies[key] = as_json(data.draw(damaged_json(value)))
         else:
             bodies[key] = data.draw(damaged(bodies[key]))
-    # Without their program, addresses come from /proc; without one vendor's, GPUs from the next.
-    tools = ["addresses", "nvidia-smi", "amd-smi"]
-    for tool in data.draw(st.lists(st.sampled_from(tools), unique=True)):
-        del bodies["command:" + tool]
+    # Without netlink, addresses come from /proc; without one vendor's program, GPUs from the next.
+    sources = ["interfaces", "command:nvidia-smi", "command:amd-smi"]
+    for source in data.draw(st.lists(st.sampled_from(sources), unique=True)):
+        del bodies[source]
 
     assert learned(packed(bodies)) is not None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,7 +86,7 @@ def test_what_an_interface_is_on() -> None:
         "/sys/class/net/eth0/carrier_changes": "5",
     }
 
-    found = parse_interfaces(answers(files, {"addresses": json.dumps(listed)})) or ()
+    found = parse_interfaces(answers(files, others={"interfaces": listed})) or ()
 
     assert [(one.name, one.parent, one.duplex, one.carrier_changes) for one in found] == [
         ("bond0.7", "bond0", "full", None),

@@ -94,8 +94,8 @@ def test_the_stricter_of_two_settings_counts() -> None:
         f"{conf}/all/rp_filter": "0", f"{conf}/eth0/rp_filter": "1", f"{conf}/eth1/rp_filter": "2",
         f"{conf}/all/arp_ignore": "1", f"{conf}/eth0/arp_ignore": "0",
     }  # fmt: skip
-    listed = '[{"ifname": "eth0"}, {"ifname": "eth1"}]'
+    listed = [{"ifname": "eth0"}, {"ifname": "eth1"}]
 
-    found = parse_interfaces(answers(files, {"addresses": listed})) or ()
+    found = parse_interfaces(answers(files, others={"interfaces": listed})) or ()
 
     assert [(one.rp_filter, one.arp_ignore) for one in found] == [(1, 1), (2, 1)]

@@ -140,7 +140,7 @@ def test_rocm_smi() -> None:
     assert gpus.driver == "6.3.6"
 
 
-def test_interfaces_from_ip_and_sys() -> None:
+def test_interfaces_from_netlink_and_sys() -> None:
     found = parse_interfaces(
         answers(
             {
@@ -152,7 +152,7 @@ def test_interfaces_from_ip_and_sys() -> None:
                 "/sys/class/net/bare/flags": "0x1002",
                 "/sys/class/net/bare/speed": "-1",
             },
-            {"addresses": (SOURCES / "ip-addr.json").read_text()},
+            others={"interfaces": json.loads((SOURCES / "interfaces.json").read_text())},
         )
     )
     assert found is not None
@@ -164,7 +164,7 @@ def test_interfaces_from_ip_and_sys() -> None:
     assert (by_name["bare"].running, by_name["bare"].speed_mbps) == (False, None)
 
 
-def test_interfaces_without_the_ip_program() -> None:
+def test_interfaces_where_netlink_is_refused() -> None:
     trie = (
         "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.0.5\n        /32 host LOCAL\n"
         "     |-- 10.1.0.255\n        /32 link BROADCAST\n"
@@ -184,7 +184,6 @@ def test_interfaces_without_the_ip_program() -> None:
                 "/proc/net/if_inet6": inet6,
                 "/sys/class/net/wan0/operstate": "up",
             },
-            {"addresses": None},
         )
     )
     assert found is not None
@@ -390,7 +389,7 @@ LINES = st.text(alphabet="0123456789abcdefABCDEF:. \n\tLOCAL/|-=", max_size=200)
 
 @given(st.dictionaries(FILE_NAMES, LINES | st.text(max_size=100)), st.text(max_size=100))
 def test_no_file_breaks_a_parser(files: dict[str, str], printed: str) -> None:
-    given_answers = answers(files, {"addresses": printed})
+    given_answers = answers(files, others={"interfaces": printed})
     parsers: list[Callable[[Answers], object]] = [
         parse_interfaces, parse_rdma, parse_routes, parse_listeners, parse_kill_user_processes,
         parse_nccl_conf,

@@ -6,6 +6,7 @@ its folder, so that it is looked after by the same code for as long as it lives.
 
 from __future__ import annotations
 
+import _frozen_importlib_external
 import marshal
 import os
 import sys
@@ -16,8 +17,8 @@ TYPE_CHECKING = False
 # `socket`, `threading` and what they import take a node longer to start than Python itself.
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
-    from typing import Dict, Optional, Sequence
+    from types import CodeType, ModuleType
+    from typing import Dict, Iterable, Optional, Sequence
 
     Sources = Dict[str, bytes]
     """Module name → its source, deflated, with the loader's own text as zlib's dictionary.
@@ -29,14 +30,18 @@ else:
 
 ENTRY = "clusterctl.node.agent.loader"
 
+MAGIC: bytes = _frozen_importlib_external.MAGIC_NUMBER
+"""Of the bytecode: Pythons with the same one run the same code objects, as with .pyc files."""
+
 _installed: Optional[Importer] = None
 
 
 class Importer:
     """Imports the agent's modules from memory."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, codes: Optional[Dict[str, bytes]] = None) -> None:
         self.sources = sources
+        self.codes = codes or {}
         self.packages = {"clusterctl.node", *(name.rpartition(".")[0] for name in sources)}
         self._own = zlib.decompress(sources[ENTRY])
 
@@ -48,7 +53,7 @@ class Importer:
         package = name in self.packages
         if not package and name not in self.sources:
             return None
-        origin = "<clusterctl>/" + name.replace(".", "/") + ".py"
+        origin = _file_of(name)
         spec = ModuleSpec(name, self, origin=origin, is_package=package)  # type: ignore[arg-type]
         spec.has_location = True
         return spec
@@ -59,20 +64,33 @@ class Importer:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Compile and run a module's source."""
-        if module.__name__ not in self.packages:
-            source = self.get_source(module.__name__)
-            exec(compile(source, str(module.__file__), "exec"), module.__dict__)  # noqa: S102
+        """Run a module: what the controller compiled, else its source."""
+        name = module.__name__
+        if name in self.codes:
+            exec(marshal.loads(self.codes[name]), module.__dict__)  # noqa: S102, S302  (our own)
+        elif name not in self.packages:
+            exec(self.compile(name), module.__dict__)  # noqa: S102
+
+    def compile(self, name: str) -> CodeType:
+        """Return the code object of a module's source."""
+        return compile(self.get_source(name), _file_of(name), "exec", dont_inherit=True)
 
     def get_source(self, name: str) -> str:
         """Return a module's text, for tracebacks too."""
         return zlib.decompressobj(zdict=self._own).decompress(self.sources[name]).decode()
 
 
-def install(sources: Sources) -> None:
-    """Let this process import the agent's modules from `sources`."""
+def _file_of(name: str) -> str:
+    return "<clusterctl>/" + name.replace(".", "/") + ".py"
+
+
+def install(sources: Sources, compiled: bytes = b"") -> None:
+    """Let this process import the agent's modules from `sources`, or as they were `compiled`."""
     global _installed  # noqa: PLW0603  (one agent a process, by nature)
-    _installed = Importer(sources)
+    codes = None
+    if compiled.startswith(MAGIC):
+        codes = marshal.loads(zlib.decompress(compiled[len(MAGIC) :]))  # noqa: S302  (our own)
+    _installed = Importer(sources, codes)
     sys.meta_path.insert(0, _installed)
     # This text was run before it could be imported; the module must know what is installed.
     sys.modules[ENTRY] = ModuleType(ENTRY)
@@ -100,6 +118,13 @@ def read_sources() -> Sources:
         deflate = zlib.compressobj(9, zdict=own)
         sources[name] = deflate.compress(text) + deflate.flush()
     return sources
+
+
+def compile_modules(names: Iterable[str]) -> bytes:
+    """Return the code objects of modules, for nodes whose Python has the same bytecode."""
+    modules = Importer(read_sources())
+    codes = {name: marshal.dumps(modules.compile(name)) for name in names}
+    return MAGIC + zlib.compress(marshal.dumps(codes), 9)
 
 
 def program() -> bytes:

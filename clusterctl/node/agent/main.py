@@ -76,14 +76,14 @@ def import_operation(op: str) -> Operation:
     return found
 
 
-def hello(args: dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def hello(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Give the arguments and the body back, with what runs here: does this way work at all?"""
     del channel
     head = {"args": args, "python": sys.version.split()[0], "executable": sys.executable}
     return Message({**head, "host": os.uname().nodename, "uid": os.getuid()}, body)
 
 
-def echo(args: dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def echo(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Give back each message that comes, until the controller says no more."""
     channel.send(Message({"args": args}, body))
     count = 0

@@ -7,8 +7,11 @@ as long as all of this, so the names of the packages' metadata folders are read,
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+gc.disable()  # there is nothing to collect in milliseconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,3 +113,5 @@ if __name__ == "__main__":
         json.dump(query_torch(), sys.stdout)
     else:
         sys.stdout.write("\0".join(describe(sys.argv[1:])))
+        sys.stdout.flush()
+        os._exit(0)  # to take the interpreter down would cost as much as all of the above

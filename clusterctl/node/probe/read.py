@@ -21,6 +21,7 @@ from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnect
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
 from clusterctl.node.agent.loader import Importer, read_sources
 from clusterctl.node.probe.folders import matching, read_folder
+from clusterctl.node.probe.interface_addresses import list_interfaces
 from clusterctl.node.probe.kernel_log import read_kernel_log
 from clusterctl.node.probe.machine_state import describe_machine
 from clusterctl.node.probe.path_probe import probe_path
@@ -53,7 +54,8 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             files: names of one-line files there), `commands` (key, argv, limit_s, and
             optionally cwd, source: a module of ours whose text is argument `source_at`, only_if:
             paths of which one must exist, job: as `compose_environment` takes it), `paths` (see
-            `path_probe.probe_path`), `variables` (prefixes of environment variables to tell),
+            `path_probe.probe_path`), `local_paths` (looked at beside the files, for they cannot
+            hang), `variables` (prefixes of environment variables to tell),
             `programs` (to find on PATH), `lock` (whose holder to name), `clock` (round trips that
             will be asked for at most), `kernel_log` (what its lines must contain, one of these).
         body: values of the job's `env_from`, as JSON.
@@ -169,6 +171,9 @@ def _files(args: Dict[str, Any], write: Write) -> None:
         write(_answer("link:" + name, name, lambda link: os.readlink(os.fsencode(link))))
     if "lock" in args:
         write(_json_answer("lock", _lock_holders(args["lock"])))
+    for path in args.get("local_paths", []):
+        write(_json_answer("path:" + path, probe_path({"path": path})))
+    write(_answer("interfaces", "", lambda _: to_json(list_interfaces())))
     _folders(args.get("folders", []), write)
     for pattern in args.get("globs", []):
         for name in matching(os.path.expanduser(pattern)):

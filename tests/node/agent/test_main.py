@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from clusterctl.facts.request import FactRequest, read_arguments
 from clusterctl.node.agent import loader, main
 from clusterctl.node.agent.call_channel import HEARTBEAT_SECONDS, CallChannel, OperationError
 from clusterctl.transport import agent
@@ -114,6 +116,60 @@ def test_the_command_is_plain_for_every_login_shell() -> None:
         opening = agent.opening(MARKER, python)
         line = opening.split(b"\n")[1].decode()
         assert line == (python if python == "/opt/env/bin/python" else "")
+
+
+WHAT_A_CHECK_ASKS = {**read_arguments(FactRequest(gpus=0)), "clock": 0, "word": "nonce"}
+STEPS = (
+    {
+        "step": "prepare",
+        "sockets": [{"key": "a", "address": "127.0.0.1", "port": 0}],
+        "tokens": [],
+    },
+    {"step": "connect", "targets": [], "limit_s": 1, "tokens": [], "token_limit_s": 1},
+    {"step": "end"},
+)
+SURVEY = Message({"op": "survey", "args": WHAT_A_CHECK_ASKS}).encode() + b"".join(
+    Message(step).encode() for step in STEPS
+)
+
+
+def survey(report: str = "") -> subprocess.CompletedProcess[bytes]:
+    """Run all that a check asks a node; the agent runs `report` before its first import."""
+    stub, _, rest = agent.opening(MARKER, None, "survey").split(b"\n", 2)
+    code = ast.literal_eval(stub.decode().removeprefix("exec(").removesuffix(")"))
+    assert "from clusterctl.node.agent.main" in code
+    code = code.replace(
+        "from clusterctl.node.agent.main", f"{report}\nfrom clusterctl.node.agent.main"
+    )
+    return subprocess.run(
+        [sys.executable, "-X", "utf8", "-I", "-S", "-c", code, ""],
+        input=rest + SURVEY,
+        capture_output=True,
+        check=False,
+    )
+
+
+REPORT_COMPILED = """
+compile_module = g["Importer"].compile
+g["Importer"].compile = lambda self, name: (
+    print(name, file=sys.stderr, flush=True), compile_module(self, name))[1]
+"""
+
+
+def test_a_check_compiles_nothing_where_the_bytecode_is_the_controllers() -> None:
+    done = survey(REPORT_COMPILED)
+    assert done.stdout.startswith(MARKER)
+    assert done.stderr == b""
+
+
+def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = agent._compiled()
+    monkeypatch.setattr(agent, "_compiled", lambda: b"else" + compiled[4:])
+    done = survey(REPORT_COMPILED)
+    assert done.stdout.startswith(MARKER)
+    assert set(done.stderr.decode().split()) == set(agent.CHECK_MODULES)
 
 
 def pythons() -> dict[str, tuple[int, int]]:
