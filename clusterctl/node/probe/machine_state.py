@@ -84,6 +84,8 @@ def read_cgroups() -> List[Dict[str, str]]:
     mounted = False
     for line in _read("/proc/self/cgroup").decode().splitlines():
         _, controllers, path = line.split(":", 2)
+        # It begins with "/.." where the namespace was made in another group.
+        path = os.path.normpath(path)
         if controllers and not {"cpu", "memory", "pids"} & set(controllers.split(",")):
             continue
         root = CGROUP + "/" + controllers if controllers else CGROUP

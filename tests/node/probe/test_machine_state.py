@@ -121,9 +121,11 @@ def test_a_process_that_is_never_scheduled_is_stuck(
     assert (stuck["pid"], stuck["waits_in"]) == (20, "rpc_wait_bit_killable")
 
 
+@pytest.mark.parametrize("above", ["", "/.."], ids=["plain", "namespace-of-another-group"])
 def test_the_limits_of_every_group_around_the_session_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: str
 ) -> None:
+    line = f"0::{above}/user.slice/session-3.scope\n".encode()
     slice_ = tmp_path / "user.slice" / "session-3.scope"
     slice_.mkdir(parents=True)
     (slice_ / "pids.max").write_text("500\n")
@@ -132,7 +134,7 @@ def test_the_limits_of_every_group_around_the_session_are_read(
     read = machine_state._read
 
     def elsewhere(path: str) -> bytes:
-        return b"0::/user.slice/session-3.scope\n" if path == "/proc/self/cgroup" else read(path)
+        return line if path == "/proc/self/cgroup" else read(path)
 
     monkeypatch.setattr(machine_state, "_read", elsewhere)
     with pytest.raises(FileNotFoundError):  # nothing is mounted: there may be any limits
