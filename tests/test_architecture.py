@@ -77,11 +77,11 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
 
 PURE = {"facts", "network", "checks", "plan", "logs"}
 PURE_MODULES = {
-    "__future__", "base64", "bisect", "collections", "cryptography", "dataclasses", "datetime",
-    "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress", "itertools",
-    "json", "math",
+    "__future__", "ast", "base64", "bisect", "collections", "cryptography", "dataclasses",
+    "datetime", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress",
+    "itertools", "json", "math",
     "operator", "posixpath", "re", "secrets", "shlex", "signal", "statistics", "string", "types",
-    "typing", "typing_extensions", "unicodedata", "xml", "zlib",
+    "typing", "typing_extensions", "unicodedata", "warnings", "xml", "zlib",
 }  # fmt: skip
 """What a pure room may import from outside: nothing that reads or writes a file or a socket."""
 IO_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}

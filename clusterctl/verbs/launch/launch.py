@@ -23,6 +23,7 @@ from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
     notice_launcher,
+    notice_rendezvous,
     require_job,
     require_script,
     require_secrets,
@@ -124,6 +125,7 @@ def prepare(
     if options.sync and not options.force:
         require_script(cluster, options.source)
     yield from notice_launcher(cluster, options.source)
+    yield from notice_rendezvous(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
     # Nothing can be planned for a node that is not reached.
     _refuse([finding for finding in verdict.blocking if finding.check == SSH])

@@ -9,6 +9,7 @@ from pathlib import Path
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan import launchers, nested
+from clusterctl.plan.entry_script import rendezvous_assignments
 from clusterctl.plan.make import require_command
 from clusterctl.verbs.events import Event, Notice
 
@@ -72,12 +73,7 @@ def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, No
     once_a_node = job.procs_per_node == 1 and not launchers.find_launcher(job.launcher).argv
     if not name or once_a_node:
         return
-    try:
-        with (source / name).open("rb") as file:
-            text = file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
-    except OSError:
-        return  # on the nodes only
-    found = nested.launcher_in_script(text)
+    found = nested.launcher_in_script(_text(source / name))
     if found is None:
         return
     line, launcher = found
@@ -86,3 +82,25 @@ def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, No
         f" to run it once a node: {nested.once_a_node(job.command)}",
         level="warning",
     )
+
+
+def notice_rendezvous(cluster: Cluster, source: Path) -> Generator[Event, None, None]:
+    """Warn of a Python script that assigns what the launcher sets for each rank."""
+    job, script = cluster.job, next(iter(cluster.job.command), "")
+    if not script.endswith(".py") or launchers.find_launcher(job.launcher).one_driver:
+        return
+    for line, name in rendezvous_assignments(_text(source / script)):
+        yield Notice(
+            text=f"{script}:{line}: it assigns {name}, which the launcher sets for each rank: the"
+            " ranks may not meet; remove the line, or use os.environ.setdefault",
+            level="warning",
+        )
+
+
+def _text(path: Path) -> str:
+    """Return the beginning of a file; empty for one that is on the nodes only."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.launch import validate_job
 from tests.verbs.run_answers import CLUSTER
 
@@ -64,13 +65,16 @@ def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path
     assert "--workdir DIR" in str(caught.value.hint)
 
 
+Notices = Callable[[Cluster, Path], Generator[Event, None, None]]
 NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_node=1 train.py\n"
 
 
-def noticed(given: Cluster, folder: Path) -> list[str]:
+def noticed(
+    given: Cluster, folder: Path, notice: Notices = validate_job.notice_launcher
+) -> list[str]:
     said: list[str] = []
     drive(
-        validate_job.notice_launcher(given, folder),
+        notice(given, folder),
         lambda event: said.append(event.text) if isinstance(event, Notice) else None,
     )
     return said
@@ -85,3 +89,13 @@ def test_a_launcher_inside_a_script_is_noticed_with_the_command_to_type(tmp_path
     assert noticed(effective(given, Options(launcher="direct", procs_per_node=1)), tmp_path) == []
     assert noticed(effective(given, Options(procs_per_node=1)), tmp_path)
     assert noticed(cluster(command=("bash", "elsewhere.sh")), tmp_path) == []
+
+
+def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text('import os\nos.environ["MASTER_ADDR"] = "localhost"\n')
+    find = validate_job.notice_rendezvous
+    (text,) = noticed(cluster(command=("train.py", "--lr", "1")), tmp_path, find)
+    assert text.startswith("train.py:2: it assigns MASTER_ADDR, which the launcher sets")
+    assert noticed(cluster(command=("train.py",), launcher="ray"), tmp_path, find) == []
+    assert noticed(cluster(command=("-m", "train")), tmp_path, find) == []
+    assert noticed(cluster(command=("elsewhere.py",)), tmp_path, find) == []
