@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 from clusterctl.checks.finding import Finding, fail, warn
@@ -20,6 +20,8 @@ SLOWER = 8.0
 """A node is slow if the others are so many times as fast."""
 FAST_ENOUGH = 100 * MB
 """Bytes a second; a small file shows no more of a filesystem that is busy."""
+SLOW_FILE_S = 0.1
+"""Three requests to a file server in another building take less."""
 SLOW = 5 * MB
 """Too slow for any checkpoint, for all nodes together: they write at the same time."""
 _ENOUGH = f"{SLOW / MB:.0f} MB/s or more for all nodes together"
@@ -61,6 +63,27 @@ def speed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 remedy=f"findmnt -T {shlex.quote(path.path)} (on the node) shows its disk or file"
                 " server; nfsiostat and iostat -x show what is busy",
             )
+
+    yield from _slow_files(paths)
+
+
+def _slow_files(paths: Mapping[str, PathFacts]) -> Iterator[Finding]:
+    times = [path.file_s for path in paths.values() if path.file_s]
+    usual = min(times, default=0.0) if len(times) < 3 else median(times)  # noqa: PLR2004
+    for name, path in paths.items():
+        if path.file_s is None or path.file_s < SLOW_FILE_S:
+            continue
+        lags = path.file_s > SLOWER * usual
+        yield warn(
+            name,
+            f"small files in {path.path} take long",
+            wanted=f"{1000 * usual:.1f} ms a file, as on the other nodes"
+            if lags
+            else f"less than {1000 * SLOW_FILE_S:.0f} ms to make, look up and remove a file",
+            found=f"{1000 * path.file_s:.0f} ms a file",
+            remedy=f"findmnt -T {shlex.quote(path.path)} (on the node) shows its disk or file"
+            " server; save few large files instead of many small ones, or to another folder",
+        )
 
 
 def _usual(rates: list[float | None]) -> float:
@@ -139,3 +162,42 @@ def state(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 remedy="set `state:` of this node to another folder, on a local disk; or remove"
                 " that one, as its owner",
             )
+
+
+@Check(
+    "storage.locks",
+    title="locks of files on the shared paths hold on all nodes",
+    why="datasets and huggingface_hub lock the files of their cache. Where that fails, they stop;"
+    " where a lock holds on one node only, two nodes write the same file.",
+    fix="Mount Lustre with `flock`, and NFS without `nolock` and `local_lock`; or set HF_HOME to a"
+    " folder on a local disk.",
+    source="https://man7.org/linux/man-pages/man5/nfs.5.html",
+    blocks=False,
+    explained_by=("storage.shared", "storage.writable"),
+    applies=lambda node, cluster: any(_locks(node, share) is not None for share in cluster.shared),
+)
+def locks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the mount options of each share."""
+    moved = "HF_HOME" in dict(cluster.job.env)
+    for node in facts.values():
+        for share in () if moved else cluster.shared:
+            option = _locks(node, share)
+            if option:
+                refused = option == "noflock"
+                yield warn(
+                    node.node,
+                    f"files on {share} cannot be locked"
+                    if refused
+                    else f"a lock of a file on {share} holds on this node only",
+                    wanted="locks that hold on all nodes",
+                    found="mounted without flock" if refused else f"mounted with {option}",
+                    remedy=f"add flock to the options of {shlex.quote(share)} in /etc/fstab"
+                    if refused or option == "localflock"
+                    else f"remove that option of {shlex.quote(share)} in /etc/fstab,"
+                    " or set HF_HOME in `job.env` to a folder on a local disk",
+                )
+
+
+def _locks(node: NodeFacts, share: str) -> str | None:
+    path = node.path(share)
+    return path.lock_option if path is not None else None

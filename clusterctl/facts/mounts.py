@@ -23,6 +23,16 @@ class Mount:
         """Nothing can be written through this mount."""
         return "ro" in self.options
 
+    @property
+    def lock_option(self) -> str:
+        """Why the file server does not hear of a lock (nfs(5), mount.lustre(8)); empty: it does."""
+        if self.filesystem.startswith("nfs"):
+            local = ("nolock", "local_lock=all", "local_lock=flock", "local_lock=posix")
+            return next((option for option in local if option in self.options), "")
+        if self.filesystem == "lustre" and "flock" not in self.options:
+            return "localflock" if "localflock" in self.options else "noflock"
+        return ""
+
 
 def parse_mounts(text: str) -> tuple[Mount, ...]:
     """Parse the table; skip other lines."""

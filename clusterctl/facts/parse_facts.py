@@ -219,6 +219,7 @@ def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
         total_files=_as(int, found.get("total_files")),
         write_rate=_as(float, found.get("write_rate")),
         read_rate=_as(float, found.get("read_rate")),
+        file_s=_as(float, found.get("file_s")),
         faults=_texts(found.get("faults")),
         lacks=_texts(found.get("lacks")),
         problem=str(found.get("problem", "")),
@@ -232,6 +233,7 @@ def _path(answers: Answers, path: str, mounts: tuple[Mount, ...]) -> PathFacts:
         source=mount.source,
         filesystem=mount.filesystem,
         read_only=mount.read_only,
+        lock_option=mount.lock_option,
     )
 
 

@@ -63,6 +63,7 @@ ENOUGH = {
     ("storage.room", "PathFacts.free_files"): SOME_LACK_IT,
     ("storage.room", "PathFacts.total_files"): SOME_LACK_IT,
     ("storage.room", "PathFacts.free_bytes"): "one call gives it with the total",
+    ("storage.speed", "PathFacts.file_s"): "it is measured with the rate of writes",
     ("storage.shared", "NodeFacts.between"): SECOND_TRIP,
     ("storage.shared", "TokenSeen.delay_s"): SECOND_TRIP,
 }

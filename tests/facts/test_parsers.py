@@ -308,6 +308,23 @@ def test_small_files() -> None:
     assert parse_port_range("") is None
 
 
+@pytest.mark.parametrize(
+    ("filesystem", "options", "found"),
+    [
+        ("nfs4", "rw,vers=4.2,local_lock=none", ""),
+        ("nfs", "rw,vers=3,nolock,local_lock=all", "nolock"),
+        ("nfs", "rw,vers=3,local_lock=flock", "local_lock=flock"),
+        ("lustre", "rw,flock,lazystatfs", ""),
+        ("lustre", "rw,localflock", "localflock"),
+        ("lustre", "rw,lazystatfs", "noflock"),
+        ("ext4", "rw", ""),
+    ],
+)
+def test_whether_the_file_server_hears_of_locks(filesystem: str, options: str, found: str) -> None:
+    (mount,) = parse_mounts(f"36 25 0:44 / /data rw shared:1 - {filesystem} nas:/d {options}\n")
+    assert mount.lock_option == found
+
+
 def test_logind_settings_in_their_order() -> None:
     main = {"/etc/systemd/logind.conf": "[Login]\n#KillUserProcesses=yes\n"}
     assert parse_kill_user_processes(answers()) is None

@@ -29,6 +29,8 @@ class PathFacts:
     write_rate: float | None = None
     """Bytes a second, of a small file that reached the disk."""
     read_rate: float | None = None
+    file_s: float | None = None
+    """Seconds to make a small file, look it up and remove it."""
     faults: tuple[str, ...] = ()
     """Of a model in it: shards that are missing or cut."""
     lacks: tuple[str, ...] = ()
@@ -39,5 +41,7 @@ class PathFacts:
     """What is mounted there, such as `server:/export`."""
     filesystem: str = ""
     read_only: bool | None = None
+    lock_option: str | None = None
+    """The mount option by which locks fail or hold on this node only; empty: there is none."""
     problem: str = ""
     """The system's error, or that it did not answer in time."""

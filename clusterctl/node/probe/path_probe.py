@@ -23,7 +23,10 @@ SPEED_CHUNK = 1 << 20
 SPEED_CHUNKS = 8
 WRITE_SECONDS = 0.3
 READ_SECONDS = 0.2
+FILES_SECONDS = 0.1
 """Then the measurement ends, with what it has."""
+SPEED_FILES = 20
+"""Made, looked up and removed one after another."""
 
 
 def probe_path(question: Dict[str, Any]) -> Dict[str, Any]:
@@ -91,12 +94,27 @@ def _try_write(folder: str, *, speed: bool) -> Dict[str, Any]:
             os.write(descriptor, bytes(BLOCK))
             if speed:
                 answer.update(_measure(descriptor))
+                answer["file_s"] = _seconds_of_a_file(name)
         finally:
             os.close(descriptor)  # NFS reports a full quota here
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             answer = {"writable": False, "problem": error.strerror}
     return answer
+
+
+def _seconds_of_a_file(name: str) -> float:
+    """Return how long it takes to make a small file, look it up and remove it."""
+    began = time.monotonic()
+    made = 0
+    while made < SPEED_FILES and (not made or time.monotonic() - began < FILES_SECONDS):
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            os.stat(name)
+        finally:
+            os.unlink(name)
+        made += 1
+    return (time.monotonic() - began) / made
 
 
 def _measure(descriptor: int) -> Dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def test_a_folder_is_written_to_and_measured(tmp_path: Path) -> None:
     assert seen["writable"] is True
     assert seen["write_rate"] > 0
     assert seen["read_rate"] > 0
+    assert 0 < seen["file_s"] < 1
     assert seen["total_files"] >= seen["free_files"] >= 0
     assert list(tmp_path.iterdir()) == []
 
@@ -66,4 +68,22 @@ def test_a_filesystem_that_keeps_the_names_of_open_files(
     seen = probe_path({"path": str(tmp_path), "write": True, "speed": True})
     assert seen["writable"] is True
     assert "write_rate" not in seen
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_made_for_a_short_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat, looked = os.stat, []
+
+    def slowly(path: str) -> os.stat_result:
+        if str(path).startswith(str(tmp_path / ".clusterctl")):
+            looked.append(path)
+            time.sleep(0.06)
+        return stat(path)
+
+    monkeypatch.setattr(os, "stat", slowly)
+    seen = probe_path({"path": str(tmp_path), "write": True, "speed": True})
+    assert len(looked) == 2
+    assert 0.06 < seen["file_s"] < 1
     assert list(tmp_path.iterdir()) == []
