@@ -209,6 +209,18 @@ def test_a_path_that_hangs_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> 
     assert time.monotonic() - began < 30
 
 
+def test_a_file_that_hangs_costs_nothing_of_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterctl.node.probe.read.FILES_SECONDS", 1.0)
+    os.mkfifo(tmp_path / "hangs")
+    found = answers({"files": ["/proc/uptime"], "globs": [f"{tmp_path}/hangs"]})
+
+    assert found.file("/proc/uptime").good
+    assert "names" not in found.by_key
+    assert found.json("self")["uid"] == os.getuid()
+
+
 def test_the_clock_is_served_beside_a_slow_program() -> None:
     controller = Controller()
     slow = {"key": "slow", "argv": ["sleep", "0.5"], "limit_s": 5}
