@@ -58,6 +58,7 @@ VariableNames = Annotated[
 _read_paths = readers.shape(list, "a list of paths")
 Paths = Annotated[tuple[NodePath, ...], BeforeValidator(_read_paths)]
 AbsolutePaths = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_read_paths)]
+RayAddress = Annotated[str, PlainValidator(readers.read_ray_address), _matching("^auto$|.:[0-9]+$")]
 Signal = Annotated[str, PlainValidator(readers.read_signal), WithJsonSchema({"enum": _SIGNALS})]
 Via = Annotated[
     cluster.Via, PlainValidator(readers.choice(*_VIAS)), WithJsonSchema({"enum": [*_VIAS]})

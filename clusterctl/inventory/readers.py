@@ -279,6 +279,15 @@ def read_words(value: object) -> list[object]:
     return _read_words(value)
 
 
+def _is_ray_address(value: str) -> bool:
+    _, host, port = split_login(value.removeprefix("ray://"))
+    return value == "auto" or bool(host and port and port.isdigit() and "@" not in value)
+
+
+read_ray_address = text("auto, HOST:PORT or ray://HOST:PORT", _is_ray_address)
+"""Read where a Ray cluster is."""
+
+
 def read_signal(value: object) -> str:
     """Read a signal with or without SIG; return it without."""
     if isinstance(value, str) and value.removeprefix("SIG") in SIGNALS:

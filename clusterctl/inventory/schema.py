@@ -89,6 +89,9 @@ class JobSection(Section):
 
     launcher: fields.Launcher = _field("what starts the ranks", "torchrun")
     launcher_args: fields.Words = _field("passed through to the launcher", ())
+    ray_address: fields.RayAddress | None = _field(
+        "an existing Ray cluster for the launcher ray; absent: one of the run's own"
+    )
     procs_per_node: fields.Procs | None = _field(
         "a number of ranks on every node; one a GPU if absent"
     )

@@ -21,11 +21,14 @@ def effective(cluster: Cluster, options: Options) -> Cluster:
     Raises:
         UsageError: the launcher is unknown, or does not support an option.
     """
+    job = _job(cluster.job, options)
+    if job.launcher == "ray" and job.ray_address:
+        cluster = cluster.with_nodes(cluster.nodes[:1])  # for the driver; the rest is not ours
     return replace(
         cluster,
         nodes=tuple(_node(node, options) for node in cluster.nodes),
         master_port=options.master_port or cluster.master_port,
-        job=_job(cluster.job, options),
+        job=job,
         origins=tuple({**dict(cluster.origins), **_origins(options)}.items()),
     )
 

@@ -72,7 +72,8 @@ def make_plan(
         launcher_decides=launcher.restarts(job.args),
         name=name,
         controller=controller,
-        gathers=job.procs_per_node != 1 or bool(nodes[0].launcher_argv),
+        gathers=bool(nodes[0].launcher_argv)
+        or not (launcher.one_driver or job.procs_per_node == 1),
         settings=_settings(cluster, network),
     )
 
@@ -163,10 +164,12 @@ def _plan_node(
         address=_address(network, node),
         master_address=network.master_address,
         master_port=network.master_port,
+        ray_address=job.ray_address,
         args=job.args,
         log_dir="" if "PET_LOG_DIR" in dict(job.env) else f"{folder}/torchrun",
         config=dict(facts.launcher_config or ()),
     )
+    launcher_argv = launcher.argv(context) if launcher.argv else ()
     return NodePlan(
         node=node.name,
         host=node.host,
@@ -185,8 +188,8 @@ def _plan_node(
             [gpu.uuid for gpu in count.chosen],
             port=None if node_rank else network.master_port,
         ),
-        launcher_argv=launcher.argv(context) if launcher.argv else (),
-        launcher_program=launcher.program,
+        launcher_argv=launcher_argv,
+        launcher_program=launcher.program if launcher_argv else "",
         ends_with_master=launcher.one_driver and node_rank > 0,
         argv=command_with_python(job.command, context.python),
         path_first=posixpath.dirname(context.python) or None,

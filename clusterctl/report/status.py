@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -44,6 +45,8 @@ def show_status(screen: Screen, view: RunStatus) -> None:
         screen.out.print(safe_text(f"  ended    {ended}"))
     if view.command:
         screen.out.print(safe_text(f"  command  {command_line(view.command)}"))
+    if view.ray:
+        screen.out.print(safe_text(f"  ray      {_ray(view.ray)}"))
     if view.last_line and view.last_line["line"]:
         last = view.last_line
         where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
@@ -93,6 +96,16 @@ def _nodes(view: RunStatus) -> Table:
             safe_text(_note(answer)),
         )
     return table
+
+
+def _ray(cluster: Mapping[str, Any]) -> str:
+    nodes: Sequence[Mapping[str, float]] = cluster["nodes"]
+    total = [
+        counted(round(sum(node[kind] for node in nodes)), title)
+        for kind, title in (("cpus", "CPU"), ("gpus", "GPU"))
+    ]
+    found = ", ".join([counted(len(nodes), "node"), *total])
+    return f"{cluster['version']} at {cluster['address']}: {found}; its workers do not report"
 
 
 def _joined(answer: NodeAnswer) -> str:

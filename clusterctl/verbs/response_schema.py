@@ -66,6 +66,7 @@ _EXIT_CODE = _Number(-255, 255)
 _SIGNAL = _Number(0, 127)
 """A run that a signal ended exits with 128 more: 256 would be taken for success."""
 _PORT = _Number(0, 65535)
+_RESOURCE = _Number(0, 1 << 53, whole=False)
 _NUMERIC = (int, float)
 _SECONDS = _Number(0, 1e11, whole=False)
 """A time since 1970 that a calendar has, or a length of time."""
@@ -98,6 +99,15 @@ NODE_RUN = _object(
     end=_object({}, state=str, by=str, reason=str, time=_SECONDS, over=_SECONDS),
     resumed=_object(
         {"run": str, "checkpoint": str, "command": _TEXTS}, step=_WHOLE, tree=str, commit=str
+    ),
+    ray=_object(
+        {
+            "address": str,
+            "version": str,
+            "nodes": _Each(
+                _object({"node": str, "address": str, "cpus": _RESOURCE, "gpus": _RESOURCE})
+            ),
+        }
     ),
     last=_object({"line": str, "age_s": _SECONDS}, rank=_RANK),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import yaml
@@ -16,7 +18,7 @@ from tests.cli.runs import Project
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.torch,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 
@@ -77,7 +79,8 @@ while step < int(os.environ["STEPS"]):
 """
 STEPS = 4
 SMALL = ["--num-cpus=1", "--object-store-memory=80000000"]
-BUSY = 120.0
+BUSY = 300.0
+"""Seconds for three Ray nodes to start, or to end, on a busy machine."""
 
 
 @pytest.fixture
@@ -138,10 +141,118 @@ def left_on(sandbox: Sandbox) -> list[str]:
 
 
 def test_a_training_runs_on_all_nodes_and_leaves_nothing_but_logs(training: Project) -> None:
-    launched = training.run("launch")
+    launched = training.run("launch", seconds=BUSY)
     assert launched.returncode == 0, launched.stderr
     assert losses(training) == pytest.approx(expected(), rel=1e-5)
     status = training.status()
     assert [node["state"] for node in status["nodes"]] == ["finished"] * 3
     assert [(rank["rank"], rank["exit_code"]) for rank in status["ranks"]] == [(0, 0)]
+    assert [(n["node"], n["cpus"], n["gpus"]) for n in status["ray"]["nodes"]] == [
+        ("node1", 1, 0), ("node2", 1, 0), ("node3", 1, 0),
+    ]  # fmt: skip
+    assert "3 nodes, 3 CPUs, 0 GPUs; its workers do not report" in training.run("status").stdout
+    assert left_on(training.sandbox) == []
+
+
+@pytest.fixture
+def other_ray(training: Project) -> Iterator[Callable[[], bool]]:
+    """Start a Ray of somebody else on node2, with Ray's usual ports; tell if it still works."""
+    on_node2 = partial(training.sandbox.on, "node2")
+    start = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", *SMALL,
+        "--include-dashboard=false", "--node-ip-address=10.77.0.12",
+    ]  # fmt: skip
+    wait_for(lambda: on_node2(start).returncode == 0)
+    ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address=10.77.0.12:6379"]
+    yield lambda: "Active" in on_node2(ask).stdout
+    on_node2([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"])
+    on_node2(["rm", "-rf", "/tmp/ray"])
+
+
+@pytest.mark.soak
+def test_a_stopped_driver_saves_through_ray_and_is_resumed_beside_another_ray(
+    training: Project, other_ray: Callable[[], bool]
+) -> None:
+    launched = training.start("launch", "--env", "PAUSE_AT=2")
+    wait_for_step(training, 2)
+    assert other_ray()
+    stopped = training.run("stop")
+    assert stopped.returncode == 0, stopped.stderr  # it verified that no process is left
+    launched.communicate(timeout=BUSY)
+    before = losses(training)
+    assert "saved 2" in training.run("logs", "--raw", "--rank", "0").stdout
+    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0", seconds=BUSY)
+    assert resumed.returncode == 0, resumed.stderr
+    after = losses(training)
+    assert (sorted(before), sorted(after)) == ([1, 2], [3, 4])
+    assert {**before, **after} == pytest.approx(expected(), rel=1e-5)
+    assert other_ray()
+
+
+DRIVER = """
+import os, ray
+ray.init(logging_level="ERROR")
+assert not os.environ.keys() & {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"}
+print("nodes", [node["NodeManagerAddress"] for node in ray.nodes()], flush=True)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("address", ["auto", "10.77.0.12:6379"])
+def test_a_ray_that_is_there_gets_only_a_driver(
+    training: Project, other_ray: Callable[[], bool], address: str
+) -> None:
+    (training.folder / "driver.py").write_text(DRIVER)
+    document = yaml.safe_load(training.inventory.read_text())
+    document["job"]["ray_address"] = address
+    document["nodes"] = [{"host": "node2", "master": True}, "node1", "node3"]
+    training.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    launched = training.run("launch", "--", "driver.py", seconds=BUSY)
+    assert launched.returncode == 0, launched.stderr
+    assert "nodes ['10.77.0.12']" in launched.stdout
+    status = training.status()
+    assert [node["node"] for node in status["nodes"]] == ["node2"]
+    assert status["ray"] is None
+    assert training.run("stop").returncode == 0
+    assert other_ray()
+
+
+@pytest.mark.soak
+def test_a_killed_raylet_ends_all_and_its_node_is_named(training: Project) -> None:
+    launched = training.start("launch", "--env", "PAUSE_AT=2")
+    wait_for_step(training, 2)
+    assert training.sandbox.on("node2", ["pkill", "-KILL", "-x", "raylet"]).returncode == 0
+    _, errors = launched.communicate(timeout=BUSY)
+    assert launched.returncode not in {0, 125}, errors
+    cause = training.status()["first_cause"]
+    assert (cause["node"], cause["kind"]) == ("node2", "launcher")
+    assert "raylet [exit code=-9]" in cause["message"]
+    assert left_on(training.sandbox) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["node1", "node3"])
+def test_a_killed_supervisor_leaves_nothing_of_ray(training: Project, victim: str) -> None:
+    launched = training.start("launch", "--env", "PAUSE_AT=2")
+    wait_for_step(training, 2)
+    nodes = {node["node"]: node for node in training.status()["nodes"]}
+    pid = nodes[victim]["supervisor"]["pid"]
+    assert training.sandbox.on(victim, ["kill", "-KILL", str(pid)]).returncode == 0
+    _, errors = launched.communicate(timeout=BUSY)
+    assert launched.returncode == 125, errors
+    assert training.run("stop").returncode == 0
+    assert left_on(training.sandbox) == []
+
+
+@pytest.mark.soak
+def test_a_node_that_cannot_join_is_named(training: Project) -> None:
+    training.sandbox.fault("node3", "port-dropped")
+    try:
+        launched = training.run("launch", "--start-timeout", "20", "--force", seconds=BUSY)
+    finally:
+        training.sandbox.heal()
+    assert launched.returncode == 125, launched.stderr
+    cause = training.status()["first_cause"]
+    assert cause["kind"] == "start-timeout"
+    assert "node3 does not reach 10.77.0.11:29500" in cause["message"]
     assert left_on(training.sandbox) == []

@@ -16,7 +16,7 @@ from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import NodePlan, Variable
 from clusterctl.wire import plain
-from tests.plan.conftest import Planner, facts, infiniband, node
+from tests.plan.conftest import GPUS, Planner, facts, infiniband, node
 
 
 def variable(planned: NodePlan, name: str) -> Variable:
@@ -311,6 +311,17 @@ def test_ray_starts_one_driver_and_the_other_nodes_serve_it(plan: Planner) -> No
     cpus = plan(job=job, options=Options(gpus=0)).master
     assert "--num-gpus=0" in cpus.launcher_argv
     assert cpus.procs == 1
+
+
+def test_with_a_ray_that_exists_only_the_driver_is_started(plan: Planner) -> None:
+    job = Job(command=("train.py",), launcher="ray", ray_address="ray://10.9.9.9:10001")
+    made = plan(job=job)
+    assert [each.node for each in made.nodes] == ["n0"]
+    assert made.master.command_line == ("/venv/bin/python", "train.py")
+    assert values(made.master)["RAY_ADDRESS"] == "ray://10.9.9.9:10001"
+    assert not made.master.launcher_program
+    assert not made.gathers
+    assert len(plan(job=replace(job, launcher="direct")).nodes) == len(GPUS)
 
 
 def test_a_driver_is_one_process_whatever_is_asked_for(plan: Planner) -> None:

@@ -89,6 +89,10 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
     whole = part(
         node, "failed", name="mine", command=["python", "job.py"], workdir="/w", world_size=2,
         master={"address": "10.0.0.1", "port": 29600}, launcher_joined=True,
+        ray={
+            "address": "10.0.0.1:29600", "version": "2.60.0",
+            "nodes": [{"node": node, "address": "10.0.0.1", "cpus": 8.0, "gpus": 0}],
+        },
         last={"rank": number, "line": "step 3", "age_s": 1.5},
         resumed={"run": RUN, "checkpoint": "/w/c", "step": 3, "command": ["x"], "tree": "t"},
     )  # fmt: skip

@@ -102,6 +102,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         },
         "end": {name: shown.get(name) for name in END_FIELDS} if shown else None,
         "began": snapshot.get("began"),
+        "ray": read_json(paths.ray) or None,
     }
 
 

@@ -118,7 +118,7 @@ class Ranks:
             self._children.watch_other(key, lambda status: self._rank_ended(rank, status))
         rank.has_started(key)
         self._record.event("rank-started", rank=number, pid=pid, restarts=request["restarts"])
-        if self._job["launcher_argv"]:
+        if self._job["launcher_argv"] or self._job["launcher"] == "ray":
             self._has_joined(rank)  # a launcher starts ranks after its rendezvous
         self._record.record_processes([key])
         return {"watched": True}

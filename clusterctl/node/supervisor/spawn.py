@@ -44,9 +44,12 @@ class Spawner:
         Raises:
             OSError: it cannot be started.
         """
-        rank = b"%d" % (self._job["first_rank"] + local_rank)
+        number = self._job["first_rank"] + local_rank
+        rank = b"%d" % number
         own = {b"RANK": rank, b"LOCAL_RANK": b"%d" % local_rank, b"ROLE_RANK": rank}
-        return self._start(RANK_LOG, self._job["argv"], {**self._environment, **own})
+        if self._job["launcher"] == "ray":  # a driver: torch would look for a rendezvous
+            own = {}
+        return self._start(RANK_LOG % number, self._job["argv"], {**self._environment, **own})
 
     def _shim(self, log: str) -> List[str]:
         return shim_argv(self._paths, self._job, log)

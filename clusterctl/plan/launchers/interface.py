@@ -27,6 +27,8 @@ class LaunchContext:
     address: str
     master_address: str
     master_port: int
+    ray_address: str | None
+    """`job.ray_address`: a cluster that exists."""
     args: tuple[str, ...]
     """The user's own arguments for the launcher."""
     log_dir: str
@@ -40,7 +42,7 @@ class Launcher:
     """How one launcher starts the ranks of a node."""
 
     argv: Callable[[LaunchContext], tuple[str, ...]] | None
-    """What stands before a rank's command; None: the supervisor starts the ranks."""
+    """What stands before a rank's command; None or empty: the supervisor starts the ranks."""
     environment: Callable[[LaunchContext], Variables]
     """The variables for the rendezvous; None: the value differs between ranks."""
     packages: tuple[str, ...] = ()

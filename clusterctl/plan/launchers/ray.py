@@ -18,7 +18,9 @@ _RANDOM_PORTS = ("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agen
 
 
 def argv(context: LaunchContext) -> tuple[str, ...]:
-    """Return the call of `ray start` on a node."""
+    """Return the call of `ray start` on a node; empty if a cluster exists."""
+    if context.ray_address:
+        return ()
     head = ("--head", f"--port={context.master_port}", "--include-dashboard=false")
     return (
         context.python,
@@ -36,7 +38,9 @@ def argv(context: LaunchContext) -> tuple[str, ...]:
 
 
 def ray_address(context: LaunchContext) -> str:
-    """Return the address of the run's Ray cluster."""
+    """Return the address of the Ray cluster for the driver."""
+    if context.ray_address:
+        return context.ray_address
     address = context.master_address
     return f"{f'[{address}]' if ':' in address else address}:{context.master_port}"
 

@@ -21,7 +21,8 @@ _FLAGS = {
 }
 """The flag of `resume` for a key of `job:`; the other keys have none."""
 COMPARED = (
-    "launcher", "launcher_args", "procs_per_node", "command", "env_from", "env_init", "needs",
+    "launcher", "launcher_args", "ray_address", "procs_per_node", "command", "env_from",
+    "env_init", "needs",
     "check", "stop", "checkpoints", "resume_args",
 )  # fmt: skip
 """The compared keys of `job:`, besides `env`."""

@@ -168,6 +168,11 @@ class RunStatus:
         return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
 
     @property
+    def ray(self) -> Mapping[str, Any] | None:
+        """Its own Ray cluster when all nodes had joined: `address`, `version`, `nodes`."""
+        return next((node.node_run["ray"] for node in self.nodes if node.node_run.get("ray")), None)
+
+    @property
     def silent(self) -> tuple[NodeAnswer, ...]:
         """The nodes that did not answer."""
         return tuple(node for node in self.nodes if node.error)
@@ -203,6 +208,7 @@ class RunStatus:
             "command": list(self.command),
             "nodes": [answer.document() for answer in self.nodes],
             "ranks": sorted(ranks, key=lambda rank: rank.get("rank", -1)),
+            "ray": plain(self.ray),
             "last_line": plain(self.last_line),
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
