@@ -22,6 +22,8 @@ from clusterctl.facts.values.accelerators import Gpu, GpuProcess
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
+FULL_LOAD = 99
+"""Percent."""
 BUSY_MIB = 1024
 """A driver and a desktop use less."""
 
@@ -311,6 +313,7 @@ def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
     """Name the processes that hold more memory than a driver or a desktop."""
     for node in facts.values():
         planned = planned_devices(node, cluster)
+        yield from _working_for_nobody(node, planned)
         held = [gpu for gpu in planned if _is_held(gpu)]
         if not held:
             if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
@@ -344,6 +347,26 @@ def _end(node: NodeFacts, users: list[GpuProcess]) -> str:
         parts.append(f"ask {shlex.join(others)} to end theirs")
     show = "amd-smi process" if node.gpus and node.gpus.tool == "amd-smi" else NVIDIA
     return "; ".join(parts) or f"{show} (on the node) shows the process; end it if it is yours"
+
+
+def _working_for_nobody(node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Finding]:
+    """Find GPUs at full load without a process; `_is_held` finds those with memory in use.
+
+    Without persistence mode the driver has just been loaded: then it scrubs the memory, which
+    nvidia-smi shows as load (its manual).
+    """
+    for gpu in devices:
+        works = gpu.utilization is not None and gpu.utilization >= FULL_LOAD
+        if works and gpu.processes == () and gpu.persistence and not _is_held(gpu):
+            yield warn(
+                node.node,
+                "a GPU works, but no process uses it",
+                wanted="an idle GPU",
+                found=f"{gpu.utilization} % load without a process",
+                remedy="a kernel of an ended job may hang, or another container uses it; look"
+                " there first, then: sudo nvidia-smi --gpu-reset -i {gpus} (on the node)",
+                gpus=(gpu.index,),
+            )
 
 
 def _is_held(gpu: Gpu) -> bool:

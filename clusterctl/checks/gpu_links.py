@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from statistics import median
 
 from clusterctl.checks.accelerators import COUNT
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
@@ -31,6 +32,9 @@ _DMA_BUF = (5, 12)
 _MOST_PARENTS = 3
 """Such as a VLAN on a bond, on a card."""
 _MANAGER = "nvidia-fabricmanager"
+MANY_REPAIRED = 1000
+REPAIRED_RATIO = 10
+"""Above the median of all planned GPUs."""
 
 
 @Check(
@@ -91,8 +95,9 @@ def _old(gpu: Gpu, link: PcieLink, newest: int) -> tuple[str, str] | None:
 
 @Check(
     "accelerator.pcie-errors",
-    title="the PCIe links of the GPUs had no fatal errors",
-    why="After a fatal error of its link, a GPU often falls off the bus.",
+    title="the PCIe links of the GPUs had no fatal errors, and few that they repaired",
+    why="After a fatal error of its link, a GPU often falls off the bus. Each error that the link"
+    " repairs costs time; thousands come from a bad contact.",
     fix="Reseat the card or check its riser, and look in the kernel log for AER.",
     source="https://docs.kernel.org/PCI/pcieaer-howto.html",
     explained_by=(COUNT,),
@@ -100,8 +105,20 @@ def _old(gpu: Gpu, link: PcieLink, newest: int) -> tuple[str, str] | None:
     applies=reports(lambda gpu: gpu.link and gpu.link.fatal),
 )
 def pcie_errors(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Report the kernel's counters of fatal errors since boot."""
+    """Report the kernel's counters since boot; of repaired errors, those far above the others'."""
+    counts = [g.link.correctable or 0 for _, g in planned(facts, cluster) if g.link]
+    usual = median(counts) if counts else 0
     for node, gpu in planned(facts, cluster):
+        repaired = (gpu.link.correctable if gpu.link else None) or 0
+        if repaired >= max(MANY_REPAIRED, REPAIRED_RATIO * usual):
+            yield warn(
+                node.node,
+                "the PCIe link of a GPU repairs many errors",
+                wanted=f"about {usual:.0f} since boot, as on most GPUs",
+                found=f"{repaired} corrected errors",
+                remedy=f"sudo dmesg | grep AER (on the node); {_SEAT}",
+                gpus=(gpu.index,),
+            )
         if gpu.link and gpu.link.fatal:
             yield warn(
                 node.node,

@@ -20,6 +20,7 @@ _GPU = re.compile(r"GPU \d+: .*\(UUID: ([\w-]+)\)")
 _LINK = re.compile(r"\s*Link \d+: (\S.*)")
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 _FATAL = re.compile(r"\bTOTAL_ERR_FATAL (\d{1,18})\b")
+_CORRECTABLE = re.compile(r"\bTOTAL_ERR_COR (\d{1,18})\b")
 
 
 def with_machine(gpus: Gpus, answers: Answers) -> Gpus:
@@ -76,6 +77,9 @@ def _link(gpu: Gpu, answers: Answers) -> PcieLink:
             link = replace(link, max_width=answers.number(folder + "max_link_width"))
         if fatal:
             link = replace(link, fatal=int(fatal[1]))
+        repaired = _CORRECTABLE.search(answers.text(folder + "aer_dev_correctable") or "")
+        if repaired:
+            link = replace(link, correctable=int(repaired[1]))
         if numa is not None and numa >= 0:
             link = replace(link, numa=numa)
     return link

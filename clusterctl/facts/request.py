@@ -108,6 +108,7 @@ GPU_FOLDERS = {
     **{
         f"/sys/bus/pci/drivers/{driver}/*": (
             "numa_node", "current_link_width", "max_link_width", "aer_dev_fatal",
+            "aer_dev_correctable",
         )
         for driver in GPU_DRIVERS
     },

@@ -71,6 +71,8 @@ class PcieLink:
     """What both the GPU and its slot support."""
     fatal: int | None = None
     """Uncorrectable bus errors (AER) since boot, also those that the device survived."""
+    correctable: int | None = None
+    """Bus errors since boot that the link repaired by itself."""
     numa: int | None = None
     """The NUMA node of the slot."""
 
