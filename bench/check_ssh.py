@@ -100,7 +100,7 @@ def sshds(box: Sandbox) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter(["name", "cmdline"])
-        if process.info["name"] == "sshd" and root in " ".join(process.info["cmdline"])
+        if process.info["name"] == "sshd" and root in " ".join(process.info["cmdline"] or ())
     ]
 
 
