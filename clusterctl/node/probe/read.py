@@ -62,7 +62,8 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         channel: serves the clock's round trips while the children work.
     """
     secrets = from_json(body or b"{}")
-    files = run_function("files", lambda write: _files(args, write), FILES_SECONDS)
+    late = _late_questions(args)
+    files = run_function("files", lambda write: _files(args, late, write), FILES_SECONDS)
     children = [files]
     if args.get("rdma") and os.path.isdir(RDMA):
         # Apart from the other files: a device whose firmware died may hang.
@@ -73,9 +74,9 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if patterns:
         reader = lambda write: read_kernel_log(patterns, write)  # noqa: E731
         children.append(run_function("kernel-log", reader, FILES_SECONDS))
-    for path in args.get("paths", []):
+    for path in filter(_is_slow, args.get("paths", [])):
         limit = float(path.get("limit_s", FILES_SECONDS))
-        children.append(run_function("path:" + path["path"], _path_prober(path), limit))
+        children.append(run_function("path:" + path["path"], _writer(_path_prober(path)), limit))
     for command in args.get("commands", []):
         children.extend(_start(command, secrets))
     # Beside the children, for the controller may be busy with a slower node for long.
@@ -84,10 +85,15 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     _thread.start_new_thread(_serve_clock, (channel, args.get("clock", 0), clock))
     gather(children)
     if files.state != "ok" or files.exit_code:
-        # What hung there must not cost this; where nothing hangs, a child fewer is 1 ms less.
-        describe = lambda write: write(to_json(_describe_process(args)))  # noqa: E731
-        children.append(run_function("self", describe, FILES_SECONDS))
-        gather(children)
+        # What hung there must not cost these. A child for each at once would cost 1 ms each.
+        answered = {frame.head["key"] for frame in _frames(files.output)}
+        missing = [
+            run_function(key, _writer(ask), FILES_SECONDS)
+            for key, ask in late.items()
+            if key not in answered
+        ]
+        gather(missing)
+        children += missing
     clock.acquire(timeout=CLOCK_SECONDS)
     return _pack(children)
 
@@ -158,15 +164,36 @@ def _lock_holders(machine: str) -> Dict[str, Any]:
     return {"holder": whole, "sharing": [*run_lock.lock_holders(run_lock.slots(machine))]}
 
 
-def _path_prober(path: Dict[str, Any]) -> Callable[[Write], None]:
-    return lambda write: write(to_json(probe_path(path)))
+def _is_slow(path: Dict[str, Any]) -> bool:
+    """Tell whether to look at a path takes long enough for a child of its own."""
+    return bool(path.get("speed") or path.get("digest") or "limit_s" in path)
 
 
-def _files(args: Dict[str, Any], write: Write) -> None:
+def _path_prober(path: Dict[str, Any]) -> Callable[[], Dict[str, Any]]:
+    return lambda: probe_path(path)
+
+
+def _writer(ask: Callable[[], Dict[str, Any]]) -> Callable[[Write], None]:
+    return lambda write: write(to_json(ask()))
+
+
+def _late_questions(args: Dict[str, Any]) -> Dict[str, Callable[[], Dict[str, Any]]]:
+    """Return what the child of the files asks last, since it may hang; by the answers' keys."""
+    quick = [path for path in args.get("paths", []) if not _is_slow(path)]
+    return {
+        "machine": describe_machine,
+        "self": lambda: _describe_process(args),
+        **{"path:" + path["path"]: _path_prober(path) for path in quick},
+        "names": _resolve_hostname,  # a DNS server may have to tell
+    }
+
+
+def _files(
+    args: Dict[str, Any], late: Dict[str, Callable[[], Dict[str, Any]]], write: Write
+) -> None:
     """Send each file as a frame of its own: what hangs costs itself and those after it.
 
-    What may hang comes last: a home on a dead mount, and our own name, which a DNS server may have
-    to tell.
+    What may hang comes last: a home on a dead mount, and the late questions.
     """
     for name in args.get("files", []):
         write(_answer("file:" + name, name, _contents))
@@ -181,9 +208,8 @@ def _files(args: Dict[str, Any], write: Write) -> None:
     for pattern in args.get("globs", []):
         for name in matching(os.path.expanduser(pattern)):
             write(_answer("file:" + name, name, _contents))
-    write(_json_answer("names", _resolve_hostname()))
-    write(_json_answer("machine", describe_machine()))
-    write(_json_answer("self", _describe_process(args)))
+    for key, ask in late.items():
+        write(_json_answer(key, ask()))
 
 
 def _folders(questions: List[Dict[str, Any]], write: Write) -> None:

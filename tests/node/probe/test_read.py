@@ -217,8 +217,21 @@ def test_a_file_that_hangs_costs_nothing_of_the_session(
     found = answers({"files": ["/proc/uptime"], "globs": [f"{tmp_path}/hangs"]})
 
     assert found.file("/proc/uptime").good
-    assert "names" not in found.by_key
+    assert {"machine", "names"} <= set(found.by_key)
     assert found.json("self")["uid"] == os.getuid()
+
+
+def test_a_path_that_hangs_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(question: dict[str, Any]) -> dict[str, Any]:
+        return threading.Event().wait(60) if question["path"] == "/dead" else {"exists": True}  # type: ignore[return-value]
+
+    monkeypatch.setattr("clusterctl.node.probe.read.FILES_SECONDS", 1.0)
+    monkeypatch.setattr("clusterctl.node.probe.read.probe_path", probe)
+    found = answers({"paths": [{"path": "/one"}, {"path": "/dead"}, {"path": "/two"}]})
+
+    assert found.by_key["path:/dead"].state == "timeout"
+    assert found.json("path:/one") == found.json("path:/two") == {"exists": True}
+    assert found.json("names")["hostname"]
 
 
 def test_the_clock_is_served_beside_a_slow_program() -> None:
