@@ -40,6 +40,7 @@ def compose_environment(
         *_threads(count.procs),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
+        _chosen("CLUSTERCTL_HOSTFILE", f"{folder}/hostfile", "all nodes and their ranks"),
         *_devices(cluster, count, facts),
         *(_chosen(v.name, v.value, v.why) for v in network_environment(network, facts)),
         *_job_variables(cluster, folder),

@@ -39,6 +39,14 @@ def make_plan(
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
     counts = _count_all(cluster, facts)
+    elastic = launcher.elastic(job.args)
+    if elastic and not elastic[0] <= len(cluster.nodes) <= elastic[1]:
+        least, most = elastic
+        raise UsageError(
+            f"launcher_args: expected {least} to {most} nodes (--nnodes={least}:{most}),"
+            f" found {len(cluster.nodes)}",
+            hint=f"clusterctl launch --nodes {most}, or change --nnodes in job.launcher_args",
+        )
     require_equal_nodes(cluster, [count.procs for count in counts])
     *first_ranks, world_size = itertools.accumulate((c.procs for c in counts), initial=0)
     nodes = tuple(
@@ -69,7 +77,8 @@ def make_plan(
         stop=job.stop,
         start_timeout=job.start_timeout,
         lost_after=job.lost_after,
-        launcher_decides=launcher.restarts(job.args),
+        launcher_decides=launcher.restarts(job.args) or elastic is not None,
+        min_nodes=elastic[0] if elastic else 0,
         name=name,
         controller=controller,
         gathers=bool(nodes[0].launcher_argv)
@@ -153,6 +162,7 @@ def _plan_node(
     root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
     folder = posixpath.join(root, cluster.name, run, node.name)
     context = LaunchContext(
+        run=run,
         python=_interpreter(node, facts),
         node=node.name,
         node_rank=node_rank,

@@ -49,6 +49,8 @@ def node_job(
         "launcher_program": node.launcher_program,
         "launcher_decides": plan.launcher_decides,
         "ends_with_master": node.ends_with_master,
+        "min_nodes": plan.min_nodes,
+        "hostfile": plan.hostfile,
         "argv": list(node.argv),
         "procs": node.procs,
         "device": node.device,

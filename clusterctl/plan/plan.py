@@ -97,6 +97,8 @@ class Plan:
     lost_after: float
     launcher_decides: bool
     """The launcher restarts ranks: the end of a rank is not the end of the run."""
+    min_nodes: int = 0
+    """The run continues while so many nodes are left; 0: it needs all of them."""
     name: str = ""
     """The user's own name for the run."""
     controller: str = ""
@@ -109,6 +111,11 @@ class Plan:
     def master(self) -> NodePlan:
         """The node of rank 0."""
         return self.nodes[0]
+
+    @property
+    def hostfile(self) -> str:
+        """All nodes and their ranks, as mpirun and DeepSpeed read them."""
+        return "".join(f"{node.address} slots={node.procs}\n" for node in self.nodes)
 
     @property
     def workers(self) -> tuple[NodePlan, ...]:

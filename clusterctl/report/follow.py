@@ -55,8 +55,9 @@ def sentence_of(event: Mapping[str, object]) -> str:
             return f"rank {rank} exited with {event['exit_code']}"
         case "stop-ordered":
             return f"stopping: {event.get('reason') or event.get('message') or event.get('by')}"
-        case "peer-lost":
-            return f"no message from {event.get('peer')}: it counts as lost"
+        case "peer-lost" | "peer-left" as kind:
+            lost = f"no message from {event.get('peer')}: it counts as lost"
+            return lost if kind == "peer-lost" else f"continuing without {event.get('peer')}"
         case "peer-bad-end":
             return f"stopping: {event.get('peer')} failed"
         case _:

@@ -149,7 +149,8 @@ def _planned(plan: Plan) -> str:
     parts = ", ".join(f"{node.node} ({ranks.name_ranks(node.ranks)})" for node in plan.nodes)
     where = f"{plan.master_address}:{plan.master_port}"
     count = counted(plan.world_size, "rank")
-    return f"{plan.run}: {plan.launcher}, {count}: {parts}; master {where}"
+    alone = ", a single node" if len(plan.nodes) == 1 else ""
+    return f"{plan.run}: {plan.launcher}, {count}: {parts}{alone}; master {where}"
 
 
 def _join_progress(event: JoinProgress) -> str:

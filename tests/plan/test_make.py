@@ -48,6 +48,30 @@ def test_torchrun_is_called_by_address_on_every_node(plan: Planner) -> None:
     )  # fmt: skip
 
 
+def test_c10d_agents_meet_at_the_masters_address_under_the_runs_name(plan: Planner) -> None:
+    job = Job(command=("x.py",), launcher_args=("--rdzv_backend=c10d", "--rdzv-conf=timeout=60"))
+    made = plan(job=job)
+    assert (made.launcher_decides, made.min_nodes) == (False, 0)
+    words = made.node("n1").launcher_argv
+    assert words[3:8] == (
+        "--nnodes=3", "--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-id=lab-1",
+        "--rdzv-endpoint=10.0.0.0:29500",
+    )  # fmt: skip
+    assert "--rdzv-conf=timeout=60,is_host=false" in words
+    assert "--rdzv-conf=timeout=60,is_host=true" in made.master.launcher_argv
+    assert not any(word.startswith(("--node-rank", "--master")) for word in words)
+
+
+def test_an_elastic_run_needs_its_fewest_nodes_only(plan: Planner) -> None:
+    made = plan(job=Job(command=("x.py",), launcher_args=("--nnodes", "2:4")))
+    assert (made.launcher_decides, made.min_nodes) == (True, 2)
+    assert "--rdzv-conf=is_host=true" in made.master.launcher_argv
+    assert values(made.master)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    for nnodes in ("4:5", "1:2"):
+        with pytest.raises(UsageError, match="found 3"):
+            plan(job=Job(command=("x.py",), launcher_args=(f"--nnodes={nnodes}",)))
+
+
 def test_a_folder_of_the_jobs_own_for_torchruns_files_counts(plan: Planner) -> None:
     own = plan(job=Job(command=("x.py",), env=(("PET_LOG_DIR", "/logs"),))).master
     assert not any(word.startswith("--log-dir") for word in own.launcher_argv)

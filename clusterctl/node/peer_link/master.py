@@ -113,8 +113,9 @@ class Master:
             channel.send({"pong": message["ping"], "at": time.time()})
         elif "ending" in message:
             ending = parse_ending(message)
-            self.send_ending(ending)
-            self._events.ending(ending)
+            if not self._events.leaves(ending):
+                self.send_ending(ending)
+                self._events.ending(ending)
         elif "bye" in message:
             self._finished.add(channel.name)
             channel.send({"bye": True})

@@ -22,6 +22,8 @@ class PeerEvents(NamedTuple):
     """This node's clock minus the master's, and by how much that may be wrong."""
     over: Callable[[str], None]
     """The run is over on the master, and the state it left there."""
+    leaves: Callable[[PeerMessage], bool] = lambda message: False  # noqa: ARG005
+    """A node ends its part; True: the run continues without it."""
 
 
 def heartbeat_seconds(lost_after: float) -> float:

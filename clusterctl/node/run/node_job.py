@@ -64,6 +64,10 @@ class NodeJob(KnownThere):
     launcher_decides: bool
     ends_with_master: bool
     """A worker's processes serve the master's: they end once it is over there, not before."""
+    hostfile: str
+    """The content of the file that CLUSTERCTL_HOSTFILE names."""
+    min_nodes: int
+    """The run continues while so many nodes are left; 0: it needs all of them."""
     argv: List[str]
     procs: int
     device: str

@@ -6,6 +6,7 @@
         supervisor.json   who looks after it, and what is known of its ranks; replaced whole
         events.jsonl      what happened, one JSON object a line
         end.json          how it ended; written once, whole
+        hostfile          all nodes and their ranks, as mpirun and DeepSpeed read them
         launcher.log      what the launcher and the supervisor wrote
         ranks/N.log       what global rank N wrote to stdout and stderr
         processes, beat, *.times, *.dropped    for `stop`, `status` and `logs`
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 EVENTS = "events.jsonl"
+HOSTFILE = "hostfile"
 LAUNCHER_LOG = "launcher.log"
 RANK_LOG = "ranks/%s.log"
 
@@ -48,6 +50,7 @@ class NodePaths:
         self.folder = folder
         self.agent = os.path.join(folder, "agent.py")
         self.job = os.path.join(folder, "job.json")
+        self.hostfile = os.path.join(folder, HOSTFILE)
         self.supervisor = os.path.join(folder, "supervisor.json")
         self.heartbeat = os.path.join(folder, "beat")
         """When the supervisor was last seen alive, on the clock that no one sets."""

@@ -200,6 +200,8 @@ def write_files(paths: NodePaths, job: NodeJob) -> None:
         with open(os.open(paths.agent, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(loader.program())
         write_json(paths.job, job)
+        with open(os.open(paths.hostfile, os.O_WRONLY | os.O_CREAT, 0o600), "w") as hosts:
+            hosts.write(job["hostfile"])
         os.mkdir(paths.nccl, 0o700)
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)

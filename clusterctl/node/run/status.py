@@ -91,6 +91,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "launcher": job.get("launcher"),
         "launcher_joined": snapshot.get("launcher_joined"),
         "world_size": job.get("world_size"),
+        "min_nodes": job.get("min_nodes", 0),
         "resumed": job.get("resumed"),
         "state": state,
         "ranks": ranks,

@@ -16,6 +16,8 @@ class Rank:
     def __init__(self, rank: int, local_rank: int) -> None:
         self.rank = rank
         self.local_rank = local_rank
+        self.restarts = 0
+        """How often the launcher had started its ranks again by then."""
         self.state = "starting"
         self.pid: Optional[int] = None
         self.start = 0

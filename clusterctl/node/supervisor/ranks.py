@@ -47,7 +47,8 @@ class Ranks:
         self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
         self._children = ChildWatcher(loop)
         first = job["first_rank"]
-        self._ranks = {first + n: Rank(first + n, n) for n in range(job["procs"])}
+        self._ranks = {n: Rank(first + n, n) for n in range(job["procs"])}
+        """By local rank: the launcher may give out other ranks than planned, and again others."""
         self._join_poll = JOIN_SECONDS[0]
         self._oom_before = oom_kills()
         self._launcher: Optional[ProcessKey] = None
@@ -107,17 +108,23 @@ class Ranks:
         if self.stopping or request.get("run") != self._job["run"]:
             return {"ending": True}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
-        rank = self._ranks.setdefault(number, Rank(number, local_rank))
+        rank = self._ranks.setdefault(local_rank, Rank(number, local_rank))
         key = processes.key_of(pid)
         if rank.running and rank.key == key:
             return {"watched": True}  # it asks again: our first answer came too late for it
-        rank.local_rank = local_rank
-        if number in self._unknown:  # started again, before it was known how the one before ended
-            self._handle_end(rank, ordered=self._unknown.pop(number))
+        if local_rank in self._unknown:  # started again, before it was known how the last one ended
+            self._handle_end(rank, ordered=self._unknown.pop(local_rank))
+        rank.rank, rank.restarts = number, int(request["restarts"])
         if self._job["launcher_argv"]:
             self._children.watch_other(key, lambda status: self._rank_ended(rank, status))
         rank.has_started(key)
-        self._record.event("rank-started", rank=number, pid=pid, restarts=request["restarts"])
+        self._record.event(
+            "rank-started",
+            rank=number,
+            local_rank=local_rank,
+            pid=pid,
+            restarts=request["restarts"],
+        )
         if self._job["launcher_argv"] or self._job["launcher"] == "ray":
             self._has_joined(rank)  # a launcher starts ranks after its rendezvous
         self._record.record_processes([key])
@@ -128,10 +135,10 @@ class Ranks:
         for snapshot in snapshots:
             rank = Rank(snapshot["rank"], snapshot["local_rank"])
             vars(rank).update(snapshot)
-            self._ranks[rank.rank] = rank
+            self._ranks[rank.local_rank] = rank
             if rank.running:
                 rank.has_ended(None)
-                self._unknown[rank.rank] = True
+                self._unknown[rank.local_rank] = True
 
     def resolve_exit_codes(self) -> None:
         """Account for every end: no process is left, so no news will come by itself."""
@@ -146,7 +153,7 @@ class Ranks:
         rank.has_ended(status)
         ordered = self.stopping
         if rank.exit_code is None:
-            self._unknown[rank.rank] = ordered
+            self._unknown[rank.local_rank] = ordered
             self._read_exit_codes(EXIT_CODE_TRIES)
         else:
             self._handle_end(rank, ordered=ordered)
@@ -191,7 +198,7 @@ class Ranks:
                     failures.get(rank.pid or ONLY_RANK) or failures.get(ONLY_RANK) or (None, None)
                 )
             if last or rank.exit_code is not None:
-                self._handle_end(rank, ordered=self._unknown.pop(rank.rank))
+                self._handle_end(rank, ordered=self._unknown.pop(rank.local_rank))
         if self._unknown:
             self._loop.call_later(EXIT_CODE_POLL, lambda: self._read_exit_codes(tries - 1))
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents
@@ -73,6 +73,8 @@ class Supervisor:
             on_success=self._succeeded,
             on_end=self._update,
         )
+        self._left: Set[str] = set()
+        """Nodes that an elastic run has lost."""
         self._ending: Optional[Shutdown] = None
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
@@ -85,6 +87,9 @@ class Supervisor:
                 "clock", offset_s=round(offset, 6), error_s=round(error, 6)
             ),
             over=self._over_on_master,
+            leaves=lambda ending: (
+                ending["by"] != "stop" and self._continues_without(ending["node"], ending["reason"])
+            ),
         )
         self._peers = connect(self.loop, job, secrets, events)
 
@@ -203,10 +208,26 @@ class Supervisor:
     def _peer_is_lost(self, node: str, words: str) -> None:
         seconds = self._job["link"]["lost_after"]
         reason = "node %s has been silent for %g s (%s)" % (node, seconds, words)
+        if self._continues_without(node, reason):
+            return
         own = self._job["node"]
         self._end_everywhere(Cause(by="lost", reason=reason, node=own, lost=node))
         since = time.time() - seconds
         self._record.event("peer-lost", peer=node, message=words, since=since)
+
+    def _continues_without(self, node: str, words: str) -> bool:
+        """Tell whether enough nodes are left; the launcher then starts the ranks again.
+
+        Only the master counts them. Its own end is that of the run: it has the launcher's store.
+        """
+        least = self._job.get("min_nodes", 0)
+        if not least or self._job["node_rank"] != 0 or self._ending is not None:
+            return False
+        self._left.add(node)
+        if self._job["nnodes"] - len(self._left) < least:
+            return False
+        self._record.event("peer-left", peer=node, message=words)
+        return True
 
     def _peer_is_ending(self, message: Dict[str, Any]) -> None:
         cause = Cause.read(message)

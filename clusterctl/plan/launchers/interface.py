@@ -14,6 +14,8 @@ Variables = tuple[tuple[str, str | None], ...]
 class LaunchContext:
     """What a launcher must know about one node of a run."""
 
+    run: str
+    """The run's id."""
     python: str
     node: str
     node_rank: int
@@ -51,6 +53,8 @@ class Launcher:
     """Whether it starts ranks again by itself, from the person's arguments."""
     limit_restarts: Callable[[int], tuple[str, ...]] | None = None
     """Its own argument for `--max-restarts`; None: it has none."""
+    elastic: Callable[[tuple[str, ...]], tuple[int, int] | None] = lambda args: None  # noqa: ARG005
+    """The fewest and the most nodes with which it continues; None: it needs all of them."""
     equal_nodes: bool = False
     """It starts the same number of ranks on every node."""
     config_file: Callable[[Job], str] | None = None

@@ -1,7 +1,9 @@
-"""torchrun: PyTorch's own agent on every node, with a static rendezvous.
+"""torchrun: PyTorch's own agent on every node, with a static or a c10d rendezvous.
 
-The master's address is known, so the agents negotiate nothing. Each agent gets its own address,
-because torchrun would announce a host name that the other nodes may not resolve.
+Static is the default: the master's address is known, so the agents negotiate nothing. With c10d
+they agree on ranks through a store on the master, and with `--nnodes=MIN:MAX` continue without a
+node that is lost. Each agent gets its own address, because torchrun would announce a host name that
+the other nodes may not resolve.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 from clusterctl.plan.launchers.interface import (
     LaunchContext,
     Launcher,
+    Variables,
     allows_restarts,
+    argument,
     limit_restarts,
     node_variables,
 )
@@ -22,22 +26,67 @@ def argv(context: LaunchContext) -> tuple[str, ...]:
         "-m",
         "torch.distributed.run",
         f"--nnodes={context.nnodes}",
-        f"--node-rank={context.node_rank}",
+        *(() if uses_c10d(context.args) else (f"--node-rank={context.node_rank}",)),
         f"--nproc-per-node={context.procs}",
-        f"--master-addr={context.master_address}",
-        f"--master-port={context.master_port}",
+        *_rendezvous(context),
         f"--local-addr={context.address}",
         # Without it torchrun leaves a folder in /tmp.
         *((f"--log-dir={context.log_dir}",) if context.log_dir else ()),
         *context.args,
+        *_store(context),
         "--no-python",
     )
 
 
+def _rendezvous(context: LaunchContext) -> tuple[str, ...]:
+    """Return where the agents meet."""
+    address, port = context.master_address, context.master_port
+    if not uses_c10d(context.args):
+        return (f"--master-addr={address}", f"--master-port={port}")
+    host = f"[{address}]" if ":" in address else address
+    return (
+        "--rdzv-backend=c10d",
+        f"--rdzv-id={context.run}",
+        f"--rdzv-endpoint={host}:{port}",
+    )
+
+
+def _store(context: LaunchContext) -> tuple[str, ...]:
+    """Return who has the store of c10d: torchrun would guess it from host names."""
+    if not uses_c10d(context.args):
+        return ()
+    given = argument(context.args, "--rdzv-conf")
+    host = f"is_host={'false' if context.node_rank else 'true'}"
+    return (f"--rdzv-conf={given},{host}" if given else f"--rdzv-conf={host}",)
+
+
+def environment(context: LaunchContext) -> Variables:
+    """Return the variables that torchrun does not set."""
+    if elastic(context.args) is None:
+        return node_variables(context)
+    # The agents may count restarts differently. With a store for all restarts, ranks would then
+    # look for each other under different names, or at the addresses of ranks that have ended.
+    return (*node_variables(context), ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"))
+
+
+def uses_c10d(args: tuple[str, ...]) -> bool:
+    """Tell whether the arguments ask for a c10d rendezvous; an elastic run has no other."""
+    return argument(args, "--rdzv-backend") == "c10d" or elastic(args) is not None
+
+
+def elastic(args: tuple[str, ...]) -> tuple[int, int] | None:
+    """Return the fewest and the most nodes of `--nnodes=MIN:MAX`; None for a fixed number."""
+    least, colon, most = argument(args, "--nnodes").partition(":")
+    if not colon or not least.isdigit() or not most.isdigit():
+        return None
+    return int(least), int(most)
+
+
 TORCHRUN = Launcher(
     argv=argv,
-    environment=node_variables,  # torchrun sets all others
+    environment=environment,
     packages=("torch",),
     restarts=allows_restarts,
     limit_restarts=limit_restarts,
+    elastic=elastic,
 )

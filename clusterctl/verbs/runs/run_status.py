@@ -186,7 +186,7 @@ class RunStatus:
             return ""
         if self.first_cause is not None and self.state in BAD_ENDS:
             return _CAUSED[self.first_cause.kind][1]
-        return ended_by(self.nodes)
+        return ended_by(_staying(self.nodes))
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
@@ -245,6 +245,7 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
     A bad end of one node is the run's; a good one takes all nodes: what a node that does not
     answer would say is not known.
     """
+    answers = _staying(answers)
     states = {answer.state for answer in answers}
     unknown = "unreachable" in states and not _all_ranks_known(answers)
     if states & LIVE:
@@ -259,6 +260,13 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
     if unknown:
         return "unreachable"
     return "stopped" if by == "stop" else "finished"
+
+
+def _staying(answers: Sequence[NodeAnswer]) -> Sequence[NodeAnswer]:
+    """Return the nodes with which an elastic run continued, if they were enough; else all."""
+    least = max((answer.node_run.get("min_nodes") or 0 for answer in answers), default=0)
+    staying = [one for one in answers if one.state not in {"failed", "lost", "unreachable"}]
+    return staying if 0 < least <= len(staying) else answers
 
 
 def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -45,4 +46,6 @@ def test_every_rank_has_all_variables(make_run: Callable[..., Run], launcher: La
         }
         assert {name: found.get(name) for name in expected} == expected
         assert 0 < int(found["MASTER_PORT"]) < 1 << 16
+        hosts = Path(found["CLUSTERCTL_HOSTFILE"]).read_text()
+        assert hosts == f"127.0.0.1 slots=2\n127.0.0.2 slots={last}\n"
     assert [run.ended(n)["state"] for n in (0, 1)] == ["finished", "finished"]

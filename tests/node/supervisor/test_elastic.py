@@ -1,0 +1,74 @@
+"""An elastic run of torchrun on three loopback nodes: it continues without a node that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.node.run import processes
+from tests.node.conftest import Run, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+RANK = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+one, world = torch.ones(1), dist.get_world_size()
+while not os.path.exists("go" + str(world)):
+    dist.all_reduce(one)
+    one /= world
+    if dist.get_rank() == 0:
+        open("world" + str(world), "w").close()
+    time.sleep(0.05)
+dist.barrier()
+"""
+QUICK = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"
+JOB = Job(
+    launcher="torchrun",
+    launcher_args=("--nnodes=2:3", "--max-restarts=3", f"--rdzv-conf={QUICK}"),
+    stop=Stop(grace=5),
+)
+
+
+def started(make_run: Callable[..., Run], **options: object) -> Run:
+    run = make_run(RANK, nodes=3, launcher="torchrun", job=JOB, **options).start()
+    wait_until((run.workdir / "world3").exists, 120)
+    return run
+
+
+def test_the_run_continues_without_a_node_whose_supervisor_is_lost(
+    make_run: Callable[..., Run],
+) -> None:
+    run = started(make_run, lost_after=3.0)
+    before = {n: run.status(n)["ranks"][0] for n in range(3)}
+    assert {rank["rank"] for rank in before.values()} == {0, 1, 2}
+    run.kill_supervisor_and_guard(2)
+    wait_until((run.workdir / "world2").exists, 120)
+    wait_until(lambda: any(one["kind"] == "peer-left" for one in run.events(0)))
+    after = {n: run.status(n)["ranks"] for n in range(2)}
+    assert {ranks[0]["rank"] for ranks in after.values()} == {0, 1}
+    assert all(len(ranks) == 1 and ranks[0]["joined"] for ranks in after.values())
+    assert all(after[n][0]["pid"] != before[n]["pid"] for n in range(2))
+    (run.workdir / "go2").touch()
+    assert [run.ended(n)["state"] for n in range(2)] == ["finished", "finished"]
+    assert not run.left()
+
+
+def test_the_run_ends_with_too_few_nodes(make_run: Callable[..., Run]) -> None:
+    run = started(make_run)
+    for n in (1, 2):  # a worker whose launcher was killed reports its bad end
+        (launcher,) = [
+            one
+            for one in processes.process_table().values()
+            if one.parent == run.pid_of_supervisor(n)
+        ]
+        processes.send(launcher.key, 9)
+        run.ended(n)
+    master = run.ended(0)
+    assert (master["end"]["state"], master["end"]["by"]) == ("failed", "peer")
+    left = [one["peer"] for one in run.events(0) if one["kind"] == "peer-left"]
+    assert left == [run.names[1]]
+    assert not run.left()
