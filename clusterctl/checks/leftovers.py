@@ -21,7 +21,7 @@ _SHOWN = 3
 
 @Check(
     "node.leftovers",
-    title="no rank of an earlier job is left",
+    title="no rank of an earlier job, and no daemon of Ray, is left",
     why="A rank that outlives its launcher holds memory, ports and files. It may also join the next"
     " rendezvous. It reads your own processes only.",
     fix="End the processes that the finding names. `clusterctl stop` ends runs of clusterctl"
@@ -34,7 +34,17 @@ def leftovers(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fi
     """Name the ranks, and the command that ends them; those of a live run do not count."""
     for node in facts.values():
         live = {lock.run for lock in (node.lock, *node.sharing) if lock is not None and lock.run}
-        ranks = [one for one in _of(node).ranks if one.run not in live]
+        left = [one for one in _of(node).ranks if one.run not in live]
+        ranks = [one for one in left if one.rank]
+        daemons = [one for one in left if not one.rank]
+        if daemons:
+            yield warn(
+                node.node,
+                "daemons of Ray run: they hold memory and ports, and may be left from a job",
+                wanted="no process of another job",
+                found="\n".join(_described(one) for one in daemons[:_SHOWN]) + _more(daemons),
+                remedy="ray stop (on the node), unless a job of yours uses them",
+            )
         runs = sorted({one.run for one in ranks if _RUN.fullmatch(one.run)})
         others = [one for one in ranks if not _RUN.fullmatch(one.run)]
         if ranks:

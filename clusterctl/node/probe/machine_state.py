@@ -32,6 +32,13 @@ MOST = 20
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KTHREADD = 2
 _ADOPTERS = (b"systemd", b"init")
+_RANKS = (
+    (b"RANK", b"WORLD_SIZE"),
+    (b"OMPI_COMM_WORLD_RANK", b"OMPI_COMM_WORLD_SIZE"),
+    (b"PMI_RANK", b"PMI_SIZE"),
+)
+"""What launchers set for a rank; not Slurm's, which every program of an interactive job has."""
+_RAY = (b"raylet", b"gcs_server")
 _LAUNCHERS = (b"torch", b"accelerate", b"deepspeed", b"mpirun", b"horovod", b"ray")
 
 
@@ -179,18 +186,23 @@ def _kernel_threads(proc: str) -> Set[str]:
 
 
 def _rank(proc: str, seen: OwnProcess) -> Optional[Dict[str, Any]]:
-    """Return a process that was started as a rank and holds no GPU; None for another."""
+    """Return a rank, or a daemon of Ray, that holds no GPU; None for another process."""
     variables = dict(
         entry.split(b"=", 1)
         for entry in _read_of(proc, seen.pid, "environ").split(b"\0")
         if b"=" in entry
     )
-    if not (b"RANK" in variables and b"WORLD_SIZE" in variables) or _has_gpu(proc, seen.pid):
+    rank = next((variables[r] for r, size in _RANKS if r in variables and size in variables), None)
+    if seen.name in _RAY:
+        rank = b""
+    if rank is None or _has_gpu(proc, seen.pid):
         return None
-    command = _read_of(proc, seen.pid, "cmdline")[:200].rstrip(b"\0").replace(b"\0", b" ")
+    command = b""
+    if seen.name not in _RAY:  # theirs is a page of settings
+        command = _read_of(proc, seen.pid, "cmdline")[:200].rstrip(b"\0").replace(b"\0", b" ")
     texts = {
         "command": command or seen.name,
-        "rank": variables[b"RANK"],
+        "rank": rank,
         "run": variables.get(b"CLUSTERCTL_RUN_ID", b""),
     }
     return {"pid": seen.pid, **{k: v.decode("utf-8", "replace") for k, v in texts.items()}}

@@ -79,6 +79,18 @@ def test_only_ranks_without_a_launcher_and_without_a_gpu_are_left_over(tmp_path:
     assert pids(scan_processes(str(tmp_path)), "ranks") == [12]
 
 
+def test_ranks_of_mpi_and_daemons_of_ray_are_left_over(tmp_path: Path) -> None:
+    fake(tmp_path, 10, parent=1, environ=b"OMPI_COMM_WORLD_RANK=2\0OMPI_COMM_WORLD_SIZE=4\0")
+    fake(tmp_path, 11, parent=1, environ=b"PMI_RANK=1\0PMI_SIZE=4\0")
+    fake(tmp_path, 12, parent=1, environ=b"SLURM_PROCID=0\0SLURM_NTASKS=1\0")  # such as tmux
+    fake(tmp_path, 13, parent=1, environ=b"HOME=/x\0")
+    stat = tmp_path / "13" / "stat"
+    stat.write_text("13 (raylet)" + stat.read_text().rpartition(")")[2])
+    found = scan_processes(str(tmp_path))["ranks"]
+    assert {(one["pid"], one["rank"]) for one in found} == {(10, "2"), (11, "1"), (13, "")}
+    assert next(one for one in found if one["pid"] == 13)["command"] == "raylet"
+
+
 def test_kernel_threads_are_those_below_their_parent() -> None:
     threads = machine_state._kernel_threads("/proc")
     if not threads:
