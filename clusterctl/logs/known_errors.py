@@ -77,6 +77,26 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"\bnon-?finite(?:error|loss)?\b|\bloss is nan\b",
             "resume from the last checkpoint with a lower learning rate",
         ),
+        (
+            (
+                r"\bno route to host\b|\bconnection tim(?:eout|ed out)\b"
+                r"|\behostunreach\b|\betimedout\b"
+            ),
+            "clusterctl check --only network: it connects every node to every other",
+        ),
+        (
+            r"\brank mismatch\b|\bduplicate rank\b",
+            "leave RANK, LOCAL_RANK and WORLD_SIZE to clusterctl: not in job.env or the script",
+        ),
+        (
+            r"\bcollective operation timeout\b|\bwatchdog caught collective operation timeout\b",
+            "a rank did not come to the collective: look for its last lines with clusterctl logs",
+        ),
+        # Threads of the process group still run when the interpreter is gone.
+        (
+            r"\bterminate called without an active exception\b",
+            "end the script with torch.distributed.destroy_process_group()",
+        ),
     )
 )
 

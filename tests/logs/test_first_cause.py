@@ -229,6 +229,12 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("OSError: [Errno 24] Too many open files: 'x'", "limit"),
         ("PermissionError: [Errno 13] Permission denied: '/data'", "SSH user"),
         ("OSError: [Errno 122] Disk quota exceeded", "quota"),
+        ("RuntimeError: Connection timeout", "check --only network"),
+        ("ConnectionError: [Errno 113] No route to host", "check --only network"),
+        ("NCCL WARN connect to 10.11.7.50<12345> failed: No route to host", "check --only network"),
+        ("RuntimeError: Rank mismatch", "job.env"),
+        ("RuntimeError: Collective operation timeout", "clusterctl logs"),
+        ("terminate called without an active exception", "destroy_process_group"),
     ],
 )
 def test_a_remedy_fits_its_message(line: str, word: str) -> None:
