@@ -115,6 +115,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(100_000, 50, 1000)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of a GPU on a machine without one."""
+    if item.get_closest_marker("gpu"):
+        import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs an NVIDIA GPU, found none")
+
+
 @pytest.hookimpl(trylast=True)  # after the shuffle
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deal the longest tests out: each worker starts with its share, so that none ends the run.

@@ -107,7 +107,7 @@ class Session:
             workdir: instead of the inventory's.
             only: ids of checks, or areas of them such as `network`.
             skip: all but these.
-            deep: let the job's torch sum across the nodes too.
+            deep: let the job's torch try the GPUs and the network too.
             strict: a warning counts as a failure.
             facts: a file that `check --save-facts` wrote, to judge instead of the nodes.
             on_event: called with each event while it runs.

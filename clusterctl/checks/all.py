@@ -13,6 +13,7 @@ from clusterctl.checks import (
     gpu_errors,
     gpu_health,
     gpu_links,
+    gpu_trials,
     health,
     identity,
     kernel_ports,
@@ -57,6 +58,7 @@ AREAS = (
     software,
     launchers,
     collectives,
+    gpu_trials,
 )
 
 

@@ -11,11 +11,12 @@ from clusterctl.checks.connections import PAIRS, PORT, REACH
 from clusterctl.checks.finding import Finding, fail, passed, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software import FOUND, TORCH
-from clusterctl.checks.wording import last_line
+from clusterctl.checks.wording import gist, last_line
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 DEEP = "deep.all-reduce"
+ACROSS = "deep.across"
 SLOW_NODE, SLOW_PAIR = 0.5, 0.25
 """Parts of the bandwidth of a usual node below which a node, or a pair of good nodes, is slow."""
 SLOW_NETWORK = 0.05
@@ -26,7 +27,8 @@ MBPS = 1000
 @Check(
     DEEP,
     title="an all-reduce across all nodes gives the right sum",
-    why="It runs the job's own torch on the chosen network: NCCL on GPUs, else Gloo.",
+    why="It runs the job's own torch on the chosen network, with Gloo on the CPUs. Without it, no"
+    " GPU needs to be tried.",
     fix="Correct what the other checks found first. Then run the job with --debug, which makes"
     " NCCL log what it does.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
@@ -59,14 +61,47 @@ def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
 
 
 @Check(
+    ACROSS,
+    title="an all-reduce over a GPU of each node gives the right sum",
+    why="It runs NCCL between the nodes, as the job's first step will.",
+    fix="Run the job with --debug, which makes NCCL log what it does. Compare its choice of network"
+    " with `clusterctl check --explain-network`.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    explained_by=(DEEP,),
+    blocks=False,
+    applies=lambda node, _cluster: node.across is not None,
+)
+def across(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Report each node's error; if there is none, the speed."""
+    took_part = {n.node: n.across for n in facts.values() if n.across is not None}
+    for name, outcome in took_part.items():
+        if not outcome.right:
+            yield fail(
+                name,
+                "the nodes cannot exchange data after the first rungs worked",
+                wanted=f"an all-reduce over {len(took_part)} nodes, then each pair of them",
+                found=gist(outcome.error) or "a wrong sum",
+                remedy="clusterctl launch --debug shows what NCCL and Gloo do",
+            )
+    if took_part and all(outcome.right for outcome in took_part.values()):
+        slowest = min(took_part.values(), key=lambda outcome: outcome.gbps)
+        yield passed(
+            tuple(took_part),
+            f"the {slowest.backend} all-reduce across the nodes reaches {slowest.gbps:.2f} Gb/s",
+            wanted="the right sum",
+            found=f"{slowest.gbps:.2f} Gb/s per node with 16 MiB",
+        )
+
+
+@Check(
     "deep.pairs",
     title="every pair of nodes exchanges data at the usual speed",
     why="The slowest node or connection sets the pace of every step.",
     fix="Look at the link of the slow node: cable, switch port, MTU, errors, what else uses it.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    explained_by=(DEEP,),
+    explained_by=(DEEP, ACROSS),
     blocks=False,
-    applies=lambda node, _cluster: node.collective is not None,
+    applies=lambda node, _cluster: node.collective is not None and bool(node.collective.pairs),
 )
 def pairs(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare each node's fastest partner, then each pair, with those of a usual node."""

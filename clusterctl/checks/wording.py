@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 NOT_IN_FACTS = "the saved facts do not have it: they predate this inventory"
 
@@ -16,6 +17,15 @@ def last_line(text: str) -> str:
     """Return the last line that is not blank; empty if there is none."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
+
+
+def gist(error: str) -> str:
+    """Return the line of an error that says most: NCCL's own, else torch's first, else the last."""
+    _, _, own = error.partition("Last error:")
+    lines = (own.strip() or error.strip()).splitlines()
+    if own.strip() or re.match(r"[\w.]*(Error|Exception)\b", error):
+        return lines[0].strip()
+    return last_line(error)
 
 
 def ago(seconds: float | None) -> str:

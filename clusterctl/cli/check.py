@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help_text = f"{text}, such as storage,network.pairs"
         parser.add_argument(flag, default=(), metavar="IDS", help=help_text)
     parser.add_argument(
-        "--deep", action="store_true", help="also run an all-reduce with the job's torch"
+        "--deep", action="store_true", help="also try GPUs and network with the job's torch"
     )
     parser.add_argument("--strict", action="store_true", help="a warning counts as a failure")
     parser.add_argument(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusterctl.facts.values.accelerators import Gpus
+from clusterctl.facts.values.ladder import Ladder
 from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, SshStatus
 from clusterctl.facts.values.machine_state import MachineState
 from clusterctl.facts.values.network import BondPort, Counters, Interface, Listener, RdmaPort, Route
@@ -90,6 +91,10 @@ class NodeFacts:
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None
     collective: Collective | None = None
+    """None: not tried; `check --deep` does."""
+    across: Collective | None = None
+    """As `collective`, on a GPU of each node; None: not tried, or not on GPUs."""
+    ladder: Ladder | None = None
     """None: not tried; `check --deep` does."""
     gaps: tuple[UnknownFact, ...] = ()
 

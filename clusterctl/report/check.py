@@ -18,6 +18,7 @@ from clusterctl.facts.values.pairwise import PairRate
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import safe_line, safe_text
+from clusterctl.report.ladder import print_ladder
 from clusterctl.verbs.preflight.check import CheckResult, LastGood, NodeRow
 
 COLORS = {
@@ -52,6 +53,7 @@ def print_check(console: Console, result: CheckResult) -> None:
         console.print(safe_text(f"network: {result.network.why}"))
     console.print()
     console.print(_nodes(result.nodes, console.width))
+    print_ladder(console, result)
     if any(node.collective and node.collective.pairs for node in result.facts.values()):
         _print_rates(console, result)
     for finding in problems(result):

@@ -54,6 +54,8 @@ RECORDED: dict[str, bytes] = {
 class Controller:
     """The other end of the conversation, which asks for nothing more."""
 
+    disconnected = False
+
     def receive(self) -> None:
         return None
 

@@ -232,7 +232,7 @@ def test_a_pipe_gets_no_control_sequence(
 def test_json_has_the_promised_shape(result: CheckResult) -> None:
     document = json.loads(json.dumps(result.document()))
 
-    keys = {"schema", "cluster", "nodes", "findings", "pairs", "last_good", "seconds"}
+    keys = {"schema", "cluster", "nodes", "findings", "pairs", "ladder", "last_good", "seconds"}
     assert set(document) == keys
     assert (document["last_good"], document["pairs"]) == (None, [])
     assert document["nodes"][0] == {

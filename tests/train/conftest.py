@@ -12,15 +12,6 @@ from tests.train.world import World
 from train.config.config import Config
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of a GPU on a machine without one."""
-    if item.get_closest_marker("gpu"):
-        import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
-
-        if not torch.cuda.is_available():
-            pytest.skip("needs an NVIDIA GPU, found none")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Let torch compute in one thread a process: those of several would wait for each other."""

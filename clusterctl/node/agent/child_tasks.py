@@ -20,6 +20,7 @@ _STDERR_LIMIT = 4096
 _EXEC_FAILED = b"\0exec:"
 """What a child writes on stderr, with errno, where its program could not be started."""
 _REAP_SECONDS = 0.005
+_ASK_SECONDS = 1.0
 _SIGKILL = 9
 """A number, since the module `signal` takes long to import."""
 
@@ -137,8 +138,8 @@ def run_with_timeout(limit_s: float, function: Callable[[], object]) -> Any:  # 
     return json.loads(child.output)
 
 
-def gather(children: Sequence[Child]) -> None:
-    """Read all children until each has ended or reached its limit."""
+def gather(children: Sequence[Child], needless: Optional[Callable[[], bool]] = None) -> None:
+    """Read all children until each has ended or reached its limit, or `needless` says so."""
     running = [child for child in children if child.state == "running"]
     ready = select.poll()
     owners = {descriptor: child for child in running for descriptor in child.pipes}
@@ -146,10 +147,13 @@ def gather(children: Sequence[Child]) -> None:
         ready.register(descriptor, select.POLLIN)
     while running:
         ending = any(not child.pipes for child in running)
-        left = min(child.deadline for child in running) - time.monotonic()
+        asked = [] if needless is None else [time.monotonic() + _ASK_SECONDS]
+        left = min([*asked, *(child.deadline for child in running)]) - time.monotonic()
         for descriptor, _ in ready.poll(1000 * (_REAP_SECONDS if ending else max(left, 0.0))):
             if descriptor in owners[descriptor].pipes:
                 owners[descriptor].read_pipe(descriptor)
+        if needless is not None and needless():
+            abandon_all(running)
         for child in running:
             ended = not child.pipes and child.state == "running" and child.reap()
             if not ended and child.state == "running" and time.monotonic() >= child.deadline:
@@ -158,6 +162,12 @@ def gather(children: Sequence[Child]) -> None:
         for descriptor in [d for d, child in owners.items() if d not in child.pipes]:
             ready.unregister(descriptor)
             del owners[descriptor]
+
+
+def abandon_all(children: Sequence[Child]) -> None:
+    """Kill children whose results nobody wants any more."""
+    for child in children:
+        child.abandon("needless")
 
 
 def _fork(key: str, body: Callable[[int], None], limit_s: float) -> Child:

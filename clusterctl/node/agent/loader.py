@@ -127,12 +127,16 @@ def compile_modules(names: Iterable[str]) -> bytes:
     return MAGIC + zlib.compress(marshal.dumps(codes), 9)
 
 
-def program() -> bytes:
-    """Return the agent as the text of one file.
+def program(modules: Sequence[str] = ()) -> bytes:
+    """Return the agent, or only some modules of it, as the text of one file.
 
-    `python3 -X utf8 -I -S FILE module:function ARG…` calls the function with the arguments.
+    `python3 -X utf8 -I -S FILE module:function ARG…` calls the function with the arguments. A few
+    modules are short enough for `python3 -c TEXT`.
     """
-    return _PROGRAM % marshal.dumps(read_sources(), 2)
+    sources = read_sources()
+    if modules:
+        sources = {name: sources[name] for name in (ENTRY, *modules)}
+    return _PROGRAM % marshal.dumps(sources, 2)
 
 
 _PROGRAM = b"""import marshal, sys, zlib

@@ -1,17 +1,13 @@
-"""Collectives across the nodes, run by the job's own torch; its text is run with `-c`.
+"""Collectives that `job_ladder` tries with the job's own torch: on CPUs or on GPUs.
 
-Arguments: rank, world size, master address, port, seconds. Sums numbers that differ by rank, so
-that a wrong answer shows, then a block that is large enough to tell a bandwidth. Then each node
-exchanges data with each other one. Slow pairs do so again while the others wait, since nodes that
-share a switch or a CPU slow each other down.
+The sum is of numbers that differ by rank, so that a wrong answer shows, then of a block that is
+large enough to tell a bandwidth. In the exchange each rank meets each other one. Slow pairs meet
+again while the others wait, since nodes that share a switch or a CPU slow each other down.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import sys
 import time
 from datetime import timedelta
 from typing import Any, Dict, List, Optional, Tuple
@@ -151,26 +147,38 @@ def exchange(rank: int, world: int, device: Any) -> Dict[str, Any]:  # noqa: ANN
     return {"pairs": [list(one) if one else None for one in found]}
 
 
-def all_reduce(rank: int, world: int, address: str, port: int, limit_s: float) -> Dict[str, Any]:
-    """Join the others, sum, and tell how it went."""
+def join(group: Dict[str, Any]) -> Any:  # noqa: ANN401  (a torch device)
+    """Join the others of a group; return the device on which this rank keeps its data."""
     import torch  # noqa: PLC0415  (seconds, and only here)
+    from torch import distributed  # noqa: PLC0415
+
+    dist: Any = distributed  # its stores are not in its list of names
+    device = torch.device(group["device"])
+    torch.zeros(1, device=device)  # whatever is wrong with it, this says it best
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    limit = timedelta(seconds=group["limit_s"])
+    port, address = group["port"], group["address"]
+    server = dist.TCPStore(address, port, None, False, limit, wait_for_workers=False)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=dist.PrefixStore(group["name"], server),
+        rank=group["rank"],
+        world_size=group["world"],
+        timeout=limit,
+    )
+    return device
+
+
+def all_reduce(group: Dict[str, Any]) -> Dict[str, Any]:
+    """Join the others, sum, and tell how it went; with `pairs`, exchange data with each one."""
+    import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    host = "[%s]" % address if ":" in address else address
-    dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        init_method="tcp://%s:%d" % (host, port),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=limit_s),
-    )
+    device, rank, world = join(group), group["rank"], group["world"]
     total = torch.tensor([float(rank + 1)], device=device)
     dist.all_reduce(total)
-    gbps = 0.0
+    gbps, summed = 0.0, True
     for count in (SMALL, BLOCK, BLOCK, BLOCK):
         block = torch.ones(count, device=device)
         dist.barrier()
@@ -179,33 +187,11 @@ def all_reduce(rank: int, world: int, address: str, port: int, limit_s: float) -
         block[0].item()  # waits for the device
         took = time.monotonic() - began
         gbps = 32 * count * 2 * (world - 1) / world / took / 1e9
+        summed = summed and bool((block == world).all())
         slowest = torch.tensor([took], device=device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         if slowest.item() >= FAST_SECONDS:
             break
-    right = total.item() == world * (world + 1) / 2
-    between = exchange(rank, world, device) if right else {"pairs": []}
-    dist.destroy_process_group()
-    return {
-        "backend": "nccl" if cuda else "gloo",
-        "right": right,
-        "gbps": gbps,
-        "error": "",
-        **between,
-    }
-
-
-def main() -> None:
-    """Print the outcome as JSON, the last line of stdout."""
-    rank, world, address, port, limit_s = sys.argv[1:]
-    try:
-        answer = all_reduce(int(rank), int(world), address, int(port), float(limit_s))
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is the answer)
-        answer = {"backend": "", "right": False, "gbps": 0.0, "error": str(error)}
-    print(json.dumps(answer), flush=True)  # noqa: T201  (this is the program's output)
-    # A backend's threads may wait for peers that exited; nothing is left to do.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    right = summed and total.item() == world * (world + 1) / 2
+    between = exchange(rank, world, device) if right and group.get("pairs") else {}
+    return {"backend": str(dist.get_backend()), "right": right, "gbps": gbps, **between}

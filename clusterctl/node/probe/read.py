@@ -19,7 +19,7 @@ import zlib
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
-from clusterctl.node.agent.loader import Importer, read_sources
+from clusterctl.node.agent.loader import Importer, program, read_sources
 from clusterctl.node.probe.folders import matching, read_folder
 from clusterctl.node.probe.interface_addresses import list_interfaces
 from clusterctl.node.probe.kernel_log import read_kernel_log
@@ -52,10 +52,11 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `files`, `globs`, `links` (paths and patterns), `folders` and `rdma` (path: a pattern,
             files: names of one-line files there), `commands` (key, argv, limit_s, and
-            optionally cwd, source: a module of ours whose text is argument `source_at`, only_if:
-            paths of which one must exist, job: as `compose_environment` takes it), `paths` (see
-            `path_probe.probe_path`), `local_paths` (looked at beside the files, for they cannot
-            hang), `variables` (prefixes of environment variables to tell),
+            optionally cwd, source: a module of ours whose text is argument `source_at`, modules:
+            likewise, modules of ours as one program, only_if: paths of which one must exist, job:
+            as `compose_environment` takes it), `paths` (see `path_probe.probe_path`),
+            `local_paths` (looked at beside the files, for they cannot hang), `variables` (prefixes
+            of environment variables to tell),
             `programs` (to find on PATH), `lock` (whose holder to name), `clock` (round trips that
             will be asked for at most), `kernel_log` (what its lines must contain, one of these).
         body: values of the job's `env_from`, as JSON.
@@ -83,7 +84,8 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     clock = _thread.allocate_lock()
     clock.acquire()
     _thread.start_new_thread(_serve_clock, (channel, args.get("clock", 0), clock))
-    gather(children)
+    # A program of the job may take minutes: none goes on without a controller.
+    gather(children, needless=lambda: channel.disconnected)
     if files.state != "ok" or files.exit_code:
         # What hung there must not cost these. A child for each at once would cost 1 ms each.
         answered = {frame.head["key"] for frame in _frames(files.output)}
@@ -136,6 +138,8 @@ def _start(command: Dict[str, Any], secrets: Dict[str, str]) -> Iterable[Child]:
     argv = [os.path.expanduser(command["argv"][0]), *command["argv"][1:]]
     if "source" in command:
         argv.insert(command["source_at"], Importer(read_sources()).get_source(command["source"]))
+    if "modules" in command:
+        argv.insert(command["source_at"], program(command["modules"]).decode())
     job = command.get("job")
     yield run_program(
         "command:" + command["key"],

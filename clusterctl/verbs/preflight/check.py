@@ -22,9 +22,10 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network, choose_network
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts
-from clusterctl.verbs.preflight.collective import run_collective
 from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.job_check import run_job_check
+from clusterctl.verbs.preflight.ladder import climb_ladder
+from clusterctl.verbs.preflight.rungs import rung_rows
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.wire import SCHEMA, plain
 
@@ -43,7 +44,7 @@ class CheckOptions:
     code: bool = True
     """Judge what `sync` brings too; a launch that syncs does that afterwards, by `check_code`."""
     deep: bool = False
-    """Let the job's own torch sum across the nodes: takes as long as torch takes to load."""
+    """Let the job's own torch try the GPUs and the network: takes as long as torch loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,17 @@ class CheckResult:
                 for node in self.facts.values()
                 for rate in (node.collective.pairs if node.collective else ())
             ],
+            "ladder": {
+                "rungs": [
+                    {**plain(row), "broken": [host.get(name, name) for name in row.broken]}
+                    for row in rung_rows(self.facts)
+                ],
+                "gpus": [
+                    {"host": host.get(node.node, node.node), **plain(trial)}
+                    for node in self.facts.values()
+                    for trial in (node.ladder.gpus if node.ladder else ())
+                ],
+            },
             "last_good": plain(self.last_good),
             "seconds": round(self.seconds, 3),
         }
@@ -164,8 +176,8 @@ def check(
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = yield from run_job_check(cluster, pool, facts)
     if options.deep and not judge(cluster, facts, options, network).blocking:
-        # What is known to be broken would only cost the collective's whole timeout.
-        facts = yield from run_collective(cluster, pool, facts, network)
+        # What is known to be broken would only cost the whole timeout of the ladder.
+        facts = yield from climb_ladder(cluster, pool, facts, network)
     result = judge(cluster, facts, options, network)
     return replace(result, seconds=time.monotonic() - began)
 

@@ -1,0 +1,199 @@
+"""Whether each GPU computes right and fast, alone and with its neighbors; `--deep` tries it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from clusterctl.checks.collectives import DEEP
+from clusterctl.checks.finding import Finding, fail, skip, unknown, warn
+from clusterctl.checks.registry import Applies, Check, Facts
+from clusterctl.checks.wording import gist
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.ladder import GpuTrial
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+
+SLOW = 0.75
+"""Part of the peers' median below which a GPU, or the GPUs of a node, are slow."""
+GPUS = "deep.gpus"
+INSIDE = "deep.node"
+
+_ECC = "sudo dmesg | grep -i xid; nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpus} (on the node)"
+_CAUSES = (
+    (
+        r"out of memory",
+        "GPU {gpus} has no memory left: another process holds it",
+        "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv (on the node)",
+    ),
+    (
+        r"busy or unavailable",
+        "GPU {gpus} is held by another process, or its compute mode forbids this one",
+        "nvidia-smi -q -d COMPUTE,PIDS -i {gpus} (on the node)",
+    ),
+    (
+        r"\bECC\b|unspecified launch failure|illegal (memory access|instruction)|fallen off",
+        "GPU {gpus} fails while it computes: its memory or the chip has an error",
+        f"{_ECC}; then reset the GPU, or train without the node",
+    ),
+    (
+        r"not compiled with CUDA",
+        "torch is built without CUDA",
+        "install a torch with CUDA on the node: https://pytorch.org/get-started/locally",
+    ),
+    (
+        r"driver\b.*\btoo old|driver version is insufficient|unsupported toolchain",
+        "the driver is too old for this torch",
+        "update the driver of the node, or install torch for an older CUDA",
+    ),
+    (
+        r"no kernel image",
+        "this torch has no code for GPU {gpus}",
+        "install a newer torch on the node: https://pytorch.org/get-started/locally",
+    ),
+    (
+        r"invalid device ordinal|no CUDA-capable device|No CUDA GPUs are available",
+        "torch does not see GPU {gpus}",
+        "look for CUDA_VISIBLE_DEVICES in the node's ~/.bashrc, and for GPUs in MIG mode",
+    ),
+    (
+        r"nccl|NCCL",
+        "NCCL fails on GPU {gpus}",
+        "clusterctl launch --debug shows what NCCL does",
+    ),
+)
+"""How torch, CUDA and NCCL word it → what it means, and what to do."""
+_FAILS = ("GPU {gpus} fails", _ECC)
+
+
+def complaint(error: str) -> tuple[str, str]:
+    """Return what an error of torch means, and what to do."""
+    for pattern, message, remedy in _CAUSES:
+        if re.search(pattern, error):
+            return message, remedy
+    return _FAILS
+
+
+def _reached(rung: str) -> Applies:
+    def applies(node: NodeFacts, _cluster: Cluster) -> bool:
+        return node.ladder is not None and any(r.name == rung for r in node.ladder.rungs)
+
+    return applies
+
+
+def _not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
+    """Say of each node that was stopped earlier which rung stopped it, and where it broke."""
+    for node in facts.values():
+        ladder = node.ladder
+        if ladder and ladder.stopped and rungs not in {r.name for r in ladder.rungs}:
+            where = ", ".join(ladder.blamed) or "a node"
+            yield skip(node.node, f"not tried: rung {ladder.stopped!r} broke on {where}")
+
+
+@Check(
+    GPUS,
+    title="each GPU alone allocates, multiplies right and copies as fast as the others",
+    why="A GPU may compute wrong numbers or be slow without an error. All ranks wait for the"
+    " slowest one, and every rank gets the wrong gradients.",
+    fix="End the processes that hold the GPU. Reset a GPU that fails; if it fails again, train"
+    " without the node and have the GPU replaced.",
+    source="https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
+    explained_by=(DEEP, "python.cuda", "accelerator.count"),
+    blocks=False,
+    applies=_reached("gpus"),
+)
+def each_gpu(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge what each GPU did, then compare those that did it right."""
+    yield from _not_reached(facts, "gpus")
+    tried = [(node, trial) for node in facts.values() for trial in _trials(node)]
+    for node, trial in tried:
+        if trial.state != "ok":
+            yield _failed(node, trial, "a product and a copy in the GPU's memory")
+        elif trial.wrong_numbers is None or trial.wrong_copies is None:
+            yield unknown(
+                node.node,
+                "GPU {gpus} gave no result",
+                wanted="the number of wrong results",
+                found="none",
+                remedy="clusterctl check --deep again",
+                gpus=(trial.index,),
+            )
+        elif trial.wrong_numbers or trial.wrong_copies:
+            what, wrong = (
+                ("a product", trial.wrong_numbers)
+                if trial.wrong_numbers
+                else ("a copy", trial.wrong_copies)
+            )
+            yield fail(
+                node.node,
+                "GPU {gpus} computes wrong numbers, without an error: silent data corruption",
+                wanted="the product and the copy that are known",
+                found=f"{wrong} wrong numbers in {what}",
+                remedy="dcgmi diag -r 3 -i {gpus} (on the node); train without the node until the"
+                " GPU is replaced",
+                gpus=(trial.index,),
+            )
+    right = [
+        (n, t) for n, t in tried if t.state == "ok" and not (t.wrong_numbers or t.wrong_copies)
+    ]
+    speeds: tuple[tuple[str, str, Callable[[GpuTrial], float | None]], ...] = (
+        ("multiplies", "TFLOP/s in bfloat16", lambda trial: trial.tflops),
+        ("copies within its memory", "GB/s", lambda trial: trial.memory_gb_s),
+    )
+    for does, unit, read in speeds:
+        yield from _slow_gpus(right, does, unit, read)
+
+
+def _trials(node: NodeFacts) -> tuple[GpuTrial, ...]:
+    return node.ladder.gpus if node.ladder else ()
+
+
+def _slow_gpus(
+    tried: list[tuple[NodeFacts, GpuTrial]],
+    does: str,
+    unit: str,
+    read: Callable[[GpuTrial], float | None],
+) -> Iterator[Finding]:
+    """Compare GPUs of one model with each other."""
+    speeds: dict[str, list[tuple[str, int, float]]] = {}
+    for node, trial in tried:
+        devices = node.gpus.devices if node.gpus else ()
+        model = next((gpu.name for gpu in devices if gpu.index == trial.index), "")
+        speed = read(trial)
+        if speed is not None:
+            speeds.setdefault(model, []).append((node.node, trial.index, speed))
+    for found in speeds.values():
+        usual = median(speed for _, _, speed in found)
+        for name, index, speed in found:
+            if speed < SLOW * usual:
+                yield warn(
+                    name,
+                    f"GPU {index} {does} far slower than the others",
+                    wanted=f"about {usual:.4g} {unit}, as other GPUs",
+                    found=f"{speed:.4g} {unit}",
+                    remedy="nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE -i {gpus} (on the"
+                    " node); see what else uses it",
+                    gpus=(index,),
+                )
+
+
+def _failed(node: NodeFacts, trial: GpuTrial, wanted: str) -> Finding:
+    if trial.state == "timeout":
+        return fail(
+            node.node,
+            "GPU {gpus} hangs: the process that tried it was killed",
+            wanted=wanted,
+            found=trial.error or "no answer",
+            remedy=f"{_ECC}; reboot the node if the process is still there",
+            gpus=(trial.index,),
+        )
+    message, remedy = complaint(trial.error)
+    return fail(
+        node.node,
+        message,
+        wanted=wanted,
+        found=gist(trial.error) or "no words",
+        remedy=remedy,
+        gpus=(trial.index,),
+    )

@@ -1,0 +1,72 @@
+"""Prints what `check --deep` tried: the rungs, then each node's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.report.columns import GAP
+from clusterctl.report.console import safe_line
+from clusterctl.verbs.preflight.check import CheckResult
+from clusterctl.verbs.preflight.rungs import TITLES, RungRow, rung_rows
+
+FEW = 16
+"""So many nodes have a line each; more have none, and the findings name those that differ."""
+
+
+def print_ladder(console: Console, result: CheckResult) -> None:
+    """Print a table of the rungs, if there was a ladder."""
+    rows = rung_rows(result.facts)
+    if not rows:
+        return
+    table = _table("rung", "result", "seconds")
+    for row in rows:
+        table.add_row(TITLES[row.name], safe_line(_result(row)), f"{row.seconds:.1f}")
+    console.print()
+    console.print(table)
+    _print_gpus(console, result)
+
+
+def _result(row: RungRow) -> str:
+    if not row.tried:
+        return "not tried"
+    return f"BROKEN on {fold_hosts(row.broken)}" if row.broken else "ok"
+
+
+def _print_gpus(console: Console, result: CheckResult) -> None:
+    ladders = {
+        name: node.ladder for name, node in result.facts.items() if node.ladder and node.ladder.gpus
+    }
+    if not ladders or len(ladders) > FEW:
+        return
+    table = _table("node", "GPUs", "TFLOP/s", "memory GB/s", "all-reduce Gb/s")
+    for name, ladder in ladders.items():
+        table.add_row(
+            safe_line(name),
+            str(len(ladder.gpus)),
+            span(trial.tflops for trial in ladder.gpus),
+            span(trial.memory_gb_s for trial in ladder.gpus),
+            span(trial.gbps for trial in ladder.inside),
+        )
+    console.print()
+    console.print(table)
+
+
+def span(speeds: Iterable[float | None]) -> str:
+    """Return the slowest and the fastest: `611 to 640`."""
+    known = [speed for speed in speeds if speed is not None]
+    shown = (
+        list(dict.fromkeys(f"{speed:.3g}" for speed in (min(known), max(known)))) if known else []
+    )
+    return " to ".join(shown) or "-"
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    table.add_column(first, overflow="fold")
+    for title in others:
+        table.add_column(title, justify="left" if title == "result" else "right", overflow="fold")
+    return table

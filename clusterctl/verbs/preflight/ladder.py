@@ -1,0 +1,189 @@
+"""`check --deep`: rungs that build on each other, tried by the job's own torch on all nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.checks.planned import NVIDIA, planned_devices
+from clusterctl.facts.answers import Answer
+from clusterctl.facts.from_json import DocumentError, from_json
+from clusterctl.facts.gpuset import BUS_ORDER, ORDER
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.ladder import Ladder
+from clusterctl.facts.values.pairwise import Collective, PairRate
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.network.choice import Network
+from clusterctl.network.environment import environment
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.preflight.job_check import command_answer
+from clusterctl.verbs.rpc import Nodes, call_all
+
+JOIN_SECONDS = 45.0
+"""For torch to be imported everywhere and the nodes to find each other."""
+LIMIT_S = 240.0
+"""For the whole ladder. Each rung has a limit of its own, so a hang ends sooner."""
+PROGRAM = (
+    "clusterctl.wire",
+    "clusterctl.node.agent.child_tasks",
+    "clusterctl.node.probe.dcgm",
+    "clusterctl.node.probe.gpu_trial",
+    "clusterctl.node.probe.job_collective",
+    "clusterctl.node.probe.job_ladder",
+)
+MAIN = "clusterctl.node.probe.job_ladder:main"
+DEVICE = "cuda"
+"""Where the rungs of the GPUs are tried, as torch calls it."""
+ACROSS = frozenset({"sum", "across"})
+ON_GPUS = frozenset({"gpus", "dcgm", "inside"})
+LIMITS = {"sum": 40.0, "gpus": 40.0, "dcgm": 40.0, "inside": 40.0, "across": 60.0}
+"""Seconds that a child of each rung may take."""
+RUNGS = ("sum", "gpus", "across")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Climb:
+    """What the nodes that take part have in common."""
+
+    cluster: Cluster
+    network: Network
+    names: tuple[str, ...]
+    rungs: tuple[str, ...]
+    all_gpus: bool
+
+
+def climb_ladder(
+    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], network: Network
+) -> Generator[Event, None, dict[str, NodeFacts]]:
+    """Let every node that has torch and an address take part.
+
+    Returns:
+        The facts, with what those that took part tried.
+    """
+    able = [node for node in cluster.nodes if _is_able(facts[node.name], network)]
+    gpus = {node.name: _gpus(facts[node.name], cluster) for node in able}
+    rungs = tuple(
+        rung
+        for rung in RUNGS
+        if (rung not in ACROSS or len(able) > 1) and (rung not in ON_GPUS or any(gpus.values()))
+    )
+    if cluster.master not in able or not rungs:
+        return dict(facts)
+    climb = _Climb(
+        cluster=cluster,
+        network=network,
+        names=tuple(node.name for node in able),
+        rungs=rungs,
+        all_gpus=all(gpus.values()),
+    )
+    requests = {
+        node.name: _request(climb, node, facts[node.name], gpus[node.name]) for node in able
+    }
+    phase = "trying GPUs and network"
+    replies = yield from call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    return {**facts, **{name: _known(facts[name], replies[name], climb) for name in replies}}
+
+
+def _is_able(facts: NodeFacts, network: Network) -> bool:
+    return facts.node in network.nodes and bool(facts.python and facts.python.torch_build)
+
+
+def _gpus(facts: NodeFacts, cluster: Cluster) -> list[int]:
+    return [gpu.index for gpu in planned_devices(facts, cluster)]
+
+
+def _request(climb: _Climb, node: Node, facts: NodeFacts, gpus: list[int]) -> Request:
+    assert facts.python is not None
+    job = climb.cluster.job
+    chosen = environment(climb.network.nodes[node.name], facts)
+    settings = [*((v.name, v.value) for v in chosen), (ORDER, BUS_ORDER), *job.env]
+    if node.gpus_wanted == 0:
+        settings.append(("CUDA_VISIBLE_DEVICES", ""))
+    nvidia = facts.gpus is not None and facts.gpus.tool == NVIDIA
+    plan = {
+        "rank": climb.names.index(node.name),
+        "world": len(climb.names),
+        "address": climb.network.master_address,
+        "port": climb.network.master_port,
+        "join_s": JOIN_SECONDS,
+        "limit_s": LIMIT_S,
+        "limits": LIMITS,
+        "device": DEVICE,
+        "gpus": gpus,
+        "all_gpus": climb.all_gpus,
+        "dcgm": nvidia and bool(gpus),
+        "rungs": list(climb.rungs),
+    }
+    command: dict[str, Any] = {
+        "key": "ladder",
+        "argv": [facts.python.executable, "-c", MAIN, json.dumps(plan)],
+        "modules": list(PROGRAM),
+        "source_at": 2,
+        "limit_s": LIMIT_S,
+        "cwd": "/",
+        "job": {
+            "env": [[name, value, "asked"] for name, value in settings],
+            "env_init": job.env_init,
+            "workdir": "/",
+        },
+    }
+    return Request(op="read", args={"commands": [command]})
+
+
+def _known(facts: NodeFacts, reply: Reply, climb: _Climb) -> NodeFacts:
+    """Return the facts of a node with what it tried."""
+    answer = command_answer(reply, "ladder")
+    if isinstance(answer, str):
+        return _unknown(facts, answer)
+    found = _last_document(answer)
+    if not found:
+        return _unknown(facts, answer.why())
+    try:
+        blamed = [climb.names[rank] for rank in found.pop("blamed", ())]
+        ladder = from_json(Ladder, {**found, "blamed": blamed}, "ladder")
+        summed, across = (_collective(found.get(key), climb.names) for key in ("sum", "across"))
+    except (DocumentError, IndexError, TypeError, ValueError) as error:
+        return _unknown(facts, str(error))
+    if summed is None and "sum" in climb.rungs:
+        summed = Collective(error=ladder.error or answer.why())
+    if summed is not None and across is not None:
+        summed = replace(summed, pairs=across.pairs)
+    if not ladder.error and answer.state != "ok":
+        ladder = replace(ladder, error=answer.why())
+    on_gpus = across is not None and (climb.all_gpus or not across.right)
+    return replace(facts, ladder=ladder, collective=summed, across=across if on_gpus else None)
+
+
+def _unknown(facts: NodeFacts, why: str) -> NodeFacts:
+    return replace(facts, ladder=Ladder(error=why), collective=Collective(error=why))
+
+
+def _last_document(answer: Answer) -> dict[str, Any]:
+    """Return what the node printed last; it prints all that it knows after each rung."""
+    for line in reversed(answer.text.splitlines()):
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _collective(found: object, names: tuple[str, ...]) -> Collective | None:
+    if not isinstance(found, dict):
+        return None
+    return Collective(
+        backend=str(found.get("backend", "")),
+        right=found.get("right") is True,
+        gbps=float(found.get("gbps", 0.0)),
+        error=str(found.get("error", "")),
+        pairs=tuple(
+            PairRate(peer=peer, round_trip_s=float(pair[0]), gbps=float(pair[1]))
+            for peer, pair in zip(names, found.get("pairs", ()), strict=False)
+            if pair is not None
+        ),
+    )

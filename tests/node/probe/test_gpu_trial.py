@@ -1,0 +1,113 @@
+"""A GPU alone: the same code on a CPU, and marked `gpu` on a real one."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from clusterctl.node.probe import gpu_trial
+from clusterctl.node.probe.gpu_trial import PERIOD, SIZE, tiles, try_gpu
+from clusterctl.node.probe.job_ladder import is_right, run_each
+
+CUDA = pytest.param("cuda:0", marks=pytest.mark.gpu)
+
+
+@pytest.mark.parametrize("size", SIZE.values())
+def test_bfloat16_holds_the_known_product_exactly(size: int) -> None:
+    left, right, product = tiles(size)
+    times = size // PERIOD
+
+    assert size % PERIOD == 0
+    assert product[3][5] == times * sum(left[3][k] * right[k][5] for k in range(PERIOD))
+    largest = max(abs(number) // times for row in product for number in row)
+    assert 0 < largest < 1 << 8  # bits of bfloat16's mantissa
+    assert times & (times - 1) == 0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_a_sound_device_computes_right_and_tells_its_speed(device: str) -> None:
+    # In a child, as in the check: this process must not hold the GPU.
+    found = run_each({"0": lambda: try_gpu(device)}, 120.0)["0"]
+
+    assert (found["state"], is_right(found)) == ("ok", True), found
+    assert found["tflops"] > 0 < found["memory_gb_s"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_one_wrong_number_of_a_product_is_seen(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    right: Any = torch.Tensor.__matmul__
+
+    def wrong(left: Any, other: Any) -> Any:
+        product = right(left, other)
+        product[7, 9] += 8 * SIZE[left.device.type] / PERIOD  # as a flipped bit
+        return product
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", wrong)
+    found = run_each({"0": lambda: try_gpu(device)}, 120.0)["0"]
+
+    assert (found["wrong_numbers"], found["wrong_copies"]) == (1, 0)
+    assert not is_right(found)
+
+
+@pytest.mark.torch
+def test_one_wrong_number_of_a_copy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    right: Any = torch.Tensor.copy_
+
+    def wrong(target: Any, source: Any) -> Any:
+        right(target, source)
+        target[-1] ^= 1
+        return target
+
+    monkeypatch.setattr(torch.Tensor, "copy_", wrong)
+    found = run_each({"0": lambda: try_gpu("cpu")}, 60.0)["0"]
+
+    assert (found["wrong_numbers"], found["wrong_copies"]) == (0, 1)
+
+
+@pytest.mark.torch
+def test_what_torch_says_of_a_gpu_that_is_not_there_is_told() -> None:
+    found = run_each({"0": lambda: try_gpu("cuda:77")}, 60.0)["0"]
+
+    assert found["state"] == "error"
+    assert "CUDA" in found["error"]
+
+
+@pytest.mark.torch
+@pytest.mark.gpu
+def test_a_gpu_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gpu_trial.COPIED, "cuda", 1 << 45)
+    found = run_each({"0": lambda: try_gpu("cuda:0")}, 120.0)["0"]
+
+    assert found["state"] == "error"
+    assert "out of memory" in found["error"]
+
+
+def test_a_child_that_hangs_dies_or_chatters_costs_the_others_nothing() -> None:
+    def hang() -> dict[str, Any]:
+        while True:
+            pass
+
+    def die() -> dict[str, Any]:
+        os.write(2, b"NCCL watchdog: giving up\n")
+        os.abort()
+
+    def chatter() -> dict[str, Any]:
+        os.write(1, b"NCCL version 2.27.3\n")
+        return {"right": True}
+
+    found = run_each({"hang": hang, "die": die, "chatter": chatter}, 1.0)
+
+    assert found["hang"] == {"state": "timeout", "error": "no answer within 1 s"}
+    assert found["die"] == {"state": "error", "error": "NCCL watchdog: giving up"}
+    assert found["chatter"] == {"state": "ok", "right": True}

@@ -1,0 +1,154 @@
+"""The ladder as nodes run it: their own processes, on a CPU, over loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from clusterctl.node.agent.loader import program
+from clusterctl.verbs.preflight.ladder import LIMITS, MAIN, PROGRAM
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+ALL = ("sum", "gpus", "inside", "across")
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a free port that the kernel gives to no listener of Gloo by itself."""
+    while True:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", 20000 + secrets.randbelow(10000)))
+            return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def start(port: int) -> Iterator[Start]:
+    """Start the program of one node; it is killed at the end, whatever happened."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(rank: int, world: int, **changes: Any) -> subprocess.Popen[str]:
+        plan = {
+            "rank": rank, "world": world, "address": "127.0.0.1", "port": port, "join_s": 45.0,
+            "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
+            "gpus": [0, 1], "all_gpus": False, "dcgm": False, "rungs": list(ALL), **changes,
+        }  # fmt: skip
+        argv = [sys.executable, "-c", program(PROGRAM).decode(), MAIN, json.dumps(plan)]
+        settings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **changes.get("settings", {})}
+        started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=settings))
+        return started[-1]
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = process.communicate()
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def climbed(found: dict[str, Any]) -> list[tuple[str, bool]]:
+    return [(rung["name"], rung["works"]) for rung in found["rungs"]]
+
+
+def test_sound_nodes_climb_every_rung(start: Start) -> None:
+    for found in map(outcome, [start(rank, 3) for rank in range(3)]):
+        assert climbed(found) == [(name, True) for name in ALL], found
+        assert (found["stopped"], found["blamed"]) == ("", [])
+        assert [gpu["wrong_numbers"] for gpu in found["gpus"]] == [0, 0]
+        assert [gpu["right"] for gpu in found["inside"]] == [True, True]
+        assert found["sum"]["gbps"] > 0
+        assert len([pair for pair in found["across"]["pairs"] if pair]) == 2
+
+
+def test_a_broken_rung_of_one_node_stops_all_there(start: Start) -> None:
+    # This torch is built for CPUs, or there is no such GPU.
+    sound, broken = start(0, 2), start(1, 2, device="cuda", gpus=[76, 77])
+    answers = [outcome(sound), outcome(broken)]
+
+    assert [climbed(found) for found in answers] == [
+        [("sum", True), ("gpus", True)],
+        [("sum", True), ("gpus", False)],
+    ]
+    assert all((found["stopped"], found["blamed"]) == ("gpus", [1]) for found in answers)
+    assert {gpu["state"] for gpu in answers[1]["gpus"]} == {"error"}
+
+
+def test_a_node_that_dies_on_a_rung_is_blamed_by_the_others(start: Start) -> None:
+    short = dict.fromkeys(LIMITS, 8.0)
+    first, second = start(0, 2, limits=short), start(1, 2, limits=short)
+    second.kill()
+    found = outcome(first)
+
+    assert climbed(found) == [("sum", False)]
+    assert (found["stopped"], 1 in found["blamed"]) == ("sum", True)
+
+
+def test_a_master_that_cannot_be_reached_is_told(start: Start) -> None:
+    found = outcome(start(1, 2, join_s=2.0))
+
+    assert found["error"]
+    assert "rungs" not in found
+
+
+def test_a_port_that_another_program_has_is_told_by_the_master(start: Start, port: int) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        found = outcome(start(0, 2, join_s=2.0))
+
+    assert "use" in found["error"]
+
+
+def test_nothing_is_left_when_the_agent_is_killed(port: int, tmp_path: Any) -> None:
+    """As by a lost connection or the agent's own end: the kernel ends the children with it."""
+    plan = {
+        "rank": 0, "world": 2, "address": "127.0.0.1", "port": port, "join_s": 45.0,
+        "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
+        "gpus": [], "all_gpus": False, "dcgm": False, "rungs": ["sum"],
+    }  # fmt: skip
+    text = tmp_path / "ladder.py"
+    text.write_bytes(program(PROGRAM))
+    argv = [sys.executable, str(text), MAIN, json.dumps(plan)]
+    # The second rank never comes, so that the child waits for it.
+    agent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess; subprocess.run({argv!r}, start_new_session=True)",
+        ],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    wait_for(lambda: len(psutil.Process(agent.pid).children(recursive=True)) == 3)
+    family = psutil.Process(agent.pid).children(recursive=True)
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait()
+
+    wait_for(lambda: not any(process.is_running() for process in family))
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
