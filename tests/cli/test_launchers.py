@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,6 +107,13 @@ def wait_for_step(project: Project, step: int) -> None:
         time.sleep(0.1)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(0.3)
+
+
 def kill_a_rank(project: Project, rank: int) -> None:
     """Kill a rank on its host, as the kernel does if memory is short."""
     found: list[dict[str, Any]] = [one for one in project.status()["ranks"] if one["rank"] == rank]
@@ -136,6 +146,57 @@ def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     assert (sorted(before), sorted(after)) == ([1, 2], [*range(3, STEPS + 1)])
     assert {**before, **after} == pytest.approx(expected(world), rel=1e-4)
     assert {one["exit_code"] for one in training.status()["ranks"]} == {0}
+
+
+ELASTIC = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+saved = pathlib.Path("out/steps")
+step = int(saved.read_text()) if saved.exists() else 0
+while not os.path.exists(f"end{world}"):
+    dist.all_reduce(torch.ones(1))
+    step += 1
+    if rank == 0:
+        saved.parent.mkdir(exist_ok=True)
+        saved.write_text(str(step))
+        pathlib.Path(f"out/world{world}").touch()
+        print(f"world {world} step {step} loss 0", flush=True)
+    time.sleep(0.1)
+dist.barrier()
+"""
+
+
+@pytest.mark.timeout(400)
+def test_an_elastic_training_continues_without_a_node(training: Project) -> None:
+    """It starts on three hosts; one is lost, and the training goes on where it was."""
+    (training.folder / "train.py").write_text(ELASTIC)
+    conf = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"
+    args = ["--nnodes=2:3", "--max-restarts=3", f"--rdzv-conf={conf}"]
+    describe(training, "torchrun", launcher_args=args)
+    launched = training.start("launch", "--lost-after", "4", "--json")
+    wait_until((training.placed / "out" / "world4").exists)
+    (node,) = [one for one in training.status()["nodes"] if one["node"] == "node3"]
+    pid = node["supervisor"]["pid"]
+    # The guard too, so that nobody is left there to say why.
+    kill = f"import os; os.killpg(os.getpgid({pid}), 9)"
+    killed = training.sandbox.on("node3", [sys.executable, "-c", kill])
+    assert killed.returncode == 0, killed.stderr
+    wait_until((training.placed / "out" / "world3").exists)
+    status = training.status()
+    assert status["state"] == "running"
+    running = [
+        (one["node"], one["local_rank"]) for one in status["ranks"] if one["node"] != "node3"
+    ]
+    assert sorted(running) == [("node1", 0), ("node1", 1), ("node2", 0)]
+    (training.placed / "end3").touch()
+    out, errors = launched.communicate(timeout=120)
+    assert launched.returncode == 0, errors
+    ended = json.loads(out.splitlines()[-1])
+    assert (ended["state"], ended["first_cause"]) == ("finished", None)
+    assert training.status()["state"] == "finished"
 
 
 @pytest.mark.soak  # the stop itself does not depend on the launcher
