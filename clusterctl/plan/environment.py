@@ -28,15 +28,18 @@ def compose_environment(
     cluster: Cluster,
     network: NodeNetwork,
     facts: NodeFacts,
+    defaults: tuple[tuple[str, str, str], ...],
     launcher: tuple[tuple[str, str | None], ...],
 ) -> tuple[Variable, ...]:
     """Return a node's variables in order of strength; of equal names, the strongest.
 
-    `folder` is the run's on the node, `launcher` has the variables that the launcher sets.
+    `folder` is the run's on the node. The launcher sets the variables `launcher`, and `defaults`
+    (name, value, why), which all others override.
     """
     job = cluster.job
     found = [
         _built_in("PYTHONUNBUFFERED", "1", "log lines appear at once"),
+        *(_built_in(*each) for each in defaults),
         *_threads(count.procs),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),

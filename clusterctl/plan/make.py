@@ -211,6 +211,7 @@ def _plan_node(
             cluster=cluster,
             network=network.nodes[node.name],
             facts=facts,
+            defaults=launcher.defaults,
             launcher=launcher.environment(context),
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -124,9 +125,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.5)
 
 
-def wait_for_step(project: Project, step: int) -> None:
-    """Wait until the driver has printed a step."""
-    wait_for(lambda: f"step {step} " in project.run("logs", "--raw", "--rank", "0").stdout)
+def wait_for_step(launched: subprocess.Popen[str], step: int) -> None:
+    """Wait until the driver of this launch has printed a step."""
+    assert launched.stdout is not None
+    assert any(f" step {step} " in line for line in launched.stdout)
 
 
 def left_on(sandbox: Sandbox) -> list[str]:
@@ -174,7 +176,7 @@ def test_a_stopped_driver_saves_through_ray_and_is_resumed_beside_another_ray(
     training: Project, other_ray: Callable[[], bool]
 ) -> None:
     launched = training.start("launch", "--env", "PAUSE_AT=2")
-    wait_for_step(training, 2)
+    wait_for_step(launched, 2)
     assert other_ray()
     stopped = training.run("stop")
     assert stopped.returncode == 0, stopped.stderr  # it verified that no process is left
@@ -187,6 +189,19 @@ def test_a_stopped_driver_saves_through_ray_and_is_resumed_beside_another_ray(
     assert (sorted(before), sorted(after)) == ([1, 2], [3, 4])
     assert {**before, **after} == pytest.approx(expected(), rel=1e-5)
     assert other_ray()
+
+
+@pytest.mark.soak
+def test_nobody_else_can_use_the_runs_ray(training: Project) -> None:
+    launched = training.start("launch", "--env", "PAUSE_AT=2")
+    wait_for_step(launched, 2)
+    use = "import ray; ray.init('10.77.0.11:29500'); print('nodes', len(ray.nodes()))"
+    stranger = training.sandbox.on("node2", [sys.executable, "-c", use])
+    assert stranger.returncode != 0
+    assert "nodes" not in stranger.stdout
+    assert "oken" in stranger.stderr
+    assert training.run("stop", seconds=BUSY).returncode == 0
+    launched.communicate(timeout=BUSY)
 
 
 DRIVER = """
@@ -220,7 +235,7 @@ def test_a_ray_that_is_there_gets_only_a_driver(
 @pytest.mark.soak
 def test_a_killed_raylet_ends_all_and_its_node_is_named(training: Project) -> None:
     launched = training.start("launch", "--env", "PAUSE_AT=2")
-    wait_for_step(training, 2)
+    wait_for_step(launched, 2)
     assert training.sandbox.on("node2", ["pkill", "-KILL", "-x", "raylet"]).returncode == 0
     _, errors = launched.communicate(timeout=BUSY)
     assert launched.returncode not in {0, 125}, errors
@@ -234,13 +249,27 @@ def test_a_killed_raylet_ends_all_and_its_node_is_named(training: Project) -> No
 @pytest.mark.parametrize("victim", ["node1", "node3"])
 def test_a_killed_supervisor_leaves_nothing_of_ray(training: Project, victim: str) -> None:
     launched = training.start("launch", "--env", "PAUSE_AT=2")
-    wait_for_step(training, 2)
+    wait_for_step(launched, 2)
     nodes = {node["node"]: node for node in training.status()["nodes"]}
     pid = nodes[victim]["supervisor"]["pid"]
     assert training.sandbox.on(victim, ["kill", "-KILL", str(pid)]).returncode == 0
     _, errors = launched.communicate(timeout=BUSY)
     assert launched.returncode == 125, errors
     assert training.run("stop").returncode == 0
+    assert left_on(training.sandbox) == []
+
+
+@pytest.mark.soak
+def test_a_stop_leaves_nothing_where_nobody_looked_after_ray_any_more(training: Project) -> None:
+    launched = training.start("launch", "--lost-after", "5", "--env", "PAUSE_AT=2")
+    wait_for_step(launched, 2)
+    pid = training.status()["nodes"][2]["supervisor"]["pid"]
+    both = f"kill -KILL $(ps -o ppid= -p {pid}) {pid}"  # its guard, too
+    assert training.sandbox.on("node3", ["sh", "-c", both]).returncode == 0
+    launched.communicate(timeout=BUSY)
+    assert left_on(training.sandbox) != []
+    stopped = training.run("stop", seconds=BUSY)
+    assert stopped.returncode == 0, stopped.stderr
     assert left_on(training.sandbox) == []
 
 

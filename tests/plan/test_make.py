@@ -332,6 +332,9 @@ def test_ray_starts_one_driver_and_the_other_nodes_serve_it(plan: Planner) -> No
         assert values(each)["RAY_ADDRESS"] == "10.0.0.0:29500"
         # Ray's own workers would inherit them, and torch would believe them.
         assert not values(each).keys() & {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"}
+    assert variable(made.master, "RAY_USAGE_STATS_ENABLED").layer == "built-in"
+    own = plan(job=replace(job, env=(("RAY_USAGE_STATS_ENABLED", "1"),))).master
+    assert values(own)["RAY_USAGE_STATS_ENABLED"] == "1"
     cpus = plan(job=job, options=Options(gpus=0)).master
     assert "--num-gpus=0" in cpus.launcher_argv
     assert cpus.procs == 1

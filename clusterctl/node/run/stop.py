@@ -63,6 +63,10 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     others = foreign_gpu_use.foreign_holders(node_run.paths, holders)
     port_free, port_holder = release_check.check_port(node_run.job or planned)
     if not left:
+        if node_run.job.get("launcher") == "ray":  # its supervisor may have died before it could
+            from clusterctl.node.run import ray_folder  # noqa: PLC0415
+
+            ray_folder.clean(node_run.paths.folder)
         node_run.write_missing_end(str(args.get("reason") or "stopped"))
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}

@@ -5,6 +5,7 @@ Its parent is the guard, which does what is left to do if this process dies: see
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -15,6 +16,7 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run import processes
 from clusterctl.node.run.detach import own_scope
+from clusterctl.node.run.environ_bytes import Environment
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
@@ -109,6 +111,8 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
     environment = {os.fsencode(name): os.fsencode(value) for name, value in start["env"].items()}
+    if job.get("launcher_program") and job["launcher"] == "ray":
+        environment = {**ray_token(start["secrets"]), **environment}
     spawner = Spawner(paths, job, environment)
     try:
         supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])
@@ -123,6 +127,15 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
         raise OperationError("exec", "cannot start a process: %s" % error.strerror) from error
     record.write_snapshot(supervisor.snapshot())
     return supervisor
+
+
+def ray_token(secrets: Dict[str, str]) -> Environment:
+    """Return the variables by which the run's Ray admits only this run, on every node the same.
+
+    Without them, whoever reaches its ports can run code as this user.
+    """
+    token = hashlib.sha256(b"ray " + secrets["token"].encode()).hexdigest()
+    return {b"RAY_AUTH_MODE": b"token", b"RAY_AUTH_TOKEN": token.encode()}
 
 
 def serve_requests(control_socket: ControlSocket, job: NodeJob, supervisor: Supervisor) -> None:

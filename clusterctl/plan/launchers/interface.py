@@ -63,6 +63,8 @@ class Launcher:
         None
     )
     """What in that file's settings differs from this number of nodes and of ranks."""
+    defaults: tuple[tuple[str, str, str], ...] = ()
+    """Variables that the node's environment and the job may override: name, value, why."""
     program: str = ""
     """The function of a node's agent that starts `argv` and the command; empty: the supervisor."""
     one_driver: bool = False

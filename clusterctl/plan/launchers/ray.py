@@ -54,6 +54,7 @@ RAY = Launcher(
     argv=argv,
     environment=environment,
     packages=("ray",),
+    defaults=(("RAY_USAGE_STATS_ENABLED", "0", "Ray reports nothing to its makers"),),
     program="clusterctl.node.supervisor.ray_node:main",
     one_driver=True,
 )
