@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from clusterctl.checks.collectives import DEEP
-from clusterctl.checks.finding import Finding, fail, skip, unknown, warn
+from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Applies, Check, Facts
 from clusterctl.checks.wording import gist
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.ladder import GpuTrial
+from clusterctl.facts.values.ladder import Dcgm, GpuTrial
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 SLOW = 0.75
 """Part of the peers' median below which a GPU, or the GPUs of a node, are slow."""
 GPUS = "deep.gpus"
+DCGM = "deep.dcgm"
 INSIDE = "deep.node"
 
 _ECC = "sudo dmesg | grep -i xid; nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpus} (on the node)"
@@ -64,6 +65,10 @@ _CAUSES = (
     ),
 )
 """How torch, CUDA and NCCL word it → what it means, and what to do."""
+_WAITED = re.compile(
+    r"no answer within|[Tt]imed out|remote process exited|[Cc]onnection (reset|closed)"
+)
+"""How a rank words that another one is gone."""
 _FAILS = ("GPU {gpus} fails", _ECC)
 
 
@@ -197,3 +202,97 @@ def _failed(node: NodeFacts, trial: GpuTrial, wanted: str) -> Finding:
         remedy=remedy,
         gpus=(trial.index,),
     )
+
+
+_ENGINE = "sudo systemctl start nvidia-dcgm (on the node)"
+_DIAGNOSE = "dcgmi diag -r 1 (on the node)"
+
+
+@Check(
+    DCGM,
+    title="DCGM's short diagnostic finds nothing",
+    why="DCGM knows faults of the GPU and its driver that a program on the GPU does not see.",
+    fix="Do what DCGM says. `dcgmi diag -r 2` and `-r 3` look longer and at more.",
+    source="https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html",
+    explained_by=(DEEP, GPUS),
+    blocks=False,
+    applies=_reached("dcgm"),
+)
+def dcgm(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Pass on what failed; what a setting of the machine causes is a warning."""
+    yield from _not_reached(facts, "dcgm")
+    for node in facts.values():
+        if node.ladder is None or not any(rung.name == "dcgm" for rung in node.ladder.rungs):
+            continue
+        found = node.ladder.dcgm or Dcgm(state="error", words="no result")
+        if found.state in {"absent", "not-asked"}:
+            asked = found.state == "absent"
+            yield skip(node.node, "DCGM is not installed" if asked else "no GPU of NVIDIA to try")
+        elif found.state != "ok":
+            stopped = found.state == "no-hostengine"
+            yield unknown(
+                node.node,
+                "DCGM's host engine does not run" if stopped else "DCGM's diagnostic gives nothing",
+                wanted="the results of `dcgmi diag -r 1`",
+                found=found.words or found.state,
+                remedy=_ENGINE if stopped else _DIAGNOSE,
+            )
+        for test in found.tests:
+            if test.status in {"fail", "warn"}:
+                soft = test.setting or test.status == "warn"
+                yield finding(
+                    "warn" if soft else "fail",
+                    node.node,
+                    f"DCGM's test {test.name!r} {'fails' if test.status == 'fail' else 'warns'}",
+                    wanted="pass",
+                    found=test.words or test.status,
+                    remedy=_DIAGNOSE,
+                    gpus=test.gpus,
+                )
+
+
+@Check(
+    INSIDE,
+    title="an all-reduce over the GPUs of each node gives the right sum, as fast as elsewhere",
+    why="It runs NCCL on NVLink or PCIe alone, without the network.",
+    fix="If NCCL fails, look at its own words with --debug. If it is slow, compare"
+    " `nvidia-smi topo -m` and `nvidia-smi nvlink -s` with those of another node.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    explained_by=(DEEP, GPUS),
+    blocks=False,
+    applies=_reached("inside"),
+)
+def inside(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Report the GPUs that failed, then the nodes that are slower than others of as many GPUs."""
+    yield from _not_reached(facts, "inside")
+    slowest: dict[int, dict[str, float]] = {}
+    for node in facts.values():
+        ranks = node.ladder.inside if node.ladder else ()
+        broken = [rank for rank in ranks if rank.state != "ok"]
+        # Ranks that wait for one that failed end with an error or at the limit, too.
+        own = [rank for rank in broken if not _WAITED.search(rank.error)] or broken
+        wanted = f"an all-reduce over {len(ranks)} GPUs"
+        yield from (_failed(node, rank, wanted) for rank in own)
+        wrong = [rank.index for rank in ranks if rank.state == "ok" and not rank.right]
+        if wrong:
+            yield fail(
+                node.node,
+                "the sum over the GPUs of the node is wrong: silent data corruption",
+                wanted=wanted,
+                found="a wrong sum on GPU {gpus}",
+                remedy="dcgmi diag -r 3 (on the node); train without the node until it passes",
+                gpus=tuple(wrong),
+            )
+        if len(ranks) > 1 and not broken and not wrong:
+            slowest.setdefault(len(ranks), {})[node.node] = min(r.gbps or 0.0 for r in ranks)
+    for speeds in slowest.values():
+        usual = median(speeds.values())
+        for name, gbps in speeds.items():
+            if gbps < SLOW * usual:
+                yield warn(
+                    name,
+                    "its GPUs exchange data far slower than those of other nodes",
+                    wanted=f"about {usual:.4g} Gb/s, as other nodes",
+                    found=f"{gbps:.4g} Gb/s",
+                    remedy="nvidia-smi topo -m; nvidia-smi nvlink -s (on the node and on another)",
+                )

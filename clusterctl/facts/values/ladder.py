@@ -55,7 +55,7 @@ class Dcgm:
     """DCGM's short diagnostic."""
 
     state: str
-    """`ok` (it has tests), `absent`, `no-hostengine`, `timeout` or `error`."""
+    """`ok` (it has tests), `absent`, `not-asked`, `no-hostengine`, `timeout` or `error`."""
     version: str = ""
     tests: tuple[DcgmTest, ...] = ()
     words: str = ""

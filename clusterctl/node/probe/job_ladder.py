@@ -155,6 +155,7 @@ class Ladder:
     def run_dcgm(self) -> bool:
         """Let DCGM try what it can in seconds."""
         if not self.plan["dcgm"]:
+            self.found["dcgm"] = {"state": "not-asked"}
             return True
         limit = self.plan["limits"]["dcgm"] - GRACE_SECONDS
         end = lambda: die_with_parent(signal.SIGTERM)  # noqa: E731

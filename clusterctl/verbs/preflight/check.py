@@ -142,6 +142,16 @@ class CheckResult:
                     for node in self.facts.values()
                     for trial in (node.ladder.gpus if node.ladder else ())
                 ],
+                "inside": [
+                    {"host": host.get(node.node, node.node), **plain(trial)}
+                    for node in self.facts.values()
+                    for trial in (node.ladder.inside if node.ladder else ())
+                ],
+                "dcgm": [
+                    {"host": host.get(node.node, node.node), **plain(node.ladder.dcgm)}
+                    for node in self.facts.values()
+                    if node.ladder and node.ladder.dcgm
+                ],
             },
             "last_good": plain(self.last_good),
             "seconds": round(self.seconds, 3),

@@ -41,7 +41,7 @@ ACROSS = frozenset({"sum", "across"})
 ON_GPUS = frozenset({"gpus", "dcgm", "inside"})
 LIMITS = {"sum": 40.0, "gpus": 40.0, "dcgm": 40.0, "inside": 40.0, "across": 60.0}
 """Seconds that a child of each rung may take."""
-RUNGS = ("sum", "gpus", "across")
+RUNGS = ("sum", "gpus", "dcgm", "inside", "across")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

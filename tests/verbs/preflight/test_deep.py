@@ -1,0 +1,90 @@
+"""`check --deep` on hosts with GPUs that do not exist, and what is left after an interrupt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from clusterctl.sandbox.gpus import Gpus
+
+if TYPE_CHECKING:
+    from clusterctl.sandbox.sandbox import Sandbox
+    from tests.conftest import MakeSandbox
+
+pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(240)]
+
+CHECK = [sys.executable, "-m", "clusterctl", "check", "--deep", "--only", "deep", "--json"]
+
+
+def test_the_rung_that_stopped_is_named_and_those_above_are_not_tried(
+    make_sandbox: MakeSandbox,
+) -> None:
+    """The GPUs are known to nvidia-smi alone: torch can use none of them."""
+    box = make_sandbox(nodes=2, gpus=Gpus(model="H100", count=2))
+    done = box.run(CHECK)
+    document = json.loads(done.stdout)
+
+    assert "Traceback" not in done.stderr
+    tried = document["ladder"]["gpus"]
+    assert [(gpu["host"], gpu["index"], gpu["state"]) for gpu in tried] == [
+        ("node1", 0, "error"), ("node1", 1, "error"),
+        ("node2", 0, "error"), ("node2", 1, "error"),
+    ]  # fmt: skip
+    assert {"CUDA" in gpu["error"] or "NVIDIA" in gpu["error"] for gpu in tried} == {True}
+    assert [(row["name"], row["tried"], row["broken"]) for row in document["ladder"]["rungs"]] == [
+        ("sum", True, []),
+        ("gpus", True, ["node1", "node2"]),
+        ("dcgm", False, []),
+        ("inside", False, []),
+        ("across", False, []),
+    ]
+
+
+def climbing(box: Sandbox) -> list[int]:
+    """Return the processes of the ladder on node2."""
+    lines = box.on("node2", ["ps", "ax", "-ww", "-o", "pid=,args="]).stdout.splitlines()
+    mine = [line.split()[0] for line in lines if "job_ladder:main" in line and '"rank": 1' in line]
+    return [int(pid) for pid in mine]
+
+
+@pytest.mark.parametrize("cut", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_goes_on_after_an_interrupt_while_a_process_hangs(
+    make_sandbox: MakeSandbox, cut: signal.Signals
+) -> None:
+    box = make_sandbox(nodes=2)
+    process = subprocess.Popen(
+        box.command(["env", "--default-signal", *CHECK]),
+        env=box.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: bool(climbing(box)))
+    (hung, *_) = climbing(box)
+    box.on("node2", ["kill", "-STOP", str(hung)])
+    # Whoever entered the controller's namespaces is the parent of the command.
+    pids = [process.pid, *children(process.pid)]
+    for pid in pids[-1:]:
+        os.kill(pid, cut)
+
+    wait_for(lambda: not climbing(box))
+    process.wait(timeout=30)
+
+
+def children(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
