@@ -158,7 +158,10 @@ def scan_processes(proc: str = "/proc") -> Dict[str, Any]:
 def _own_processes(proc: str) -> Iterator[OwnProcess]:
     """Yield this user's processes, which are few beside the kernel's threads: some for each CPU."""
     uid = os.getuid()
-    for name in {name for name in os.listdir(proc) if name.isdigit()} - _kernel_threads(proc):
+    # In a container the number is that of any process, and the kernel's threads are not seen.
+    has_threads = _read_of(proc, _KTHREADD, "comm") == b"kthreadd\n"
+    threads = _kernel_threads(proc) if has_threads else set()
+    for name in {name for name in os.listdir(proc) if name.isdigit()} - threads:
         try:
             if os.stat(proc + "/" + name).st_uid != uid:
                 continue
@@ -166,7 +169,7 @@ def _own_processes(proc: str) -> Iterator[OwnProcess]:
         except OSError:
             continue  # it has exited
         seen = OwnProcess(int(name), line)
-        if _KTHREADD not in (seen.pid, seen.parent):
+        if not (has_threads and _KTHREADD in (seen.pid, seen.parent)):
             yield seen
 
 

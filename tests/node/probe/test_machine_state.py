@@ -74,6 +74,7 @@ def test_only_ranks_without_a_launcher_and_without_a_gpu_are_left_over(tmp_path:
     fake(tmp_path, 12, parent=1, environ=environ)
     fake(tmp_path, 13, parent=1, environ=environ)
     fake(tmp_path, 14, parent=1, state="Z", environ=environ)
+    fake(tmp_path, 2, parent=0, comm=b"kthreadd\n")
     fake(tmp_path, 15, parent=2, environ=environ)
     (tmp_path / "13" / "fd" / "7").symlink_to("/dev/nvidia0")
     assert pids(scan_processes(str(tmp_path)), "ranks") == [12]
@@ -107,7 +108,17 @@ def test_what_the_kernel_lists_as_its_threads_is_not_read(tmp_path: Path) -> Non
     listed = tmp_path / "2" / "task" / "2"
     listed.mkdir(parents=True)
     (listed / "children").write_text("10 12 13 14 ")
+    (tmp_path / "2" / "comm").write_text("kthreadd\n")
     assert pids(scan_processes(str(tmp_path)), "ranks") == [11]
+
+
+def test_in_a_container_any_process_may_have_the_number_of_the_kernels(tmp_path: Path) -> None:
+    fake(tmp_path, 1, parent=0, cmdline=b"/sbin/init\0")
+    fake(tmp_path, 2, parent=1, comm=b"python\n", environ=b"RANK=0\0WORLD_SIZE=2\0")
+    listed = tmp_path / "2" / "task" / "2"
+    listed.mkdir(parents=True)
+    (listed / "children").write_text("2 ")
+    assert pids(scan_processes(str(tmp_path)), "ranks") == [2]
 
 
 def test_a_container_that_torchrun_started_has_ranks_below_pid_1(tmp_path: Path) -> None:
