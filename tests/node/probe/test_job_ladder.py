@@ -79,6 +79,19 @@ def test_sound_nodes_climb_every_rung(start: Start) -> None:
         assert len([pair for pair in found["across"]["pairs"] if pair]) == 2
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_one_node_alone_tries_its_gpus_each_and_together(start: Start, device: str) -> None:
+    """With NCCL on GPUs."""
+    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+
+    gpus = list(range(torch.cuda.device_count() if device == "cuda" else 2))
+    found = outcome(start(0, 1, device=device, gpus=gpus, rungs=["gpus", "inside"]))
+
+    assert climbed(found) == [("gpus", True), ("inside", True)], found
+    assert [gpu["right"] for gpu in found["inside"]] == [True] * len(gpus)
+    assert {gpu["backend"] for gpu in found["inside"]} == {"nccl" if device == "cuda" else "gloo"}
+
+
 def test_a_broken_rung_of_one_node_stops_all_there(start: Start) -> None:
     # This torch is built for CPUs, or there is no such GPU.
     sound, broken = start(0, 2), start(1, 2, device="cuda", gpus=[76, 77])
