@@ -46,7 +46,9 @@ for step in range(start + 1, int(os.environ["STEPS"]) + 1):
         print(f"world {world} step {step} loss {loss.item():.6f}", flush=True)
     if str(step) == os.environ.get("PAUSE_AT"):
         time.sleep(600)
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # threads of gloo may abort the process at Python's own end
 """
 STEPS = 6
 WITH_RANKS = [name for name, launcher in LAUNCHERS.items() if not launcher.one_driver]
