@@ -337,8 +337,8 @@ def wrong_code(who: str, code: int | None, *right: int) -> list[str]:
 
 
 FOLDER = re.compile(
-    r"agent\.py|job\.json|supervisor\.json|events\.jsonl|end\.json|launcher\.(log|times|dropped)"
-    r"|nccl|torchrun(/.*)?|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|__pycache__.*"
+    r"agent\.py|job\.json|hostfile|supervisor\.json|events\.jsonl|end\.json"
+    r"|launcher\.(log|times|dropped)|nccl|torchrun(/.*)?|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|__pycache__.*"
 )
 
 

@@ -33,6 +33,8 @@ ECHO = {"key": "echo", "argv": ["echo", "hi"], "limit_s": 5}
 class Controller:
     """The other end of the link: asks the clock so many times."""
 
+    disconnected = False
+
     def __init__(self) -> None:
         self.sent: list[Message] = []
 
