@@ -41,6 +41,7 @@ def working_pythons(facts: Facts) -> dict[str, Python]:
     fix="Give the interpreter's path: `defaults: {python: /path/venv/bin/python}`, or activate"
     " the environment in `env_init`.",
     source="docs/reference/inventory.md",
+    explained_by=("job.container",),
     required_facts=("python",),
 )
 def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -64,6 +65,9 @@ def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 
 
 def _make_python(python: Python, user: str) -> str:
+    if python.container:
+        image = shlex.quote(python.container)
+        return f"set `python:` in the inventory to the path of Python in the image {image}"
     folder, in_venv, _ = python.asked.rpartition("/bin/")
     is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
     make = f"python3 -m venv {shlex.quote(folder)}" if is_venv else "sudo apt-get install python3"
@@ -140,6 +144,8 @@ _BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
 def install_command(python: Python, package: str, version: str) -> str:
     """Return the command; builds such as +cu128 are on an index of their own, not on PyPI."""
     wanted = f"{package}=={version}" if version else package
+    if python.container:
+        return f"add {shlex.quote(wanted)} to the image {shlex.quote(python.container)}"
     command = shlex.join([python.executable, "-m", "pip", "install", wanted])
     build = version.partition("+")[2]
     if not build:

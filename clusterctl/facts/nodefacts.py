@@ -13,7 +13,7 @@ from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, S
 from clusterctl.facts.values.machine_state import MachineState
 from clusterctl.facts.values.network import BondPort, Counters, Interface, Listener, RdmaPort, Route
 from clusterctl.facts.values.pairwise import Collective, PairwiseFacts
-from clusterctl.facts.values.software import AgentPython, CommandResult, Python, Setting
+from clusterctl.facts.values.software import AgentPython, CommandResult, Image, Python, Setting
 from clusterctl.facts.values.storage import PathFacts
 
 
@@ -85,6 +85,8 @@ class NodeFacts:
     """These variables as `env_init` leaves them; None: the job has none, or it failed."""
     nccl_conf: tuple[Setting, ...] = ()
     """The settings in /etc/nccl.conf and ~/.nccl.conf."""
+    image: Image | None = None
+    """None: the job runs in no container, or nobody answered."""
     launcher_config: tuple[tuple[str, str], ...] | None = None
     """The settings in the launcher's own file, none without one; None: it was not read."""
     between: PairwiseFacts | None = None

@@ -25,7 +25,7 @@ from clusterctl.facts.network_settings import (
     parse_reserved_ports,
 )
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
-from clusterctl.facts.python import parse_job_environment, parse_python
+from clusterctl.facts.python import parse_image, parse_job_environment, parse_python
 from clusterctl.facts.rdma import (
     parse_ofi_plugin,
     parse_rdma,
@@ -111,7 +111,11 @@ def parse_facts(
         rdma=rdma,
         ofi_plugin=parse_ofi_plugin(answers),
         gpus=gpus,
-        python=parse_python(answers, asked=wanted.interpreter),
+        python=parse_python(
+            answers,
+            asked=wanted.interpreter,
+            container=wanted.container.image if wanted.container else "",
+        ),
         agent=_agent(own.get("agent")),
         rsync=_as(str, _object(own.get("programs")).get("rsync")),
         paths=tuple(_path(answers, place.path, mounts) for place in wanted.places),
@@ -124,6 +128,7 @@ def parse_facts(
         etc_environment=_of(answers, "/etc/environment", parse_etc_environment) or (),
         job_environment=hide_credentials(job) if wanted.env_init else None,
         nccl_conf=parse_nccl_conf(answers),
+        image=parse_image(answers),
         launcher_config=parse_launcher_config(answers, wanted.launcher_file),
         gaps=tuple(gaps),
     )

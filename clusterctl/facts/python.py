@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.values.software import Package, Python, Torch
+from clusterctl.facts.values.software import Image, Package, Python, Torch
 
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
@@ -15,17 +15,20 @@ NAME_INTERPRETER = (
 """The remedy if it has no torch: a job is rarely meant to run, with pip's, in the system's."""
 
 
-def parse_python(answers: Answers, *, asked: str) -> Python:
+def parse_python(answers: Answers, *, asked: str, container: str = "") -> Python:
     """Return the interpreter; if it did not answer, `problem` says why."""
     answer = answers.command("python")
     words, _ = _split(answer)
     if not answer.good or len(words) < _FIRST_PACKAGE or len(words) % 2 != _FIRST_PACKAGE % 2:
         if answer.state == "absent":
-            return Python(asked=asked, problem="there is no such program")
-        return Python(asked=asked, found=answer.state == "ok", problem=_why(answer))
+            return Python(asked=asked, container=container, problem="there is no such program")
+        return Python(
+            asked=asked, container=container, found=answer.state == "ok", problem=_why(answer)
+        )
     names, versions = words[_FIRST_PACKAGE::2], words[_FIRST_PACKAGE + 1 :: 2]
     return Python(
         asked=asked,
+        container=container,
         found=True,
         executable=words[0],
         version=words[1],
@@ -36,6 +39,18 @@ def parse_python(answers: Answers, *, asked: str) -> Python:
         ),
         torch=_torch(answers),
     )
+
+
+def parse_image(answers: Answers) -> Image | None:
+    """Return the image of the job's container; None if there is none, or no answer."""
+    answer = answers.command("image")
+    if answer.state == "absent":
+        return Image(installed=False)
+    if answer.state != "ok" or not (answer.good or answer.exit_code):
+        return None
+    if answer.exit_code:
+        return Image(problem=answer.why())
+    return Image(id=answer.text.strip())
 
 
 def parse_job_environment(answers: Answers) -> tuple[tuple[str, str], ...] | None:

@@ -152,6 +152,21 @@ class PathQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerWords:
+    """How a program is run in the job's container, and how its image is identified."""
+
+    plain: tuple[str, ...]
+    nvidia: tuple[str, ...]
+    """With the node's GPUs."""
+    amd: tuple[str, ...]
+    image: str
+    image_id: tuple[str, ...]
+    """Prints the image's id; empty: the image is a file."""
+    env: tuple[tuple[str, str], ...] = ()
+    """The job's, which may say where the daemon is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactRequest:
     """What to ask one node, beyond what is asked of every node."""
 
@@ -164,6 +179,8 @@ class FactRequest:
     """The name of the node's lock."""
     env_init: str | None = None
     """The shell line that the job's environment needs."""
+    container: ContainerWords | None = None
+    """The container that the job runs in, with its interpreter; None: it runs on the node."""
     launcher_file: str = ""
     """The launcher's own configuration: a path, `~` for the home; empty: it has none."""
     listeners: bool = True
@@ -212,21 +229,39 @@ def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
     commands: list[dict[str, Any]] = [
         _interpreter("python", wanted, PYTHON_SECONDS, *(VARIABLES if wanted.env_init else ())),
     ]
+    if wanted.container and wanted.container.image_id:
+        image = _program("image", list(wanted.container.image_id), PYTHON_SECONDS)
+        commands.append({**image, **_environment(wanted)})
     if wanted.gpus == 0:
         return commands
-    # If no number of GPUs is planned, torch is asked only if there is a driver.
-    devices = {} if wanted.gpus else {"only_if": list(_DEVICES)}
     return [
         *commands,
         _program("nvidia-smi", ["nvidia-smi", "-q", "-x"], GPU_SECONDS),
         _program("amd-smi", ["amd-smi", "static", "--json"], GPU_SECONDS),
         _program("rocm-smi", ["rocm-smi", *_ROCM_OPTIONS, "--json"], GPU_SECONDS),
-        {**_interpreter("torch", wanted, TORCH_SECONDS, "torch"), **devices},
+        *_torch_commands(wanted),
         *_nvidia_commands(),
         *(
             {**_program("amd-" + what, ["amd-smi", what, "--json"], GPU_SECONDS), "only_if": [_AMD]}
             for what in ("metric", "process")
         ),
+    ]
+
+
+def _torch_commands(wanted: FactRequest) -> list[dict[str, Any]]:
+    """Return the question to torch; a container needs other options for each vendor's GPUs."""
+    if wanted.container is None:
+        # If no number of GPUs is planned, torch is asked only if there is a driver.
+        devices = {} if wanted.gpus else {"only_if": list(_DEVICES)}
+        return [{**_interpreter("torch", wanted, TORCH_SECONDS, "torch"), **devices}]
+    nvidia = [path for path in _DEVICES if path != _AMD]
+    ways = ((wanted.container.nvidia, nvidia), (wanted.container.amd, [_AMD]))
+    return [
+        {
+            **_interpreter("torch", wanted, TORCH_SECONDS, "torch", container=words),
+            "only_if": devices,
+        }
+        for words, devices in ways
     ]
 
 
@@ -244,17 +279,32 @@ def _nvidia_commands() -> list[dict[str, Any]]:
     ]
 
 
-def _interpreter(key: str, wanted: FactRequest, limit_s: float, *args: str) -> dict[str, Any]:
+def _interpreter(
+    key: str,
+    wanted: FactRequest,
+    limit_s: float,
+    *args: str,
+    container: tuple[str, ...] | None = None,
+) -> dict[str, Any]:
     """Return the command that runs our source with the job's interpreter and environment."""
+    around = wanted.container.plain if wanted.container is not None else ()
+    words = [*(container or around), wanted.interpreter, "-c"]
     command = {
-        **_program(key, [wanted.interpreter, "-c", *args], limit_s),
+        **_program(key, [*words, *args], limit_s),
         "source": "clusterctl.node.probe.job_interpreter",
-        "source_at": 2,
+        "source_at": len(words),
         "cwd": "/",
     }
-    if wanted.env_init:
-        command["job"] = {"env": [], "env_init": wanted.env_init, "workdir": "/"}
-    return command
+    return {**command, **_environment(wanted)}
+
+
+def _environment(wanted: FactRequest) -> dict[str, Any]:
+    """Return what gives a command the job's environment, if that changes what is asked."""
+    env = wanted.container.env if wanted.container is not None else ()
+    if not env and not wanted.env_init:
+        return {}
+    asked = [[name, value, "asked"] for name, value in env]
+    return {"job": {"env": asked, "env_init": wanted.env_init, "workdir": "/"}}
 
 
 _ROCM_OPTIONS = (

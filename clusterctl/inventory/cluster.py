@@ -85,6 +85,8 @@ class Job:
     """Arguments of the launcher `args_for`; `args` are those in use."""
     args_for: LauncherName | None = None
     """The launcher that `launcher_args` were written for; None: `launcher`."""
+    wrap: tuple[str, ...] = ()
+    """A container's command, around all that runs on a node; another one is around each rank."""
     ray_address: str | None = None
     """An existing Ray cluster for the launcher ray; None: it starts one of the run's own."""
     procs_per_node: int | None = None

@@ -13,6 +13,7 @@ from clusterctl.inventory.machine import normal_address
 from clusterctl.inventory.problems import Path, Problems, nearest
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.schema import JobSection, NetworkSection, NodeSection
+from clusterctl.inventory.wrap import wrap_problems
 
 SSH_PORT = 22
 
@@ -104,6 +105,8 @@ def judge_job(job: JobSection, problems: Problems) -> None:
         if name in job.env:
             found = f"{name} in env, too"
             problems.add(("job", "env_from", at), wanted="a variable once", found=found)
+    for wanted, found in wrap_problems(job.wrap):
+        problems.add(("job", "wrap"), wanted=wanted, found=found)
     for at, word in enumerate(job.resume_args):
         for name in _PLACEHOLDER.findall(word):
             if name != "checkpoint" and nearest(name, ["checkpoint"]):

@@ -89,6 +89,7 @@ class JobSection(Section):
 
     launcher: fields.Launcher = _field("what starts the ranks", "torchrun")
     launcher_args: fields.Words = _field("passed through to the launcher", ())
+    wrap: fields.Words = _field("a container or another program around the job", ())
     ray_address: fields.RayAddress | None = _field(
         "an existing Ray cluster for the launcher ray; absent: one of the run's own"
     )

@@ -11,8 +11,10 @@ from dataclasses import replace
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.wrap import read_container
 from clusterctl.network.choice import Network
 from clusterctl.plan import launchers
+from clusterctl.plan.container import folders_of, run_words
 from clusterctl.plan.environment import compose_environment
 from clusterctl.plan.launchers.interface import LaunchContext
 from clusterctl.plan.lock import lock_name
@@ -38,6 +40,12 @@ def make_plan(
     job = cluster.job
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
+    if launcher.one_driver and read_container(job.wrap):
+        raise UsageError(
+            f"job.wrap: the launcher {job.launcher} cannot run in {job.wrap[0]}:"
+            " its workers on the nodes would run outside",
+            hint="clusterctl launch --launcher torchrun, or list containers with sshd as nodes",
+        )
     counts = _count_all(cluster, facts)
     elastic = launcher.elastic(job.args)
     if elastic and not elastic[0] <= len(cluster.nodes) <= elastic[1]:
@@ -180,6 +188,18 @@ def _plan_node(
         config=dict(facts.launcher_config or ()),
     )
     launcher_argv = launcher.argv(context) if launcher.argv else ()
+    env = compose_environment(
+        run=run,
+        node=node.name,
+        folder=folder,
+        count=count,
+        cluster=cluster,
+        network=network.nodes[node.name],
+        facts=facts,
+        defaults=launcher.defaults,
+        launcher=launcher.environment(context),
+    )
+    container = read_container(job.wrap)
     return NodePlan(
         node=node.name,
         host=node.host,
@@ -202,18 +222,21 @@ def _plan_node(
         launcher_program=launcher.program if launcher_argv else "",
         ends_with_master=launcher.one_driver and node_rank > 0,
         argv=command_with_python(job.command, context.python),
-        path_first=posixpath.dirname(context.python) or None,
-        env=compose_environment(
+        path_first=None if container else posixpath.dirname(context.python) or None,
+        env=env,
+        wrap=() if container else job.wrap,
+        container=run_words(
+            container,
+            facts,
             run=run,
             node=node.name,
-            folder=folder,
-            count=count,
-            cluster=cluster,
-            network=network.nodes[node.name],
-            facts=facts,
-            defaults=launcher.defaults,
-            launcher=launcher.environment(context),
-        ),
+            gpus=count.device == "cuda",
+            folders=folders_of(cluster, folder),
+            variables=[variable.name for variable in env],
+        )
+        if container
+        else (),
+        python=context.python,
     )
 
 

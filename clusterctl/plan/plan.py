@@ -58,6 +58,12 @@ class NodePlan:
     """The launcher's command; empty: the supervisor starts the ranks."""
     argv: tuple[str, ...]
     """The command of each rank."""
+    wrap: tuple[str, ...] = ()
+    """What stands in front of each rank's command."""
+    container: tuple[str, ...] = ()
+    """What starts a container around the launcher, or around each rank."""
+    python: str = "python3"
+    """The job's interpreter; of a container, the one inside."""
     path_first: str | None
     """The interpreter's folder, first on PATH."""
     env: tuple[Variable, ...]
@@ -74,7 +80,7 @@ class NodePlan:
     @property
     def command_line(self) -> tuple[str, ...]:
         """The whole command of this node, as you would type it."""
-        return self.launcher_argv + self.argv
+        return (*self.container, *self.launcher_argv, *self.wrap, *self.argv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ OURS = frozenset({"node", "hint"})
 QUOTED = frozenset(
     {
         "accelerator.busy", "accelerator.driver", "deep.pairs", "environment.names",
-        "environment.values", "job.check", "network.bond", "network.errors", "network.flaps",
+        "environment.values", "job.check", "job.container", "network.bond", "network.errors",
+        "network.flaps",
         "network.full-size", "network.link", "network.pairs", "network.rdma-fabric",
         "network.rdma-firmware", "network.rdma-gids", "network.rdma-links", "network.rdma-ports",
         "network.route", "network.subnet", "node.hostname", "node.ipc", "node.python",

@@ -94,6 +94,7 @@ def jobs(draw: st.DrawFn) -> Job:
     return Job(
         launcher=draw(st.sampled_from(get_args(LauncherName))),
         launcher_args=draw(WORDS),
+        wrap=draw(WORDS),
         ray_address=draw(maybe(st.sampled_from(["auto", "10.0.0.1:6379", "ray://[::1]:10001"]))),
         procs_per_node=draw(st.none() | st.integers(1, 4096)),
         command=draw(WORDS),

@@ -32,6 +32,8 @@ class Python:
     """The job's interpreter in a non-interactive shell."""
 
     asked: str
+    container: str = ""
+    """The image that it is in; empty: it is on the node itself."""
     found: bool = False
     executable: str = ""
     version: str = ""
@@ -46,6 +48,17 @@ class Python:
     def package(self, name: str) -> str:
         """Return the package's version, empty for not installed."""
         return next((p.version for p in self.packages if p.name == name), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """The image of the job's container on a node."""
+
+    id: str = ""
+    problem: str = ""
+    """Why there is none: in the words of the program that starts containers."""
+    installed: bool = True
+    """That program is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,10 @@ def _start(command: Dict[str, Any], secrets: Dict[str, str]) -> Iterable[Child]:
     if "modules" in command:
         argv.insert(command["source_at"], program(command["modules"]).decode())
     job = command.get("job")
+    if command.get("container"):
+        from clusterctl.node.run.containers import fill_in  # noqa: PLC0415  (start-up counts)
+
+        argv = [*fill_in(command["container"], os.path.expanduser(command["cwd"])), *argv]
     yield run_program(
         "command:" + command["key"],
         argv,

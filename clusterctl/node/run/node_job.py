@@ -69,6 +69,12 @@ class NodeJob(KnownThere):
     min_nodes: int
     """The run continues while so many nodes are left; 0: it needs all of them."""
     argv: List[str]
+    wrap: List[str]
+    """In front of each rank's command."""
+    container: List[str]
+    """In front of the launcher, or of each rank that we start: it starts a container."""
+    python: str
+    """The job's interpreter; of a container, the one inside."""
     procs: int
     device: str
     first_rank: int

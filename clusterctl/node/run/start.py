@@ -19,6 +19,7 @@ from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.program_path import find_program
+from clusterctl.node.run import containers
 from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.detach import detach_command
 from clusterctl.node.run.environ_bytes import Environment, original_environment
@@ -37,7 +38,6 @@ START_SECONDS = 60.0
 CHECK_SECONDS = 10.0
 """How long workdir and the command's folders may take to answer."""
 LAST_LINES = 20
-CONTAINER_CLIENTS = frozenset(("docker", "nerdctl", "podman"))
 
 
 def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -57,6 +57,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         "workdir": os.path.expanduser(sent["workdir"]),
         "boot_id": boot_id(),
     }
+    job["container"] = containers.fill_in(sent["container"], job["workdir"])
     secrets = json.loads(body or b"{}")
     holder = next(run_lock.lock_holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
@@ -145,7 +146,8 @@ def require_commands(job: NodeJob, environment: Environment) -> None:
     Raises:
         OperationError: `exec`.
     """
-    for argv in (job["launcher_argv"], job["argv"]):
+    inside = [] if job["container"] else [job["launcher_argv"], job["argv"]]
+    for argv in (job["container"], job["wrap"], *inside):
         if argv:
             require_command(argv[0], environment, job["workdir"])
 
@@ -183,10 +185,10 @@ def refuse_container_client(argv: List[str]) -> None:
         OperationError: `exec`.
     """
     name = os.path.basename(argv[0])
-    if name not in CONTAINER_CLIENTS:
+    if name not in containers.CLIENTS:
         return
     message = "%s is only a client: to kill it leaves the container and its GPU memory" % name
-    hint = "apptainer runs a container as a child; or list a container with sshd in it as a node"
+    hint = "write `wrap: [%s, run, IMAGE]` under `job:`, and the command without it" % name
     raise OperationError("exec", message, command=argv[0], hint=hint)
 
 

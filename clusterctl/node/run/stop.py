@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
-from clusterctl.node.run import foreign_gpu_use, processes, release_check
+from clusterctl.node.run import containers, foreign_gpu_use, processes, release_check
 from clusterctl.node.run.node_run import NodeRun
 from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.processes import Process
@@ -55,6 +55,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     living = node_run.kill()
     unkillable = {process.pid for process in living}
     left = [describe_survivor(process) for process in living]
+    left += containers.remove_and_describe(node_run.job)
     planned: Dict[str, Any] = args.get("planned") or {}
     # Which processes had a GPU only the folder knows.
     used = node_run.job or (planned if planned.get("device") == "cpu" else {})

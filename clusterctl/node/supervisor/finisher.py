@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from clusterctl.node.run.processes import living_descendants
-from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Phases, Shutdown
+from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Phases
 from clusterctl.node.supervisor.supervisor import HEARTBEAT_SECONDS, Supervisor
 
 
@@ -34,7 +33,7 @@ class Finisher(Supervisor):
             self._peers.send_ending(Cause.read(cause)._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
         phases = Phases(term=0.0, kill=FAILURE_GRACE)
-        self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
+        self._ending = self._shutdown(phases)
 
     def _others_know(self, *, late: bool) -> bool:
         # Those that had ended before do not come again, and nobody knows which these are.

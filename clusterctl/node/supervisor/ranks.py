@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.file_io import read_end
 from clusterctl.node.run import processes
+from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ProcessKey, signal_number
 from clusterctl.node.run.run_files import RunFiles
@@ -260,7 +261,23 @@ class Ranks:
         return int(self._job["master"]["port"])
 
     def _not_joined(self) -> Dict[int, Rank]:
-        return {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
+        waiting = {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
+        return {**waiting, **(self._in_containers(waiting) if waiting else {})}
+
+    def _in_containers(self, waiting: Dict[int, Rank]) -> Dict[int, Rank]:
+        """Return the processes of these ranks in containers of a daemon: no children of ours."""
+        if not started_by_client(self._job):
+            return {}
+        marks = processes.run_environment(self._job["run"], self._job["node"])
+        try:
+            table = processes.process_table()
+        except OSError:
+            return {}  # nobody can look now; the next time will show it
+        return {
+            pid: rank
+            for rank in waiting.values()
+            for pid in processes.with_environment([*marks, b"RANK=%d" % rank.rank], table)
+        }
 
     def _check_joined(self) -> None:
         if self._launcher is not None:

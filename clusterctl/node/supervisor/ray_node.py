@@ -102,7 +102,13 @@ class RayNode:
         if gathered:
             say("the driver was not started: Ray's nodes could not be listed")
             return gathered
-        driver = self._start([*shim_argv(self._paths, self._job, RANK_LOG % 0), *self._job["argv"]])
+        driver = self._start(
+            [
+                *shim_argv(self._paths, self._job, RANK_LOG % 0),
+                *self._job["wrap"],
+                *self._job["argv"],
+            ]
+        )
         code = self._wait_for(driver, ray)
         if code is None:
             return self._report_end(ray)

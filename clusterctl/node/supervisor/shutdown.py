@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run.processes import KILL_TIMEOUT, TERM_TO_KILL, Process, send_all
+from clusterctl.node.run.processes import KILL_TIMEOUT, TERM_TO_KILL, Process, descendants, send_all
 
 WAITING_POLL = 0.25
 KILLING_POLL = 0.05
@@ -72,9 +72,14 @@ class Shutdown:
         find: Callable[[], List[Process]],
         phases: Phases,
         on_over: Callable[[List[Process]], None],
+        remove: Optional[Callable[[], int]] = None,
     ) -> None:
-        """Start; `on_over` gets what could not be ended, nothing as a rule."""
+        """Start; `on_over` gets what could not be ended, nothing as a rule.
+
+        `remove` starts a process that ends what no signal of ours reaches, and returns its pid.
+        """
         self._loop, self._find, self._on_over = loop, find, on_over
+        self._remove, self._remover = remove, 0
         now = time.monotonic()
         self._term, self._kill = now + phases.term, now + phases.kill
         self._term_sent = False
@@ -103,18 +108,30 @@ class Shutdown:
                 raise
             self._check_in(KILLING_POLL)  # nobody can look now, so nothing is verified
             return
+        if self._remove is not None and (not left or now >= self._kill):
+            self._remover, self._remove = self._remove(), None
+            self._check_in(KILLING_POLL)
+            return
         if not left or now > self._kill + KILL_TIMEOUT:
             self._over = True
             self._on_over(left)
             return
         if now >= self._kill:
-            send_all(left, signal.SIGKILL)
+            send_all(self._own(left), signal.SIGKILL)
         elif now >= self._term and not self._term_sent:
             self._term_sent = True
-            send_all(left, signal.SIGTERM)
+            send_all(self._own(left), signal.SIGTERM)
         due = self._kill if now >= self._term else self._term
         poll = KILLING_POLL if now >= self._kill else min(WAITING_POLL, max(0.0, due - now))
         self._check_in(poll)
+
+    def _own(self, left: List[Process]) -> List[Process]:
+        """Return these processes without the remover and what it has started."""
+        if not self._remover:
+            return left
+        table = {process.pid: process for process in left}
+        ours = {self._remover} | descendants([self._remover], table)
+        return [process for process in left if process.pid not in ours]
 
     def _check_in(self, seconds: float) -> None:
         self._next.cancel()

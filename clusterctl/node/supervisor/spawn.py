@@ -35,7 +35,8 @@ class Spawner:
         if program:
             words = agent_argv(self._paths, program, self._paths.folder)
         else:
-            words = [*self._job["launcher_argv"], *self._shim(RANK_LOG), *self._job["argv"]]
+            words = [*self._job["launcher_argv"], *self._inner_shim(), *self._rank_words()]
+            words = [*self._job["container"], *words]
         return self._start(LAUNCHER_LOG, words, self._environment)
 
     def rank(self, local_rank: int) -> int:
@@ -49,7 +50,25 @@ class Spawner:
         own = {b"RANK": rank, b"LOCAL_RANK": b"%d" % local_rank, b"ROLE_RANK": rank}
         if self._job["launcher"] == "ray":  # a driver: torch would look for a rendezvous
             own = {}
-        return self._start(RANK_LOG % number, self._job["argv"], {**self._environment, **own})
+        words = [*self._job["container"], *self._rank_words()]
+        return self._start(RANK_LOG % number, words, {**self._environment, **own})
+
+    def container_remover(self) -> int:
+        """Start the process that removes the run's containers, and return its pid.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        words = agent_argv(self._paths, "clusterctl.node.run.containers:main", self._paths.folder)
+        return self._start(LAUNCHER_LOG, words, {**os.environb, **self._environment})
+
+    def _rank_words(self) -> List[str]:
+        return [*self._job["wrap"], *self._job["argv"]]
+
+    def _inner_shim(self) -> List[str]:
+        """Return the shim that the launcher starts; in a container, with the Python there."""
+        shim = self._shim(RANK_LOG)
+        return [self._job["python"], *shim[1:]] if self._job["container"] else shim
 
     def _shim(self, log: str) -> List[str]:
         return shim_argv(self._paths, self._job, log)

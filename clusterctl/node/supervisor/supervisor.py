@@ -13,6 +13,7 @@ from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run import processes, ray_folder, stop_file
 from clusterctl.node.run.boot import boot_id
+from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
 from clusterctl.node.run.run_files import RunFiles
@@ -58,7 +59,7 @@ class Supervisor:
         """
         self.loop = EventLoop()
         self.done = False
-        self._job, self._record = job, record
+        self._job, self._record, self._spawner = job, record, spawner
         self._began = time.time()
         self._key = processes.key_of(os.getpid())
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
@@ -168,7 +169,7 @@ class Supervisor:
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
-        self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
+        self._ending = self._shutdown(phases)
 
     def _over_on_master(self, state: str) -> None:
         """End what only served the master's processes: no one needs it any longer."""
@@ -181,7 +182,7 @@ class Supervisor:
             self._ranks.stopping = True
             reason = "the run has finished on node %s" % self._job["master"]["node"]
             self._set_end(state, "master", reason, 0)
-            self._ending = Shutdown(self.loop, living_descendants, at_once, self._all_exited)
+            self._ending = self._shutdown(at_once)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was asked to end (%s)" % number.name})
@@ -265,10 +266,14 @@ class Supervisor:
         problem = self._make_stop_file(cause.file)
         phases = cause.phases if requested else Phases(term=0.0, kill=self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
-        self._ending = Shutdown(self.loop, living_descendants, phases, self._all_exited)
+        self._ending = self._shutdown(phases)
         if cause.by == "stop":
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         self._record.write_snapshot(self.snapshot())
+
+    def _shutdown(self, phases: Phases) -> Shutdown:
+        remove = self._spawner.container_remover if started_by_client(self._job) else None
+        return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove)
 
     def _make_stop_file(self, name: Optional[str]) -> str:
         """Make the file by which the ranks are asked to end; return why it cannot be made."""

@@ -14,9 +14,17 @@ from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest, PathQuestion, read_arguments
+from clusterctl.facts.request import (
+    CLOCK_ROUNDS,
+    ContainerWords,
+    FactRequest,
+    PathQuestion,
+    read_arguments,
+)
 from clusterctl.facts.values.machine import Clock, SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.wrap import read_container
+from clusterctl.plan.container import image_words, question_words
 from clusterctl.plan.launchers import launcher_file
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Call, Reply, Request
@@ -156,8 +164,23 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         places=tuple(found.values()),
         lock=lock_name(cluster, node),
         env_init=cluster.job.env_init,
+        container=_container(cluster),
         launcher_file=launcher_file(cluster.job, node),
         listeners=node.name == cluster.master.name,
+    )
+
+
+def _container(cluster: Cluster) -> ContainerWords | None:
+    container = read_container(cluster.job.wrap)
+    if container is None:
+        return None
+    return ContainerWords(
+        plain=question_words(container),
+        nvidia=question_words(container, "nvidia"),
+        amd=question_words(container, "amd"),
+        image=container.image,
+        image_id=image_words(container),
+        env=cluster.job.env,
     )
 
 

@@ -13,6 +13,7 @@ from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.software import CommandResult
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.container import trial_words
 from clusterctl.plan.make import command_with_python
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
@@ -66,6 +67,7 @@ def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
     }
     command = {
         "key": "job.check",
+        "container": trial_words(cluster, facts, [*dict(job.env), *job.env_from]),
         "argv": list(command_with_python(job.check, python)),
         "limit_s": LIMIT_S,
         "cwd": node.workdir,

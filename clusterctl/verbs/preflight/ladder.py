@@ -17,6 +17,7 @@ from clusterctl.facts.values.pairwise import Collective, PairRate
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
+from clusterctl.plan.container import trial_words
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.job_check import command_answer
@@ -119,6 +120,7 @@ def _request(climb: _Climb, node: Node, facts: NodeFacts, gpus: list[int]) -> Re
     }
     command: dict[str, Any] = {
         "key": "ladder",
+        "container": trial_words(climb.cluster, facts, [name for name, _ in settings]),
         "argv": [facts.python.executable, "-c", MAIN, json.dumps(plan)],
         "modules": list(PROGRAM),
         "source_at": 2,

@@ -21,7 +21,7 @@ _FLAGS = {
 }
 """The flag of `resume` for a key of `job:`; the other keys have none."""
 COMPARED = (
-    "launcher", "launcher_args", "ray_address", "procs_per_node", "command", "env_from",
+    "launcher", "launcher_args", "wrap", "ray_address", "procs_per_node", "command", "env_from",
     "env_init", "needs",
     "check", "stop", "checkpoints", "resume_args",
 )  # fmt: skip

@@ -286,4 +286,4 @@ def test_a_container_client_is_refused_since_its_container_would_live_on(
     error = run.start_node(0)["error"]
     assert error["kind"] == "exec"
     assert "docker is only a client" in error["message"]
-    assert "apptainer" in error["hint"]
+    assert "wrap: [docker, run, IMAGE]" in error["hint"]

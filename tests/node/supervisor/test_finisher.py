@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.supervisor import finisher
 from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.shutdown import Cause
 
@@ -17,16 +16,14 @@ REASON = "the supervisor was killed by signal 9"
 class World:
     """A finisher without processes and peers: what it does is noted."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
         self.everywhere: list[Cause] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.phases: list[object] = []
         self.taken: list[object] = []
-        monkeypatch.setattr(
-            finisher, "Shutdown", lambda _loop, _find, phases, _over: self.phases.append(phases)
-        )
         made: Any = Finisher.__new__(Finisher)
+        made._shutdown = self.phases.append
         made._ranks = SimpleNamespace(stopping=False, restore=self.taken.extend)
         made._record = SimpleNamespace(
             event=lambda kind, **details: self.events.append((kind, details))
@@ -50,10 +47,8 @@ def end_of(state: str, by: str) -> dict[str, Any]:
     return {"state": state, "by": by, "reason": "why", "exit_code": 3, "time": 60.0}
 
 
-def test_a_supervisor_that_died_amid_the_run_ends_it_everywhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(monkeypatch)
+def test_a_supervisor_that_died_amid_the_run_ends_it_everywhere() -> None:
+    world = World()
     world.finish(None)
     (cause,) = world.everywhere
     assert (cause.by, cause.reason, cause.node) == ("supervisor", REASON, "a")
@@ -64,11 +59,9 @@ def test_a_supervisor_that_died_amid_the_run_ends_it_everywhere(
 
 
 @pytest.mark.parametrize(("state", "by"), [("stopped", "stop"), ("failed", "rank")])
-def test_an_end_that_had_begun_stays_and_is_told_again(
-    monkeypatch: pytest.MonkeyPatch, state: str, by: str
-) -> None:
+def test_an_end_that_had_begun_stays_and_is_told_again(state: str, by: str) -> None:
     """The others may not have heard it."""
-    world = World(monkeypatch)
+    world = World()
     world.finish(end_of(state, by))
     assert world.everywhere == []
     (told,) = world.told
@@ -80,8 +73,8 @@ def test_an_end_that_had_begun_stays_and_is_told_again(
     assert len(world.phases) == 1
 
 
-def test_a_good_end_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_a_good_end_is_nobodys_failure() -> None:
+    world = World()
     world.finish(end_of("finished", "rank"))
     assert (world.everywhere, world.told) == ([], [])
     assert world.finisher._end["state"] == "finished"
@@ -100,7 +93,6 @@ def test_a_good_end_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_it_stays_until_the_others_know_or_had_their_time(
-    monkeypatch: pytest.MonkeyPatch,
     state: str,
     late: bool,  # noqa: FBT001
     settled: bool,  # noqa: FBT001
@@ -108,7 +100,7 @@ def test_it_stays_until_the_others_know_or_had_their_time(
     known: bool,  # noqa: FBT001
 ) -> None:
     """Those that ended before do not come again: after a bad end nobody is waited for long."""
-    world = World(monkeypatch)
+    world = World()
     world.finisher._end = end_of(state, "rank")
     world.finisher._peers = SimpleNamespace(acknowledged=settled, all_done=all_over)
     assert world.finisher._others_know(late=late) is known

@@ -160,3 +160,42 @@ def test_the_state_that_a_cause_leaves(by: str, state: str) -> None:
 @pytest.mark.parametrize("name", ["TERM", "SIGTERM", "term"])
 def test_signals_as_people_write_them(name: str) -> None:
     assert signal_number(name) == TERM
+
+
+def process(pid: int, parent: int) -> Process:
+    return Process(pid, parent, pid, 1, "S", 1, 0)
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["client alive", "client gone"])
+def test_what_removes_containers_is_started_once_awaited_and_not_killed(
+    monkeypatch: pytest.MonkeyPatch, *, alive: bool
+) -> None:
+    world = World(monkeypatch, deadly=())
+    client, remover, tool = process(10, 1), process(20, 1), process(21, 20)
+    world.left = [client] if alive else []
+    killed: list[list[int]] = []
+    monkeypatch.setattr(
+        shutdown, "send_all", lambda left, _number: killed.append([each.pid for each in left])
+    )
+    started: list[int] = []
+
+    def remove() -> int:
+        started.append(remover.pid)
+        world.left = [*world.left, remover, tool]
+        return remover.pid
+
+    Shutdown(
+        world,  # type: ignore[arg-type]
+        world.find,
+        Phases(term=0.0, kill=1.0),
+        lambda left: world.over.append((world.now, left)),
+        remove,
+    )
+    world.live(3.0)
+    assert started == [remover.pid]
+    assert not world.over
+    assert {pid for pids in killed for pid in pids} == ({client.pid} if alive else set())
+    world.left = []
+    world.live()
+    assert [left for _, left in world.over] == [[]]
+    assert started == [remover.pid]
