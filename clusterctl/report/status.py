@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
@@ -30,6 +31,7 @@ _STYLES = {
     "unreachable": "magenta",
 }
 _SHOWN_LINES = 12
+_MIB, _GIB = 1 << 20, 1 << 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -85,7 +87,9 @@ def unanswered(view: RunStatus) -> str:
 
 def _nodes(view: RunStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("node", "state", "ranks", "joined", ""):
+    used = any(answer.node_run.get("usage") for answer in view.nodes)
+    columns = ("processes", "memory", "GPUs") if used else ()
+    for title in ("node", "state", "ranks", "joined", *columns, ""):
         table.add_column(title)
     for answer in view.nodes:
         table.add_row(
@@ -93,6 +97,7 @@ def _nodes(view: RunStatus) -> Table:
             safe_text(answer.state, _STYLES.get(answer.state, "")),
             safe_text(ranks.fold_ranks(rank["rank"] for rank in answer.ranks)),
             safe_text(_joined(answer)),
+            *(_usage(answer) if used else ()),
             safe_text(_note(answer)),
         )
     return table
@@ -111,6 +116,28 @@ def _ray(cluster: Mapping[str, Any]) -> str:
 def _joined(answer: NodeAnswer) -> str:
     joined = sum(1 for rank in answer.ranks if rank.get("joined"))
     return f"{joined}/{len(answer.ranks)}" if answer.ranks else ""
+
+
+def _usage(answer: NodeAnswer) -> tuple[Text, Text, Text]:
+    """Return processes, memory and GPUs of a node; empty where they are unknown."""
+    used: Mapping[str, Any] = answer.node_run.get("usage") or {}
+    if not used:
+        return (safe_text(""),) * 3
+    size = used["memory_bytes"]
+    memory = f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"
+    return safe_text(str(used["processes"])), safe_text(memory), safe_text(_gpus(used.get("gpus")))
+
+
+def _gpus(gpus: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return what all GPUs of a node do: `8 at 91-99 %, 71 of 80 GiB`."""
+    if not gpus:
+        return ""
+    busy = [gpu["percent"] for gpu in gpus if gpu.get("percent") is not None]
+    spread = [str(each) for each in sorted({min(busy), max(busy)})] if busy else ["?"]
+    used = [gpu.get("memory_used_bytes") or 0 for gpu in gpus]
+    total = [gpu.get("memory_total_bytes") or 0 for gpu in gpus]
+    memory = f"{max(used) / _GIB:.0f} of {max(total) / _GIB:.0f} GiB"
+    return f"{len(gpus)} at {'-'.join(spread)} %, {memory}"
 
 
 def _note(answer: NodeAnswer) -> str:

@@ -139,6 +139,7 @@ case "$*" in
   "-q -x" | "-x -q") exec cat "$here/nvidia-smi.xml" ;;
   "-L") exec cat "$here/nvidia-smi.list" ;;
   --query-compute-apps=*) exit 0 ;;
+  --query-gpu=index,utilization.gpu,memory.used,memory.total*) exec cat "$here/nvidia-smi.use" ;;
 esac
 echo "nvidia-smi (stand-in of the sandbox): expected -q -x, -L or processes, found: $*" >&2
 exit 2
@@ -166,6 +167,10 @@ def install(folder: Path, gpus: Gpus, *, host: str) -> None:
     listing = [f"GPU {i}: {product} (UUID: {uuid})\n" for i, uuid in enumerate(uuids)]
     (folder / "nvidia-smi.xml").write_text(document(gpus, host=host))
     (folder / "nvidia-smi.list").write_text("".join(listing))
+    memory = MODELS[gpus.model].memory
+    (folder / "nvidia-smi.use").write_text(
+        "".join(f"{i}, 0, 1, {memory}\n" for i in range(gpus.count))
+    )
     _write_program(folder, _SCRIPT.format(count=gpus.count, model=gpus.model))
 
 

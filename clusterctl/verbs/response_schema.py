@@ -109,6 +109,17 @@ NODE_RUN = _object(
             ),
         }
     ),
+    usage=_object(
+        {"processes": _COUNT, "memory_bytes": _COUNT},
+        gpus=_Each(
+            _object(
+                {"index": _COUNT},
+                percent=_COUNT,
+                memory_used_bytes=_COUNT,
+                memory_total_bytes=_COUNT,
+            )
+        ),
+    ),
     last=_object({"line": str, "age_s": _SECONDS}, rank=_RANK),
 )
 """A NodeRun."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 END_FIELDS = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
+LIVE = ("starting", "running", "stopping")
 END_BYTES = 8192
 LINE_CHARACTERS = 500
 """Of the last line printed: where to look for it in its log, and how much of it to answer with."""
@@ -31,7 +32,12 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
-    return Message({"node": {**node_status(paths), "last": last_printed_line(paths)}})
+    found = {**node_status(paths), "last": last_printed_line(paths)}
+    if found["state"] in LIVE:
+        from clusterctl.node.run.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
+
+        found["usage"] = usage(paths, read_json(paths.job))
+    return Message({"node": found})
 
 
 def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:

@@ -68,6 +68,7 @@ class NodeAnswer:
             "ranks": len(self.ranks),
             "joined": sum(1 for rank in self.ranks if rank.get("joined")),
             "supervisor": self.node_run.get("supervisor"),
+            "usage": self.node_run.get("usage"),
             "end": self.node_run.get("end"),
             "message": self.error.advice if self.error else "",
         }
