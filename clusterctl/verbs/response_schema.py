@@ -14,7 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 NOT_OURS = "its reply is not a clusterctl message"
 
-LOG_NAME = re.compile(r"events\.jsonl|launcher\.log|ranks/[0-9]{1,7}\.log")
+LOG_NAME = re.compile(
+    r"events\.jsonl|launcher\.log|ranks/[0-9]{1,7}\.log|nccl/[A-Za-z0-9][A-Za-z0-9._-]{0,250}\.log"
+)
 """The files that `tail` sends."""
 
 _DEEPEST = 16

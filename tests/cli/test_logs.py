@@ -163,3 +163,23 @@ def must_hold_each_line_once(sink: Path, logs: dict[int, Path], *, count: int) -
         assert lines == count
         with path.open("rb") as stream:
             assert hashlib.file_digest(stream, "sha256").digest() == own.digest()
+
+
+NCCL = """
+import os, socket
+name = os.environ["NCCL_DEBUG_FILE"].replace("%h", socket.gethostname())
+with open(name.replace("%p", str(os.getpid())), "w") as log:
+    log.write(os.environ["RANK"] + " NCCL INFO NET/Socket\\n")
+"""
+
+
+@pytest.mark.netns
+def test_nccls_own_logs_are_collected_with_the_others(project: Project, tmp_path: Path) -> None:
+    (project.folder / "nccl.py").write_text(NCCL)
+    ended = project.run("launch", "--launcher", "direct", "--debug", "--", "nccl.py")
+    assert ended.returncode == 0, ended.stderr
+    assert project.run("logs", "--collect", str(tmp_path / "out")).returncode == 0
+    found = {
+        path.parts[-3]: path.read_text() for path in (tmp_path / "out").glob("*/nccl/node*.log")
+    }
+    assert found == {f"node{rank + 1}": f"{rank} NCCL INFO NET/Socket\n" for rank in range(3)}

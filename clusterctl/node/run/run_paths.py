@@ -80,6 +80,11 @@ class NodePaths:
         )
         return [LAUNCHER_LOG] + [RANK_LOG % rank for rank in ranks]
 
+    def nccl_logs(self) -> List[str]:
+        """Return the names of NCCL's own logs, one of each process, relative to the folder."""
+        found = list_folder(self.nccl)
+        return sorted("%s/%s" % (os.path.basename(self.nccl), name) for name in found)
+
     def _levels(self) -> Tuple[str, str, str, str]:
         """Return the folders that are ours alone: of all runs, a cluster, a run, a node."""
         run = os.path.dirname(self.folder)

@@ -40,7 +40,8 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         args: `cluster`, `run`, `node`, perhaps `state`; `from`: file → offset, where a negative
             one counts from the log's end; `lines`: at least so many of the last lines of each log
             that `from` does not name; `follow`; `files`: only these logs; `by_file`: one log after
-            the other, in large pieces, whenever they were written; `packed`: many pieces of what
+            the other, in large pieces, whenever they were written; `nccl`: NCCL's own logs, too;
+            `packed`: many pieces of what
             is there in one message.
         body: unused.
         channel: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset",
@@ -52,6 +53,7 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     paths = find_run(args)
     hand_over("tail", args, channel, paths)
     reader = LogTail(paths, channel, dict(args.get("from", {})), args.get("files"))
+    reader.others = paths.nccl_logs() if args.get("nccl") else []
     reader.resolve_offsets(int(args.get("lines") or 0))
     channel.send(Message({"here": True}))  # a run may have nothing to say for hours
     reader.send_events()
@@ -85,6 +87,8 @@ class LogTail:
         only: Optional[List[str]],
     ) -> None:
         self.paths, self.channel, self.offsets, self.only = paths, channel, offsets, only
+        self.others: List[str] = []
+        """Logs besides those of the launcher and the ranks."""
         self._open: Dict[str, int] = {}
         """Descriptors of logs and of their dropped offsets: neither file is ever replaced."""
         self._skipped: Dict[str, int] = {}
@@ -100,7 +104,8 @@ class LogTail:
 
     def logs(self) -> List[str]:
         """Return the logs that are there and wanted."""
-        return [log for log in self.paths.logs() if self.only is None or log in self.only]
+        there = [*self.paths.logs(), *self.others]
+        return [log for log in there if self.only is None or log in self.only]
 
     def resolve_offsets(self, lines: int = 0) -> None:
         """Count negative offsets back from the logs' ends; other logs begin `lines` lines before.

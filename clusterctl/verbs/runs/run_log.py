@@ -106,7 +106,7 @@ class RunLog:
 
     def copy_request(self, node: str) -> Request:
         """Return the request for what there is, in an order that suits copying files."""
-        return self._request(node, by_file=True)
+        return self._request(node, by_file=True, nccl=True)
 
     def go_on(self) -> None:
         """Prepare to read more, after what there was has been read."""
