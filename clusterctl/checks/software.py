@@ -16,7 +16,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.python import NAME_INTERPRETER
 from clusterctl.facts.torch_archs import driver_supports, supports
 from clusterctl.facts.values.software import Python, Torch
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.make import command_with_python
@@ -138,6 +138,7 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 
 
 _NONE = "none"
+_SEPARATORS = re.compile(r"[-_.]+")
 _BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
 
 
@@ -154,6 +155,39 @@ def install_command(python: Python, package: str, version: str) -> str:
         return f"{command} --index-url https://download.pytorch.org/whl/{build}"
     named = f"{shlex.quote(package)} {shlex.quote(version)}"
     return f"install {named} on the node, from the source that the other nodes use"
+
+
+def named_packages(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the packages of `job.packages` as their metadata is named, each with its version."""
+    found = (word.partition("==") for word in job.packages)
+    return tuple((_SEPARATORS.sub("-", name).lower(), version) for name, _, version in found)
+
+
+@Check(
+    "job.packages",
+    title="the packages that the job names are installed",
+    why="A package that is missing ends the run with an ImportError, on one node or on all.",
+    fix="Install them on all nodes with the job's interpreter.",
+    source="docs/reference/inventory.md",
+    explained_by=(FOUND,),
+    required_facts=("python",),
+    applies=lambda _node, cluster: bool(cluster.job.packages),
+)
+def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Look for each on every node, in the version that is named."""
+    pythons = working_pythons(facts)
+    for package, wanted in named_packages(cluster.job):
+        for name, python in pythons.items():
+            version = python.package(package)
+            if version and wanted in {"", version}:
+                continue
+            yield fail(
+                name,
+                f"the job's interpreter has {'another' if version else 'no'} {package}",
+                wanted=f"{package} {wanted}".strip(),
+                found=f"{package} {version}" if version else f"none in {python.executable}",
+                remedy=install_command(python, package, wanted),
+            )
 
 
 @Check(

@@ -179,6 +179,8 @@ class FactRequest:
     """The name of the node's lock."""
     env_init: str | None = None
     """The shell line that the job's environment needs."""
+    packages: tuple[str, ...] = ()
+    """Names of packages to look for besides the usual ones."""
     container: ContainerWords | None = None
     """The container that the job runs in, with its interpreter; None: it runs on the node."""
     launcher_file: str = ""
@@ -227,7 +229,13 @@ def folder_questions(folders: Mapping[str, tuple[str, ...]]) -> list[dict[str, A
 
 def _commands(wanted: FactRequest) -> list[dict[str, Any]]:
     commands: list[dict[str, Any]] = [
-        _interpreter("python", wanted, PYTHON_SECONDS, *(VARIABLES if wanted.env_init else ())),
+        _interpreter(
+            "python",
+            wanted,
+            PYTHON_SECONDS,
+            *(VARIABLES if wanted.env_init else ()),
+            *(("--", *wanted.packages) if wanted.packages else ()),
+        ),
     ]
     if wanted.container and wanted.container.image_id:
         image = _program("image", list(wanted.container.image_id), PYTHON_SECONDS)

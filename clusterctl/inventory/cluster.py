@@ -98,6 +98,8 @@ class Job:
     env_init: str | None = None
     needs: tuple[str, ...] = ()
     """Paths; relative ones start at workdir, as does that of `checkpoints`."""
+    packages: tuple[str, ...] = ()
+    """Python packages that every node needs: `name` or `name==version`."""
     check: tuple[str, ...] = ()
     checkpoints: str | None = None
     resume_args: tuple[str, ...] = ()

@@ -55,6 +55,12 @@ Variables = Annotated[
 VariableNames = Annotated[
     tuple[Variable, ...], BeforeValidator(readers.shape(list, "a list of variable names"))
 ]
+Package = Annotated[
+    str, PlainValidator(readers.read_package), _matching(f"^{readers.PACKAGE.pattern}$")
+]
+Packages = Annotated[
+    tuple[Package, ...], BeforeValidator(readers.shape(list, "a list of packages"))
+]
 _read_paths = readers.shape(list, "a list of paths")
 Paths = Annotated[tuple[NodePath, ...], BeforeValidator(_read_paths)]
 AbsolutePaths = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_read_paths)]

@@ -27,6 +27,7 @@ _LOGIN = re.compile(r"(?P<host>[^:]*|\[[^\[\]]*:[^\[\]]*\]):(?P<port>[0-9]+)")
 """One colon, or brackets around the address: the colons of a bare IPv6 address are its own."""
 _JUMP = re.compile(r"[^\s,-][^\s,]*(,[^\s,-][^\s,]*)*")
 CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
+PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
@@ -258,6 +259,13 @@ def read_local_path(value: object) -> str:
         return str(Path(_read_path_here(value)).expanduser())
     except RuntimeError:  # ~user of an unknown user
         raise InvalidValue("a path on this machine", value) from None
+
+
+def read_package(value: object) -> str:
+    """Read a Python package's name, perhaps with one version."""
+    if not isinstance(value, str) or not PACKAGE.fullmatch(value):
+        raise InvalidValue("a package as axolotl or axolotl==0.12.2", value)
+    return str(value)
 
 
 def read_word(value: object) -> str:

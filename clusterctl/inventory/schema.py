@@ -105,6 +105,9 @@ class JobSection(Section):
         "a shell line run on the node first; its changes of environment stay"
     )
     needs: fields.Paths = _field("must exist and be equal on every node", ())
+    packages: fields.Packages = _field(
+        "Python packages that every node needs, as name or name==version", ()
+    )
     check: fields.Words = _field("a command that `check` runs on every node", ())
     checkpoints: fields.NodePath | None = _field("the folder of the checkpoints, from workdir")
     resume_args: fields.Words = _field(

@@ -102,6 +102,7 @@ def jobs(draw: st.DrawFn) -> Job:
         env_from=tuple(names[2:]),
         env_init=draw(maybe(TEXT.filter(lambda text: bool(text.strip())))),
         needs=draw(st.lists(PATH, max_size=2).map(tuple)),
+        packages=draw(st.lists(st.sampled_from(["axolotl", "my_pkg==1.2"]), max_size=2).map(tuple)),
         check=draw(WORDS),
         checkpoints=draw(maybe(PATH)),
         resume_args=("--from", "{checkpoint}"),

@@ -15,21 +15,25 @@ gc.disable()  # there is nothing to collect in milliseconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Sequence
+    from typing import Any, Collection, Dict, List, Sequence
 
 PACKAGES = (
     "torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "safetensors",
-    "numpy", "bitsandbytes", "flash-attn", "deepspeed", "triton", "ray",
+    "numpy", "bitsandbytes", "flash-attn", "deepspeed", "triton", "ray", "axolotl", "trl",
+    "lightning", "pytorch-lightning", "torchtitan", "torchtune", "megatron-core",
+    "transformer-engine", "xformers", "liger-kernel", "vllm",
 )  # fmt: skip
 
 
-def describe(prefixes: Sequence[str] = ()) -> List[str]:
+def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List[str]:
     """Return executable, version, what torch was built for, then names and versions in turn.
+
+    The names are those of PACKAGES and `packages`.
 
     With prefixes of variables, an empty word follows, and these variables and their values.
     """
     words = [sys.executable, "%d.%d.%d" % sys.version_info[:3], torch_build()]
-    for name, version in installed().items():
+    for name, version in installed({*PACKAGES, *packages}).items():
         words += [name, version]
     if prefixes:
         words.append("")
@@ -39,7 +43,7 @@ def describe(prefixes: Sequence[str] = ()) -> List[str]:
     return words
 
 
-def installed() -> Dict[str, str]:
+def installed(wanted: Collection[str] = PACKAGES) -> Dict[str, str]:
     """Return the versions of the packages that matter, from the first place that has each."""
     found: Dict[str, str] = {}
     for folder in sys.path:
@@ -53,7 +57,7 @@ def installed() -> Dict[str, str]:
                 continue
             project, _, version = stem.partition("-")
             name = project.lower().replace("_", "-").replace(".", "-")
-            if name in PACKAGES and version:
+            if name in wanted and version:
                 # An egg's folder goes on with the Python that it is for.
                 found.setdefault(name, version.split("-py")[0])
     return found
@@ -112,6 +116,8 @@ if __name__ == "__main__":
 
         json.dump(query_torch(), sys.stdout)
     else:
-        sys.stdout.write("\0".join(describe(sys.argv[1:])))
+        words = sys.argv[1:]
+        at = words.index("--") if "--" in words else len(words)
+        sys.stdout.write("\0".join(describe(words[:at], words[at + 1 :])))
         sys.stdout.flush()
         os._exit(0)  # to take the interpreter down would cost as much as all of the above

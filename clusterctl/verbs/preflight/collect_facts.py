@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterctl.checks.run_paths import run_paths
+from clusterctl.checks.software import named_packages
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
@@ -164,6 +165,7 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         places=tuple(found.values()),
         lock=lock_name(cluster, node),
         env_init=cluster.job.env_init,
+        packages=tuple(name for name, _ in named_packages(cluster.job)),
         container=_container(cluster),
         launcher_file=launcher_file(cluster.job, node),
         listeners=node.name == cluster.master.name,

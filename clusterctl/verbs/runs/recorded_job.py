@@ -22,7 +22,7 @@ _FLAGS = {
 """The flag of `resume` for a key of `job:`; the other keys have none."""
 COMPARED = (
     "launcher", "launcher_args", "wrap", "ray_address", "procs_per_node", "command", "env_from",
-    "env_init", "needs",
+    "env_init", "needs", "packages",
     "check", "stop", "checkpoints", "resume_args",
 )  # fmt: skip
 """The compared keys of `job:`, besides `env`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.facts.python import parse_job_environment, parse_python
+from clusterctl.node.probe import job_interpreter as module
 from clusterctl.node.probe.job_interpreter import PACKAGES, describe, installed, torch_build
 from tests.facts.answering import answers
 
@@ -86,3 +88,14 @@ def test_what_torch_was_built_for_without_importing_it(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     assert torch_build() == build
+
+
+def test_packages_that_the_job_names_are_looked_for_too() -> None:
+    source = Path(module.__file__).read_text()
+    argv = [sys.executable, "-c", source, "NCCL_", "--", "pytest", "no-such-thing"]
+    words = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split("\0")
+    found = words[3 : words.index("", 3)]
+    assert dict(zip(found[::2], found[1::2], strict=True)) == {
+        **installed(),
+        "pytest": pytest.__version__,
+    }
