@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.api.report import CheckReport
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
+    from clusterctl.verbs.exec import ExecResult
     from clusterctl.verbs.launch.launch import LaunchOptions
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Pruned
@@ -156,6 +157,35 @@ class Session:
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = SyncOptions(delete=delete, command=cluster.job.command)
         return run_to_end(sync(cluster, self._pool(cluster), Path.cwd(), options), on_event)
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        nodes: str | int | None = None,
+        exclude: str | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
+    ) -> ExecResult:
+        """Run a command on every node, without input; its words reach the program as they are.
+
+        Args:
+            command: a program and its arguments; no shell reads them.
+            nodes: only on these: names and ranges, or the first so many.
+            exclude: not on these.
+            cwd: a folder on the nodes; None: the home.
+            timeout: seconds until it is ended; None: it may run for ever.
+            on_event: called with each event, such as `Printed`.
+
+        Raises:
+            UsageError: there is no command.
+        """
+        from clusterctl.verbs.exec import ExecOptions, exec_command
+
+        cluster = self._select(nodes, exclude)
+        options = ExecOptions(cwd=cwd, timeout=timeout)
+        return run_to_end(exec_command(self._pool(cluster), command, options), on_event)
 
     @lists_flags
     def launch(

@@ -20,7 +20,7 @@ GARBAGE_THRESHOLD = 50_000
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
-WITH_COMMAND = frozenset({"launch", "resume"})
+WITH_COMMAND = frozenset({"exec", "launch", "resume"})
 """Verbs that take a job's command after `--`."""
 
 logger = logging.getLogger("clusterctl")

@@ -16,6 +16,7 @@ from clusterctl import __version__
 VERBS: dict[str, str] = {
     "init": "write a hosts.yaml to start from",
     "check": "find over SSH what would break the run",
+    "exec": "run a command on every node",
     "sync": "mirror the current folder to every node",
     "launch": "check, sync and start the job on every node, and follow it",
     "resume": "launch the job again from a verified checkpoint",

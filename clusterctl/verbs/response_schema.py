@@ -148,6 +148,7 @@ ERROR = _object({"kind": str, "message": str}, hint=str, holder=dict)
 STATUS: Schema = {"node": NODE_RUN}
 RUNS: Schema = {"runs": _Each(NODE_RUN)}
 STARTED: Schema = {"pid": _PID, "link_port": _PORT}
+EXECUTED: Schema = {"exit_code": _Number(0, 255), "timed_out": bool}
 PRUNED: Schema = {"kept": _Table(str)}
 STOPPED = _object(
     {},

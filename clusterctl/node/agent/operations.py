@@ -9,6 +9,7 @@ from __future__ import annotations
 OPERATIONS: dict[str, str] = {
     "checkpoints": "clusterctl.node.checkpoints.checkpoints:checkpoints",
     "echo": "clusterctl.node.agent.main:echo",
+    "exec": "clusterctl.node.commands.exec_command:exec_command",
     "hello": "clusterctl.node.agent.main:hello",
     "clear": "clusterctl.node.mirror.mirror:remove_tokens",
     "place": "clusterctl.node.mirror.mirror:apply_sync",

@@ -1,0 +1,65 @@
+"""`clusterctl exec`: run a command on every node."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from clusterctl.api.session import Session
+from clusterctl.cli.options import add_selection, load_all, positive_seconds
+from clusterctl.errors import UsageError
+from clusterctl.report.console import Screen
+from clusterctl.report.exec import LinePrinter, show_ends, show_outputs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options; the command follows `--`."""
+    parser.usage = "%(prog)s [options] -- COMMAND [ARG ...]"
+    add_selection(parser)
+    parser.add_argument(
+        "--cwd", metavar="DIR", help="folder on the nodes to run it in (default: the home)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive_seconds,
+        metavar="S",
+        help="end the command after so many seconds (default: never)",
+    )
+    parser.add_argument(
+        "--stream", action="store_true", help="print lines as they come, [NODE] in front"
+    )
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--sudo", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 0 if it ended with 0 everywhere, 1 if not, 3 if a node did not answer."""
+    if args.sudo:
+        raise UsageError(
+            "--sudo: clusterctl passes no password on",
+            hint="set `user: root` for the nodes, or: clusterctl exec -- sudo -n COMMAND",
+        )
+    if args.stream and args.json:
+        raise UsageError("--stream prints lines, --json one document: expected one of them")
+    screen, lines = Screen(), LinePrinter()
+    session = Session(load_all(args), accept_new=args.accept_new)
+    with session, screen.progress() as progress:
+        result = session.exec(
+            args.command,
+            nodes=args.nodes,
+            exclude=args.exclude,
+            cwd=args.cwd,
+            timeout=args.timeout,
+            on_event=lines.show if args.stream else progress.show,
+        )
+    lines.close()
+    if args.json:
+        print(json.dumps(result.document(), indent=1))
+        return result.exit_code
+    if not args.stream:
+        show_outputs(screen, result)
+    show_ends(screen, result)
+    return result.exit_code

@@ -1,0 +1,1 @@
+"""Runs what a user asks for on a node, outside of any run."""

@@ -1,0 +1,211 @@
+"""Run a user's command on all nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from clusterctl.errors import NodeError, UsageError
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.response_schema import EXECUTED, schema_error
+from clusterctl.verbs.rpc import Nodes, bad_output, node_error
+from clusterctl.wire import SCHEMA, Message
+
+OUTPUT_LIMIT = 1 << 20
+"""Bytes of a node's output that are kept."""
+LIMIT_MARGIN = 30.0
+"""Seconds that a node gets beyond the command's own limit."""
+
+FAILED, SILENT = 1, 3
+
+StreamName = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecOptions:
+    """How to run it."""
+
+    cwd: str | None = None
+    """A folder on the nodes; None: the home."""
+    timeout: float | None = None
+    """Seconds until it is ended; None: it may run for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed(Event):
+    """The command printed something on a node."""
+
+    kind = "printed"
+
+    node: str
+    stream: StreamName
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeExec:
+    """What the command did on one node."""
+
+    node: str
+    exit_code: int | None
+    """None: the command was not started, or its end is unknown."""
+    timed_out: bool = False
+    output: tuple[tuple[StreamName, bytes], ...] = ()
+    """In the order in which it came."""
+    truncated: int = 0
+    """Bytes that came after those kept."""
+    error: NodeError | None = None
+    """Why its end is unknown, or why it did not start."""
+
+    def text(self, *streams: StreamName) -> str:
+        """Return what it printed there; bytes that are no text are replaced."""
+        data = b"".join(data for stream, data in self.output if not streams or stream in streams)
+        return data.decode("utf-8", "replace")
+
+    @property
+    def silent(self) -> bool:
+        """The node did not answer: what happened there is unknown."""
+        return self.error is not None and not self.error.answered
+
+    @property
+    def ok(self) -> bool:
+        """The command ended with 0."""
+        return self.exit_code == 0 and not self.timed_out
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            "node": self.node,
+            "exit_code": self.exit_code,
+            "timed_out": self.timed_out,
+            "stdout": self.text("stdout"),
+            "stderr": self.text("stderr"),
+            "truncated_bytes": self.truncated,
+            "error": self.error.document() if self.error else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """What the command did on all nodes, in the inventory's order."""
+
+    command: tuple[str, ...]
+    nodes: tuple[NodeExec, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if it ended with 0 everywhere; 3 if a node did not answer; else 1."""
+        if any(node.silent for node in self.nodes):
+            return SILENT
+        return 0 if all(node.ok for node in self.nodes) else FAILED
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        nodes = [node.document() for node in self.nodes]
+        return {"schema": SCHEMA, "command": list(self.command), "nodes": nodes}
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is known of one node so far."""
+
+    output: list[tuple[StreamName, bytes]] = field(default_factory=list)
+    kept: int = 0
+    dropped: int = 0
+    end: Message | None = None
+    error: NodeError | None = None
+
+    def keep(self, stream: StreamName, data: bytes) -> None:
+        kept = data[: OUTPUT_LIMIT - self.kept]
+        self.kept += len(kept)
+        self.dropped += len(data) - len(kept)
+        if kept:
+            self.output.append((stream, kept))
+
+
+def exec_command(
+    nodes: Nodes, command: Sequence[str], options: ExecOptions | None = None
+) -> Generator[Event, None, ExecResult]:
+    """Run a command on every node; a node whose connection breaks ends it there.
+
+    Yields:
+        `Progress`, and `Printed` as output comes.
+
+    Raises:
+        UsageError: there is no command.
+    """
+    if not command:
+        raise UsageError(
+            "no command: expected one after `--`", hint="clusterctl exec -- nvidia-smi -L"
+        )
+    options = options or ExecOptions()
+    names = [node.name for node in nodes.cluster.nodes]
+    known = {name: _Progress() for name in names}
+    yield from _run(nodes, known, _request(command, options), options.timeout)
+    return ExecResult(
+        command=tuple(command), nodes=tuple(_finished(name, known[name]) for name in names)
+    )
+
+
+def _request(command: Sequence[str], options: ExecOptions) -> Request:
+    args = {"argv": list(command), "cwd": options.cwd, "limit_s": options.timeout}
+    return Request(op="exec", args=args)
+
+
+def _run(
+    nodes: Nodes, known: dict[str, _Progress], request: Request, timeout: float | None
+) -> Generator[Event]:
+    calls: dict[str, Call] = {}
+    ended: set[str] = set()
+    for reply in nodes.open():
+        if reply.node not in known:
+            continue
+        if reply.ok:
+            calls[reply.node] = nodes.start(reply.node, request)
+            if timeout is not None:
+                calls[reply.node].set_deadline(timeout + LIMIT_MARGIN)
+        else:
+            known[reply.node].error = reply.error
+            ended.add(reply.node)
+    for name, item in nodes.follow(calls):
+        found = known[name]
+        if isinstance(item, Reply):
+            found.error = found.error or node_error(item)
+            ended.add(name)
+            yield Progress.of_nodes("running", known, ended)
+            continue
+        stream = item.head.get("stream")
+        if stream in {"stdout", "stderr"}:
+            found.keep(cast("StreamName", stream), item.body)
+            yield Printed(node=name, stream=cast("StreamName", stream), data=item.body)
+        elif "error" in item.head:
+            found.error = node_error(Reply(node=name, messages=(item,)))
+        else:
+            invalid = schema_error(item.head, EXECUTED)
+            found.error = bad_output(name, invalid) if invalid else None
+            found.end = None if invalid else item
+
+
+def _finished(name: str, found: _Progress) -> NodeExec:
+    head = found.end.head if found.end is not None else {}
+    known = found.error is None and found.end is not None
+    return NodeExec(
+        node=name,
+        exit_code=head.get("exit_code") if known else None,
+        timed_out=head.get("timed_out") is True,
+        output=tuple(found.output),
+        truncated=found.dropped,
+        error=found.error,
+    )
+
+
+def equal_outputs(nodes: Iterable[NodeExec]) -> list[tuple[list[str], NodeExec]]:
+    """Group the nodes on which the same happened: their names, and one of them."""
+    alike: dict[object, tuple[list[str], NodeExec]] = {}
+    for node in nodes:
+        error = str(node.error) if node.error else ""
+        key = (node.exit_code, node.timed_out, node.text("stdout"), node.text("stderr"), error)
+        alike.setdefault(key, ([], node))[0].append(node.node)
+    return list(alike.values())
