@@ -1,4 +1,4 @@
-"""`clusterctl init`: write a hosts.yaml to start from."""
+"""`clusterctl init`: look at hosts and write a hosts.yaml of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import sys
 from pathlib import Path
 
 from clusterctl.cli.options import add_inventory, complete_files, inventory_path
-from clusterctl.errors import UsageError
+from clusterctl.errors import ClusterError, CouldNotTell, UsageError
 from clusterctl.inventory.load import DEFAULT
-from clusterctl.verbs.init import convert, draft, name_for, write
+from clusterctl.report.console import Screen
+from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.init.draft import (
+    Draft,
+    completed,
+    draft,
+    expect_new,
+    from_hostfile,
+    name_for,
+    write,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,29 +38,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     complete_files(action)
     action = parser.add_argument(
-        "--convert", type=Path, metavar="HOSTFILE", help="take the hosts of an MPI hostfile"
+        "--convert",
+        type=Path,
+        metavar="HOSTFILE",
+        help="write what an MPI hostfile says; connect to no host",
     )
     complete_files(action)
+    parser.add_argument(
+        "--no-connect", action="store_true", help="write the hosts only; connect to none"
+    )
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file and say what comes next."""
+    """Write the file and say what comes next: 0, or 3 if a host did not answer."""
     path = inventory_path(args)
-    write(path, _text(args), overwrite=args.force)
-    usual = str(path) == DEFAULT
-    inventory = "" if usual else f" -i {shlex.quote(str(path))}"
-    remote = args.convert is not None or set(args.hosts) - {"localhost"}
-    keys = " --accept-new, which records the hosts' keys" if remote else ""
-    sys.stderr.write(f"wrote {path}\nhint: clusterctl check{inventory}{keys}\n")
-    return 0
+    expect_new(path, overwrite=args.force)
+    drafted = _drafted(args)
+    if args.no_connect or args.convert is not None:
+        write(path, completed(drafted).text(), overwrite=args.force)
+        remote = not all(node.local for node in drafted.cluster.nodes)
+        _say_next(path, " --accept-new, which records the hosts' keys" if remote else "")
+        return 0
+    return _connected(args, path, drafted)
 
 
-def _text(args: argparse.Namespace) -> str:
+def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> int:
+    """Look at the hosts, and write what was found."""
+    from clusterctl.verbs.init.look import Looked, UnknownHostKeys, look  # noqa: PLC0415
+
+    screen, folder = Screen(), Path.cwd().name or drafted.cluster.name
+
+    def look_once() -> Looked:
+        with screen.progress() as progress:
+            return drive(look(drafted, folder, accept_new=args.accept_new), progress.show)
+
+    try:
+        looked = look_once()
+    except UnknownHostKeys as error:
+        if not _agrees(error):
+            raise
+        error.accept()
+        looked = look_once()
+    write(path, looked.draft.text(), overwrite=args.force)
+    for nodes, line in looked.undecided:
+        screen.say(Notice(node=nodes, text=line, level="warning"))
+    for failure in looked.failed:
+        screen.say(Notice(node=failure.node, text=failure.advice, level="warning"))
+    _say_next(path, "")
+    return CouldNotTell.exit_code if looked.failed else 0
+
+
+def _agrees(error: ClusterError) -> bool:
+    """Ask the person at the terminal whether to go on; without one, the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(f"{error}\nRecord these keys? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _say_next(path: Path, more: str) -> None:
+    inventory = "" if str(path) == DEFAULT else f" -i {shlex.quote(str(path))}"
+    sys.stderr.write(f"wrote {path}\nhint: clusterctl check{inventory}{more}\n")
+
+
+def _drafted(args: argparse.Namespace) -> Draft:
     if args.convert is not None:
         if args.hosts or args.name or args.identity:
             raise UsageError("--convert: expected it alone, found hosts, --name or --identity too")
-        return convert(args.convert)
+        return from_hostfile(args.convert)
     return draft(
         args.hosts or ["localhost"],
         name=args.name or name_for(Path.cwd()),

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from clusterctl import __version__
 
 VERBS: dict[str, str] = {
-    "init": "write a hosts.yaml to start from",
+    "init": "look at hosts and write a hosts.yaml of them",
     "check": "find over SSH what would break the run",
     "exec": "run a command on every node",
     "sync": "mirror the current folder to every node",

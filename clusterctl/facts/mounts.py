@@ -17,6 +17,8 @@ class Mount:
     source: str
     filesystem: str
     options: tuple[str, ...]
+    root: str = ""
+    """The folder of the filesystem that is mounted here."""
 
     @property
     def read_only(self) -> bool:
@@ -48,6 +50,7 @@ def parse_mounts(text: str) -> tuple[Mount, ...]:
                 point=_unescape(fields[4]),
                 source=_unescape(rest[1]),
                 filesystem=rest[0],
+                root=_unescape(fields[3]),
                 # An option of the mount wins over the one of the filesystem.
                 options=tuple(dict.fromkeys(o for o in options if o not in {"", "rw"})),
             )

@@ -30,6 +30,8 @@ S = TypeVar("S", bound=schema.Section)
 def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
     """Return the cluster of hosts in the form that ssh takes, such as `user@gpu[01-04]:2222`.
 
+    One host with several ports is one machine with several servers, and meant.
+
     Raises:
         InventoryError: with every word that is not a host, or is there twice.
     """
@@ -40,8 +42,14 @@ def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
         entry = {"host": host, "user": user, "port": None if port is None else Plain(port)}
         lines["nodes", len(nodes)] = len(nodes) + 1
         nodes.append({key: value for key, value in entry.items() if value is not None})
-    document = Document(value={"cluster": name, "nodes": nodes}, lines=lines)
-    return build(document, ArgumentProblems("the command line"))
+    ports: dict[object, set[object]] = {}
+    for node in nodes:
+        ports.setdefault(node["host"], set()).add(node.get("port"))
+    allowed = any(len(found) > 1 for found in ports.values())
+    value: dict[str, object] = {"cluster": name, "nodes": nodes}
+    if allowed:
+        value["same_machine"] = "allow"
+    return build(Document(value=value, lines=lines), ArgumentProblems("the command line"))
 
 
 def build(document: Document, problems: Problems) -> Cluster:

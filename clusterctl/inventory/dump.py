@@ -5,21 +5,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 import yaml
 
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.ranges import folds
+from clusterctl.safe_text import escape_controls
 
 _FLAGS_ONLY = frozenset({"args_for", "start_timeout", "lost_after", "debug"})
 """Fields of `Job` that only the command line sets."""
+_NOTE = 400
+"""Characters of a line of comment, at most."""
 
 
-def dump(cluster: Cluster) -> str:
+def dump(cluster: Cluster, *, notes: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the YAML of a cluster: values that are not the default, neighbors folded into ranges.
 
     The master comes first, so no entry needs `master: true`.
+
+    Args:
+        cluster: the values.
+        notes: lines of comment in front of a node's entry, by its name.
     """
     workdirs = {node.workdir for node in cluster.nodes}
     workdir = workdirs.pop() if len(workdirs) == 1 else None
@@ -30,7 +38,7 @@ def dump(cluster: Cluster) -> str:
         "workdir": workdir,
         "same_machine": "allow" if cluster.same_machine else None,
         "network": _written(network),
-        "nodes": list(_entries(cluster.nodes, common_workdir=workdir)),
+        "nodes": list(_entries(cluster.nodes, notes, common_workdir=workdir)),
         "job": _job(cluster.job),
     }
     return "".join(_block(key, value) for key, value in _written(document).items())
@@ -44,10 +52,17 @@ def _written(values: Mapping[str, object]) -> dict[str, object]:
 def _block(key: str, value: object) -> str:
     """Write one top-level key, each of its items on one line."""
     if isinstance(value, list):
-        return f"{key}:\n" + "".join(f"  - {flow(item)}\n" for item in value)
+        return f"{key}:\n" + "".join(map(_item, value))
     if isinstance(value, dict):
         return f"{key}:\n" + "".join(f"  {flow(k)}: {flow(v)}\n" for k, v in value.items())
     return f"{key}: {flow(value)}\n"
+
+
+def _item(value: object) -> str:
+    note, value = (value.note, value.entry) if isinstance(value, _Noted) else ("", value)
+    # Nothing in a comment may end its line.
+    comments = (f"  # {escape_controls(line, _NOTE)}\n" for line in note.split("\n") if line)
+    return "".join(comments) + f"  - {flow(value)}\n"
 
 
 def flow(value: object) -> str:
@@ -57,22 +72,34 @@ def flow(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _entries(nodes: Sequence[Node], *, common_workdir: str | None) -> Iterator[object]:
-    """Yield the items of `nodes`; neighbors with the same settings share one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noted:
+    """An item with lines of comment in front."""
 
-    def shared(node: Node) -> tuple[dict[str, object], bool]:
+    entry: object
+    note: str
+
+
+def _entries(
+    nodes: Sequence[Node], notes: Mapping[str, str], *, common_workdir: str | None
+) -> Iterator[object]:
+    """Yield the items of `nodes`; neighbors with the same settings and note share one."""
+
+    def shared(node: Node) -> tuple[str, dict[str, object], bool]:
         # An entry has an address for each of its hosts, or none.
-        return _settings(node, common_workdir), node.address is None
+        note = notes.get(node.name, "")
+        return note, _settings(node, common_workdir), node.address is None
 
-    for (settings, _), group in itertools.groupby(nodes, key=shared):
+    for (note, settings, _), group in itertools.groupby(nodes, key=shared):
         members = list(group)
         for hosts, count in folds(node.host for node in members):
             part, members = members[:count], members[count:]
             addresses = list(folds(node.address for node in part if node.address))
             if len(addresses) <= 1:
-                yield _entry(hosts, addresses[0][0] if addresses else None, settings)
+                entries = [_entry(hosts, addresses[0][0] if addresses else None, settings)]
             else:
-                yield from (_entry(node.host, node.address, settings) for node in part)
+                entries = [_entry(node.host, node.address, settings) for node in part]
+            yield from (_Noted(entry=entry, note=note) if note else entry for entry in entries)
 
 
 def _entry(host: str, address: str | None, settings: dict[str, object]) -> object:

@@ -7,13 +7,15 @@ cluster accepted for the same host name and port is taken over: clusters are ren
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
 import shlex
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import ClusterError, NodeError
 from clusterctl.state_folder import state_folder
 from clusterctl.transport.known_hosts import (
     KnownHosts,
@@ -27,6 +29,8 @@ from clusterctl.transport.ssh_config import Endpoint
 
 logger = logging.getLogger(__name__)
 
+UNKNOWN_KEY = "unknown_key"
+"""In the details of an error: the key that somebody may accept."""
 
 _ORDER: tuple[Verdict, ...] = ("revoked", "known", "changed", "unknown")
 """What counts where a host is recorded under two names."""
@@ -44,6 +48,44 @@ def names_of(endpoint: Endpoint) -> tuple[str, ...]:
 def own_file(cluster: str) -> Path:
     """Return the known_hosts file of a cluster."""
     return state_folder() / cluster / "known_hosts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownKey:
+    """A host's key that no file has."""
+
+    name: str
+    """As known_hosts has it: with the port, unless it is 22."""
+    key_type: str
+    blob: bytes
+
+    @classmethod
+    def of(cls, error: NodeError | None) -> UnknownKey | None:
+        """Return the key that an error is about; None if it is about something else."""
+        key = error.details.get(UNKNOWN_KEY) if error is not None else None
+        if key is None:
+            return None
+        return cls(name=key["name"], key_type=key["type"], blob=base64.b64decode(key["blob"]))
+
+    @property
+    def shown(self) -> str:
+        """The host, and the fingerprint as `ssh` shows it."""
+        return f"{self.name}: {self.key_type} {fingerprint(self.blob)}"
+
+    def accept(self, cluster: str) -> None:
+        """Record exactly this key for a cluster; another one is still refused.
+
+        Raises:
+            ClusterError: the file cannot be written.
+        """
+        file = own_file(cluster)
+        try:
+            record(file, self.name, self.key_type, self.blob)
+        except OSError as error:
+            raise ClusterError(
+                f"{file}: expected a place to record host keys, found: {error.strerror}",
+                hint=f"make {state_folder()} writable, or set CLUSTERCTL_STATE to a folder that is",
+            ) from error
 
 
 class HostKeyVerifier:
@@ -100,7 +142,8 @@ class HostKeyVerifier:
             if known.has_authority(name):
                 words += "; a @cert-authority line is for this host, but only OpenSSH can use it"
                 hint += " (or set `via: openssh`)"
-            raise NodeError("hostkey", "hostkey", words, hint)
+            key = {"name": name, "type": key_type, "blob": base64.b64encode(blob).decode()}
+            raise NodeError("hostkey", "hostkey", words, hint, details={UNKNOWN_KEY: key})
         if judged.verdict == "changed":
             words = f"the host key of {name} is not the recorded one ({judged.where}): now {shown}"
             raise NodeError("hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where))

@@ -49,7 +49,8 @@ class Reply:
     @classmethod
     def failed(cls, node: str, error: NodeError, *, seconds: float = 0.0) -> Reply:
         """Return the reply of a node that failed; another node may have failed the same way."""
-        own = NodeError(error.state, error.phase, error.message, error.hint, node=node)
+        words = (error.state, error.phase, error.message, error.hint)
+        own = NodeError(*words, node=node, details=error.details)
         return cls(node=node, error=own, seconds=seconds)
 
     @property

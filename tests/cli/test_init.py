@@ -1,4 +1,4 @@
-"""`clusterctl init` as a person types it."""
+"""`clusterctl init` as a person types it, without a look at the hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hosts_are_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "gpu[01-04]", "root@10.0.0.9:2222", "[fd00::5]:22", "localhost"]) == 0
+    assert (
+        main(
+            [
+                "init",
+                "--no-connect",
+                "gpu[01-04]",
+                "root@10.0.0.9:2222",
+                "[fd00::5]:22",
+                "localhost",
+            ]
+        )
+        == 0
+    )
     cluster = load(Path("hosts.yaml"))
     assert cluster.name == "my-project"
     assert [(node.host, node.ssh.user, node.ssh.port) for node in cluster.nodes] == [
@@ -40,7 +52,7 @@ def test_hosts_are_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_node_has_a_folder_for_the_code() -> None:
-    assert main(["init", "--name", "lab", "ada@gpu[01-02]", "root@gpu03"]) == 0
+    assert main(["init", "--no-connect", "--name", "lab", "ada@gpu[01-02]", "root@gpu03"]) == 0
     assert [node.workdir for node in load(Path("hosts.yaml")).nodes] == [
         "/home/ada/clusterctl/lab", "/home/ada/clusterctl/lab", "/root/clusterctl/lab",
     ]  # fmt: skip
@@ -54,20 +66,27 @@ def test_this_machine_is_written_as_it_is(
     site.mkdir(parents=True)
     (site / "version.py").touch()
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
-    monkeypatch.setattr("clusterctl.verbs.init._GPU_TOOLS", tools)
-    monkeypatch.setattr("clusterctl.verbs.init._GPU_SIGNS", ())
-    assert main(["init", "--name", "here", "localhost", "gpu01"]) == 0
+    monkeypatch.setattr("clusterctl.verbs.init.draft._GPU_TOOLS", tools)
+    monkeypatch.setattr("clusterctl.verbs.init.draft._GPU_SIGNS", ())
+    assert main(["init", "--no-connect", "--name", "here", "localhost", "gpu01"]) == 0
     here, other = load(Path("hosts.yaml")).nodes
     assert (here.gpus, here.python) == (gpus, f"{tmp_path}/venv/bin/python")
     assert here.workdir == str(Path.home() / "clusterctl" / "here")
     assert (other.gpus, other.python) == (None, None)
 
 
+def test_one_host_with_several_ports_is_one_machine() -> None:
+    assert main(["init", "--no-connect", "10.0.0.9:2201", "10.0.0.9:2202"]) == 0
+    cluster = load(Path("hosts.yaml"))
+    assert cluster.same_machine
+    assert [node.name for node in cluster.nodes] == ["10.0.0.9_2201", "10.0.0.9_2202"]
+
+
 @pytest.mark.parametrize("hosts", [["gpu[01-02]"], ["a@gpu01", "root@gpu02"]])
 def test_a_private_key_is_written_for_all_hosts(folder: Path, hosts: list[str]) -> None:
     key = folder / "my key"
     key.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
-    assert main(["init", "--name", "lab", "--identity", "my key", *hosts]) == 0
+    assert main(["init", "--no-connect", "--name", "lab", "--identity", "my key", *hosts]) == 0
     assert {node.ssh.identity for node in load(Path("hosts.yaml")).nodes} == {str(key)}
     assert Path("hosts.yaml").read_text().count("ssh: {") == 1
 
@@ -84,20 +103,20 @@ def test_an_identity_that_is_no_private_key_is_refused(
 ) -> None:
     if text is not None:
         Path(name).write_text(text)
-    assert main(["init", "--identity", name, "gpu01"]) == 2
+    assert main(["init", "--no-connect", "--identity", name, "gpu01"]) == 2
     assert f"--identity {name}: {told}" in capsys.readouterr().err
     assert not Path("hosts.yaml").exists()
 
 
 def test_without_hosts_it_is_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--name", "here"]) == 0
+    assert main(["init", "--no-connect", "--name", "here"]) == 0
     assert capsys.readouterr().err == "wrote hosts.yaml\nhint: clusterctl check\n"
     cluster = load(Path("hosts.yaml"))
     assert (cluster.name, [node.local for node in cluster.nodes]) == ("here", [True])
 
 
 def test_what_is_commented_out_is_right_when_it_is_not(folder: Path) -> None:
-    main(["init", "gpu01", "--name", "lab"])
+    main(["init", "--no-connect", "gpu01", "--name", "lab"])
     lines = (folder / "hosts.yaml").read_text().splitlines()
     start = lines.index("# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}")
     text = "\n".join([*lines[:start], *(line.removeprefix("# ") for line in lines[start:])])
@@ -108,24 +127,24 @@ def test_what_is_commented_out_is_right_when_it_is_not(folder: Path) -> None:
 
 
 def test_the_schema_it_names_is_there(folder: Path) -> None:
-    main(["init"])
+    main(["init", "--no-connect"])
     first = (folder / "hosts.yaml").read_text().splitlines()[0]
     assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()
 
 
 def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hosts.yaml").write_text("mine")
-    assert main(["init", "gpu01"]) == 2
+    assert main(["init", "--no-connect", "gpu01"]) == 2
     assert Path("hosts.yaml").read_text() == "mine"
     assert capsys.readouterr().err == (
         "usage: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
     )
-    assert main(["init", "--force", "gpu01"]) == 0
+    assert main(["init", "--no-connect", "--force", "gpu01"]) == 0
     assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"
 
 
 def test_hosts_that_are_none_are_all_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "gpu01", "gpu01", "b[3-1]", "--name", "My Lab"]) == 2
+    assert main(["init", "--no-connect", "gpu01", "gpu01", "b[3-1]", "--name", "My Lab"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         (
             "--name: cluster: expected a name of 1 to 24 characters a-z, 0-9 and -, no - in front,"
@@ -166,7 +185,7 @@ def test_a_hostfile_is_converted(folder: Path) -> None:
 def test_what_cannot_be_ends_with_2(
     capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    assert main(["init", *words]) == 2
+    assert main(["init", "--no-connect", *words]) == 2
     assert capsys.readouterr().err.startswith(told)
 
 
@@ -176,5 +195,5 @@ def test_any_folder_gives_a_name(
 ) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
-    assert main(["init"]) == 0
+    assert main(["init", "--no-connect"]) == 0
     assert load(Path("hosts.yaml")).name in {"cluster", "x" * 24}

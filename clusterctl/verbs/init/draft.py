@@ -1,4 +1,4 @@
-"""Writes a hosts.yaml to start from: with the hosts given, or those of a hostfile."""
+"""Drafts an inventory of hosts or of a hostfile, and writes it as a hosts.yaml with comments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -27,28 +27,81 @@ _HEAD = """\
 # The first node is the master. Next: clusterctl check
 """
 
-_SSH = "# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}\n"
-_OPTIONS = f"""\
-
-# Other keys. Without them, ssh_config and the nodes themselves decide.
-{_SSH}# defaults: {{gpus: 8, python: /opt/venv/bin/python}}  # the job's interpreter
+_OTHERS = "\n# Other keys. Without them, ssh_config and the nodes themselves decide.\n"
+_OPTIONS = {
+    "ssh": "# ssh: {user: ubuntu, identity: ~/.ssh/id_ed25519, jump: bastion}\n",
+    "defaults": """\
+# defaults: {gpus: 8, python: /opt/venv/bin/python}  # the job's interpreter
+""",
+    "shared": """\
 # shared: [/workspace]                               # one filesystem, seen by all nodes
-# network: {{subnet: 10.11.7.0/24, master_port: 29600}}
+""",
+    "network": "# network: {subnet: 10.11.7.0/24, master_port: 29600}\n",
+    "job": """\
 # job:
 #   command: [-m, train, --config, config.yaml]
-#   env: {{NCCL_DEBUG: INFO}}                          # recorded in clear
+#   env: {NCCL_DEBUG: INFO}                          # recorded in clear
 #   env_from: [HF_TOKEN]                             # taken from your environment, never stored
 #   checkpoints: checkpoints
-#   resume_args: [--resume-from-checkpoint, "{{checkpoint}}"]
-"""
+#   resume_args: [--resume-from-checkpoint, "{checkpoint}"]
+""",
+}
+"""Keys that the file may have, as comments; those that it has are left out."""
 
-_WORKDIR = "# The code is mirrored here and the job runs here, on every node.\n"
+_COMMENTS = {
+    "workdir": "The code is mirrored here and the job runs here, on every node.",
+    "shared": "One filesystem, seen by all nodes.",
+    "network": "The network of the training; SSH may use another one.",
+    "same_machine": "Several entries are one machine.",
+}
 _GPU_SIGNS = ("/dev/nvidiactl", "/dev/kfd")
 _GPU_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi")
 
 
-def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> str:
-    """Return the text of a hosts.yaml for hosts as one gives them to ssh.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An inventory to write."""
+
+    cluster: Cluster
+    identity: str | None = None
+    """The private key that opens all hosts; None: as ssh finds one."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Lines of comment for a node, by its name."""
+
+    @property
+    def reachable(self) -> Cluster:
+        """The cluster as it is connected to: each node with the key."""
+        return replace(
+            self.cluster,
+            nodes=tuple(
+                node
+                if node.local
+                else replace(
+                    node, ssh=replace(node.ssh, identity=self.identity or node.ssh.identity)
+                )
+                for node in self.cluster.nodes
+            ),
+        )
+
+    def text(self) -> str:
+        """Return the text of the hosts.yaml."""
+        schema = resources.files("clusterctl.inventory") / "hosts.schema.json"
+        text = dump(self.cluster, notes=self.notes)
+        if self.identity is not None:
+            ssh = f"ssh: {flow({'identity': self.identity})}  # also: user, port, jump\n"
+            name = f"cluster: {self.cluster.name}\n"
+            text = text.replace(name, name + ssh, 1)
+        for key, comment in _COMMENTS.items():
+            text = text.replace(f"\n{key}:", f"\n# {comment}\n{key}:", 1)
+        present = {line.partition(":")[0] for line in text.splitlines()}
+        if any(node.python for node in self.cluster.nodes):
+            present.add("defaults")
+        options = (text for key, text in _OPTIONS.items() if key not in present)
+        return _HEAD.format(schema=schema) + text + _OTHERS + "".join(options)
+
+
+def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> Draft:
+    """Return the inventory of hosts as one gives them to ssh.
 
     Args:
         hosts: names, addresses and ranges, with user and port.
@@ -59,15 +112,12 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> s
         InventoryError: a host or the name cannot be used.
         UsageError: the identity is no private key.
     """
-    text = _text(cluster_from_hosts(name, hosts))
-    if identity is None:
-        return text
-    ssh = f"ssh: {_key(identity)}  # also: user, port, jump\n"
-    return text.replace(_SSH, "").replace(f"cluster: {name}\n", f"cluster: {name}\n{ssh}", 1)
+    key = None if identity is None else _key(identity)
+    return Draft(cluster=cluster_from_hosts(name, hosts), identity=key)
 
 
 def _key(identity: Path) -> str:
-    """Return `ssh:` of an inventory with this key.
+    """Return the path of a private key.
 
     Raises:
         UsageError: it is no private key.
@@ -85,11 +135,11 @@ def _key(identity: Path) -> str:
             f"--identity {identity}: expected a private key, found another file",
             hint=f"--identity {private}" if private else "ssh-keygen -t ed25519 makes one",
         )
-    return flow({"identity": str(path)})
+    return str(path)
 
 
-def convert(hostfile: Path) -> str:
-    """Return the text of a hosts.yaml that says what another inventory says.
+def from_hostfile(hostfile: Path) -> Draft:
+    """Return the inventory that says what another one says.
 
     Raises:
         UsageError: there is no such file.
@@ -100,14 +150,14 @@ def convert(hostfile: Path) -> str:
             f"--convert {hostfile}: expected a hostfile, found no such file",
             hint="clusterctl init HOST... writes an inventory without one",
         )
-    return _text(load(hostfile))
+    return Draft(cluster=load(hostfile))
 
 
-def _text(cluster: Cluster) -> str:
-    schema = resources.files("clusterctl.inventory") / "hosts.schema.json"
+def completed(drafted: Draft) -> Draft:
+    """Return a draft without a look at other machines: with the folder that is usual there."""
+    cluster = drafted.cluster
     nodes = tuple(_completed(node, cluster.name) for node in cluster.nodes)
-    text = dump(replace(cluster, nodes=nodes)).replace("\nworkdir:", f"\n{_WORKDIR}workdir:", 1)
-    return _HEAD.format(schema=schema) + text + _OPTIONS
+    return replace(drafted, cluster=replace(cluster, nodes=nodes))
 
 
 def _completed(node: Node, cluster: str) -> Node:
@@ -146,6 +196,16 @@ def name_for(folder: Path) -> str:
     return name[:_NAME_LIMIT].strip("-") or "cluster"
 
 
+def expect_new(path: Path, *, overwrite: bool) -> None:
+    """Refuse a file that exists, before anything is asked for its sake.
+
+    Raises:
+        UsageError: it exists and is not to be overwritten.
+    """
+    if not overwrite and os.path.lexists(path):
+        raise UsageError(f"{path}: expected no file yet, found one", hint="--force overwrites it")
+
+
 def write(path: Path, text: str, *, overwrite: bool) -> None:
     """Write the file.
 
@@ -156,9 +216,8 @@ def write(path: Path, text: str, *, overwrite: bool) -> None:
         with path.open("w" if overwrite else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(
-            f"{path}: expected no file yet, found one", hint="--force overwrites it"
-        ) from None
+        expect_new(path, overwrite=overwrite)
+        raise
     except OSError as error:
         message = f"{path}: expected a place to write, found: {error.strerror}"
         raise UsageError(message) from error
