@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import Unpack
 
 from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
+from clusterctl.api.pools import Pools
 from clusterctl.api.run import OnEvent, Run, run_to_end
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.exec import ExecResult
     from clusterctl.verbs.launch.launch import LaunchOptions
+    from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Pruned
     from clusterctl.verbs.sync.result import SyncResult
@@ -60,12 +61,8 @@ class Session:
             self.cluster = inventory
         else:
             self.cluster = load(default_path() if inventory is None else Path(inventory))
-        self._accept_new = accept_new
         self._records = Records()
-        self._pools: dict[tuple[object, ...], Pool] = {}
-        """The connections to the inventory's nodes; a run of other nodes has its own."""
-        self._lock = threading.Lock()
-        self._closed = False
+        self._pools = Pools(self.cluster, accept_new=accept_new)
 
     def __repr__(self) -> str:
         """Name the cluster."""
@@ -81,11 +78,7 @@ class Session:
 
     def close(self) -> None:
         """Close every connection; runs live on."""
-        with self._lock:
-            self._closed = True
-            pools = tuple(self._pools.values())
-        for pool in pools:
-            pool.close()
+        self._pools.close()
 
     def check(
         self,
@@ -186,6 +179,39 @@ class Session:
         cluster = self._select(nodes, exclude)
         options = ExecOptions(cwd=cwd, timeout=timeout)
         return run_to_end(exec_command(self._pool(cluster), command, options), on_event)
+
+    def push(
+        self,
+        *paths: str,
+        nodes: str | int | None = None,
+        exclude: str | None = None,
+        source: str | None = None,
+        dry_run: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> PushResult:
+        """Bring models and data to nodes without shared storage, and verify them there.
+
+        Args:
+            *paths: files and folders, or `LOCAL:REMOTE`; none: the inventory's `needs`.
+            nodes: only to these: names and ranges, or the first so many.
+            exclude: not to these.
+            source: the node that has them; None: this machine if it has, else one that has all.
+            dry_run: only say what would be sent.
+            on_event: called with each event while it runs.
+
+        Raises:
+            ClusterError: nobody has a path, or the nodes' copies of it differ.
+        """
+        from clusterctl.transport.pool import Pool
+        from clusterctl.verbs.push.push import push
+        from clusterctl.verbs.push.result import PushOptions, this_machine
+
+        cluster = self._select(nodes, exclude)
+        if source is not None:
+            source = named(self.cluster, source, option="--from")[0].name
+        options = PushOptions(paths=paths, source=source, dry_run=dry_run)
+        with Pool(this_machine(cluster)) as here:
+            return run_to_end(push(cluster, self._pool(cluster), here, options), on_event)
 
     @lists_flags
     def launch(
@@ -366,19 +392,7 @@ class Session:
 
     def _pool(self, cluster: Cluster) -> Pool:
         """Return the pool of these nodes for one command, over connections that are kept."""
-        from clusterctl.transport.pool import Pool
-
-        own = {_login(node) for node in (*self.cluster.nodes, *self.cluster.left_out)}
-        logins = {_login(node) for node in cluster.nodes}
-        known = logins <= own
-        key: tuple[object, ...] = () if known else tuple(sorted(logins, key=str))
-        with self._lock:
-            if self._closed:
-                raise UsageError("this session is closed", hint="open another: Session(...)")
-            if key not in self._pools:
-                first = self.cluster if known else cluster
-                self._pools[key] = Pool(first, accept_new=self._accept_new)
-            return self._pools[key].again(cluster)
+        return self._pools.of(cluster)
 
     def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
         from clusterctl.verbs.launch.launch import launch
@@ -432,8 +446,3 @@ class Session:
             record=record,
             plan=plan,
         )
-
-
-def _login(node: Node) -> tuple[object, ...]:
-    """Return what decides how a node is reached."""
-    return node.name, node.host, node.ssh, node.local

@@ -20,7 +20,7 @@ _SHOWN = 3
     title="the models in `needs:` are whole",
     why="If a download or a copy was cut, loading the model fails, often on one rank only while the"
     " others wait.",
-    fix="Download the model again, or copy it with rsync from a node that has all of it.",
+    fix="Download the model again, or copy it from a complete one with `clusterctl push`.",
     source="https://huggingface.co/docs/safetensors/index#format",
     applies=lambda node, cluster: (
         bool(cluster.job.needs)
@@ -34,7 +34,7 @@ def model(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
         if missing.explains(node.name, path.path):
             yield skip_missing(node.name, path.path)
             continue
-        download = "download it again, or copy it from a complete one: rsync -a --checksum"
+        download = "download it again, or copy it from a complete one: clusterctl push"
         if path.faults:
             more = len(path.faults) - _SHOWN
             yield fail(

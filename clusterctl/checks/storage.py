@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -246,7 +247,7 @@ def _list_largest(path: PathFacts) -> str:
     "storage.needs",
     title="the paths in `needs:` exist and are equal on every node",
     why="If a model or dataset is missing or differs on one node, the job fails or trains wrong.",
-    fix="Copy the files from a node that has them with rsync, or put them onto a shared path.",
+    fix="Copy the files with `clusterctl push`, or put them onto a shared path.",
     source="docs/reference/inventory.md",
     explained_by=("storage.model",),
     applies=lambda _node, cluster: bool(cluster.job.needs),
@@ -266,17 +267,17 @@ def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
         owner, model = next(((n, p) for n, p in found if usual and p.digest == usual), (None, None))
         for node, path in found:
             remedy = "copy it to every node, or correct `needs:` in the inventory"
-            if owner is not None and model is not None:
-                remedy = _copy(model, owner, node)
+            if owner is not None:
+                remedy = _push(path, owner, cluster)
             yield from _need(node.name, path, model, remedy)
 
 
-def _copy(model: PathFacts, owner: Node, node: Node) -> str:
-    # Without the slash rsync would copy the folder into the folder of the same name.
-    path = model.path.rstrip("/") + ("/" if model.folder else "")
-    if owner.local:
-        return shlex.join(["rsync", "-a", path, f"{node.host}:{path}"]) + " (on this machine)"
-    return shlex.join(["rsync", "-a", f"{owner.host}:{path}", path]) + " (on the node)"
+def _push(path: PathFacts, owner: Node, cluster: Cluster) -> str:
+    # A path in workdir differs between nodes with different ones: then all needs are pushed.
+    words = [path.path] if path.path in map(posixpath.normpath, cluster.job.needs) else []
+    # Two copies: say which one is right, as the finding does.
+    source = ["--from", owner.name] if path.exists else []
+    return shlex.join(["clusterctl", "push", *words, *source])
 
 
 def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ VERBS: dict[str, str] = {
     "check": "find over SSH what would break the run",
     "exec": "run a command on every node",
     "sync": "mirror the current folder to every node",
+    "push": "bring models and data to every node",
     "launch": "check, sync and start the job on every node, and follow it",
     "resume": "launch the job again from a verified checkpoint",
     "status": "show what a run is doing, or why it ended",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from clusterctl.errors import NodeError
 from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.events import Event, Level, Notice, Progress
+from clusterctl.verbs.push.result import PushProgress
 
 if TYPE_CHECKING:
     # Imported at the first message: `logs` often prints none, and importing rich takes long.
@@ -116,6 +117,8 @@ class Progressing:
             self.screen.say(event)
         elif isinstance(event, Progress) and self.status is not None:
             self.status.update(safe_text(progress_line(event)))
+        elif isinstance(event, PushProgress) and self.status is not None:
+            self.status.update(safe_text(push_line(event)))
 
 
 def progress_line(event: Progress) -> str:
@@ -124,3 +127,25 @@ def progress_line(event: Progress) -> str:
     if event.waiting_for and event.done < event.total:
         line += f", waiting for {listed(event.waiting_for, _SHOWN_NAMES)}"
     return line
+
+
+def push_line(event: PushProgress) -> str:
+    """Return how far a push is: `sending /models/a 41 %, 1.2 GB/s, 0:31 left, …`."""
+    share = 100 * event.done // event.total if event.total else 100
+    line = f"{event.phase} {event.path} {share} %"
+    if event.rate:
+        line += f", {size_of(event.rate)}/s"
+    if event.seconds_left is not None:
+        minutes, seconds = divmod(round(event.seconds_left), 60)
+        line += f", {minutes}:{seconds:02} left"
+    if event.total_nodes:
+        line += f", {event.nodes}/{event.total_nodes} nodes have it"
+    return line
+
+
+def size_of(count: float) -> str:
+    """Return bytes in their largest unit, such as `12.3 GB`."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -219,6 +219,30 @@ MET: Schema = {"connected": _Each(_CONNECTED), "seen": _Each(_TOKEN_SEEN)}
 LEFT = _object({"foreign": _TEXTS}, counters=_Table(str))
 TIME: Schema = {"time": _SECONDS}
 READ: Schema = {"read": _COUNT}
+PUSH_LIST: Schema = {"bytes": _COUNT, "files": _COUNT, "blocks": _COUNT}
+PUSH = _object(
+    {},
+    hashed=_COUNT,
+    ready=bool,
+    seen=_TEXTS,
+    compared=_COUNT,
+    found=_object({"missing": _COUNT, "files": _COUNT, "free": _COUNT}, free_files=_COUNT),
+    listening=_PORT,
+    received=_COUNT,
+    complete=bool,
+    extra=_TEXTS,
+    extras=_COUNT,
+    sent=str,
+    lost=str,
+    why=str,
+    bad=bool,
+    failed=str,
+    feeding=bool,
+    block=_COUNT,
+    more=bool,
+    to=str,
+)
+"""A message of a push: all that it may hold."""
 _RECORDED_NODE = _object({"node": str}, node_rank=_RANK, device=str, procs=_RANK)
 RECORDED_PLAN = _object({}, world_size=_RANK, master_port=_PORT, nodes=_Each(_RECORDED_NODE))
 RECORDED_RESUME = _object(

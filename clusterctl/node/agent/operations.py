@@ -14,6 +14,8 @@ OPERATIONS: dict[str, str] = {
     "clear": "clusterctl.node.mirror.mirror:remove_tokens",
     "place": "clusterctl.node.mirror.mirror:apply_sync",
     "prune": "clusterctl.node.run.prune:prune",
+    "push": "clusterctl.node.push.push:push",
+    "push-list": "clusterctl.node.push.push:describe",
     "rsync": "clusterctl.node.mirror.mirror:exec_rsync",
     "seen": "clusterctl.node.mirror.mirror:find_tokens",
     "tree": "clusterctl.node.mirror.sync_diff:compare_tree",

@@ -1,0 +1,56 @@
+"""`clusterctl push`: bring models and data to every node."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from clusterctl.api.session import Session
+from clusterctl.cli.options import add_selection, complete_files, load_all
+from clusterctl.report.console import Screen
+from clusterctl.report.push import show_push
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    complete_files(
+        parser.add_argument(
+            "paths",
+            nargs="*",
+            metavar="PATH",
+            help="a file or folder, at the same place on every node; or LOCAL:REMOTE"
+            " (default: the inventory's `needs`)",
+        )
+    )
+    add_selection(parser)
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="NODE",
+        help="the node that has it (default: this machine if it has, else a node that has all)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be sent")
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Push; 0, 1 (a node does not have a path) or 3 (a node did not answer)."""
+    screen = Screen()
+    session = Session(load_all(args), accept_new=args.accept_new)
+    with session, screen.progress() as progress:
+        result = session.push(
+            *args.paths,
+            nodes=args.nodes,
+            exclude=args.exclude,
+            source=args.source,
+            dry_run=args.dry_run,
+            on_event=progress.show,
+        )
+    if args.json:
+        print(json.dumps(result.document()))
+    else:
+        show_push(screen.err, result)
+    return result.exit_code

@@ -1,0 +1,300 @@
+"""The connections of a chain: each node takes blocks from one before it, and gives them on.
+
+A receiver first says which blocks it has. So a connection that breaks costs nothing but its blocks
+under way, and after a node that died its predecessor serves the next one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import socket
+import ssl
+import struct
+import threading
+import zlib
+from typing import Callable, Iterator, Optional, Tuple
+
+from clusterctl.node.address_family import address_family
+from clusterctl.node.peer_link.tls_channel import client_context, server_context
+from clusterctl.node.push.manifest import BLOCK
+from clusterctl.node.push.tree import Tree
+
+CONNECT_SECONDS = 5.0
+HELLO_SECONDS = 5.0
+"""A connection that has not shown the token by then is closed."""
+MAX_UNAUTHENTICATED = 16
+"""Connections that may be about to show it at a time; others are closed at once."""
+WAIT_SECONDS = 1.0
+SMALL = 64 * 1024
+"""Blocks up to this are gathered: each would be a packet of its own."""
+GATHERED = 1 << 20
+BUFFERS = 3
+"""Blocks of one receiver: one arrives, one waits, one is hashed and written."""
+
+_HEAD = struct.Struct("!II")
+_LENGTH = struct.Struct("!Q")
+_NO_MORE = 0xFFFFFFFF
+_END = _HEAD.pack(_NO_MORE, 0)
+_DONE = b"\1"
+
+
+class Credentials:
+    """What the nodes of one transfer know each other by."""
+
+    def __init__(self, certificate: str, key: str, token: str) -> None:
+        self.client = client_context(certificate)
+        self.server = server_context(certificate, key)
+        self.token = token.encode()
+
+
+class Receiver:
+    """Listens for the node before, and takes its blocks in."""
+
+    def __init__(self, tree: Tree, credentials: Credentials, address: str) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        self._tree, self._credentials = tree, credentials
+        self._lock = threading.Lock()
+        self._current: Optional[ssl.SSLSocket] = None
+        self._unauthenticated = threading.BoundedSemaphore(MAX_UNAUTHENTICATED)
+        self.failure: Optional[BaseException] = None
+        """Why blocks cannot be written here."""
+        self.bad = 0
+        """Blocks that were not what they should be."""
+        self._listening = socket.socket(address_family(address), socket.SOCK_STREAM)
+        try:
+            self._listening.bind((address, 0))
+            self._listening.listen(64)
+        except OSError:
+            self._listening.close()
+            raise
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take in no more."""
+        _shut(self._listening)
+        with self._lock:
+            if self._current is not None:
+                _shut(self._current)
+
+    def _accept(self) -> None:
+        with self._listening:
+            while True:
+                try:
+                    connection, _ = self._listening.accept()
+                except OSError:
+                    return
+                if not self._unauthenticated.acquire(blocking=False):
+                    connection.close()
+                    continue
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Let a connection show the token; the last one that did is the one before."""
+        context = self._credentials.server
+        try:
+            with connection:
+                connection.settimeout(HELLO_SECONDS)
+                tls = context.wrap_socket(
+                    connection, server_side=True, do_handshake_on_connect=False
+                )
+            with tls:
+                try:
+                    tls.do_handshake()
+                    shown = _receive(tls, len(self._credentials.token))
+                finally:
+                    self._unauthenticated.release()
+                if not hmac.compare_digest(shown, self._credentials.token):
+                    return
+                with self._lock:
+                    if self._current is not None:
+                        _shut(self._current)
+                    self._current = tls
+                tls.settimeout(None)
+                self._take(tls)
+        except (OSError, EOFError):  # ssl.SSLError is one
+            return
+
+    def _take(self, tls: ssl.SSLSocket) -> None:
+        """Say what is there, then take blocks in until the other side has no more."""
+        have = zlib.compress(bytes(self._tree.have), 1)
+        tls.sendall(_LENGTH.pack(len(have)) + have)
+        free: queue.SimpleQueue[Optional[bytearray]] = queue.SimpleQueue()
+        for _ in range(BUFFERS):
+            free.put(bytearray(BLOCK))
+        arrived: queue.SimpleQueue[Optional[Tuple[int, int, bytearray]]] = queue.SimpleQueue()
+        writer = threading.Thread(target=self._write, args=(arrived, free, tls), daemon=True)
+        writer.start()
+        try:
+            while True:
+                index, length = _HEAD.unpack(_receive(tls, _HEAD.size))
+                if index == _NO_MORE:
+                    break
+                if index >= self._tree.manifest.blocks or length > BLOCK:
+                    self.bad += 1
+                    return
+                buffer = free.get()
+                if buffer is None:
+                    return
+                _receive_into(tls, memoryview(buffer)[:length])
+                arrived.put((index, length, buffer))
+        finally:
+            arrived.put(None)
+            writer.join()
+        if self._tree.complete:
+            tls.sendall(_DONE)
+
+    def _write(
+        self,
+        arrived: queue.SimpleQueue[Optional[Tuple[int, int, bytearray]]],
+        free: queue.SimpleQueue[Optional[bytearray]],
+        tls: ssl.SSLSocket,
+    ) -> None:
+        try:
+            while True:
+                item = arrived.get()
+                if item is None:
+                    return
+                index, length, buffer = item
+                if not self._tree.write(index, memoryview(buffer)[:length]):
+                    self.bad += 1
+                    break
+                free.put(buffer)
+        except BaseException as error:  # noqa: BLE001  (told to the controller)
+            self.failure = error
+        free.put(None)
+        _shut(tls)
+
+
+class Sender:
+    """Gives blocks to one node after it, as they come; in a thread of its own."""
+
+    def __init__(
+        self, tree: Tree, credentials: Credentials, done: Callable[[Optional[str]], None]
+    ) -> None:
+        """Prepare; `done` is called once, with why it ended early or None."""
+        self._tree, self._credentials, self._done = tree, credentials, done
+        self._stopped = threading.Event()
+        self._socket: Optional[socket.socket] = None
+
+    def start(self, address: str, port: int, *, after: float = 0.0) -> None:
+        """Connect after so many seconds, and send."""
+        threading.Thread(target=self._run, args=(address, port, after), daemon=True).start()
+
+    def stop(self) -> None:
+        """Send no more, and call back no more."""
+        self._stopped.set()
+        if self._socket is not None:
+            _shut(self._socket)
+
+    def _run(self, address: str, port: int, after: float) -> None:
+        words: Optional[str] = None
+        if self._stopped.wait(after):
+            return
+        try:
+            self._send(address, port)
+        except (OSError, EOFError, zlib.error) as error:
+            words = getattr(error, "strerror", None) or str(error) or "the connection broke"
+        if not self._stopped.is_set():
+            self._done(words)
+
+    def _send(self, address: str, port: int) -> None:
+        with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as plain:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._credentials.client.wrap_socket(plain) as tls:
+                self._socket = tls
+                tls.sendall(self._credentials.token)
+                size = _LENGTH.unpack(_receive(tls, _LENGTH.size))[0]
+                have = inflated(_receive(tls, min(size, BLOCK)), self._tree.manifest.blocks)
+                tls.settimeout(None)
+                self._stream(tls, have)
+                tls.sendall(_END)
+                if _receive(tls, 1) != _DONE:
+                    raise EOFError("it does not have all")
+
+    def _stream(self, tls: ssl.SSLSocket, have: bytes) -> None:
+        gathered = bytearray()
+
+        def flush() -> None:
+            if gathered:
+                tls.sendall(gathered)
+                gathered.clear()
+
+        for index, data in lacking_blocks(self._tree, have, self._stopped, flush):
+            head = _HEAD.pack(index, len(data))
+            if len(data) <= SMALL:
+                gathered += head
+                gathered += data
+                if len(gathered) >= GATHERED:
+                    flush()
+            else:
+                gathered += head
+                flush()
+                tls.sendall(data)
+        flush()
+        if self._stopped.is_set():
+            raise EOFError("stopped")
+
+
+def lacking_blocks(
+    tree: Tree, have: bytes, stopped: threading.Event, idle: Callable[[], None] = lambda: None
+) -> Iterator[Tuple[int, bytes]]:
+    """Yield each block that another node lacks, once it is here; `idle` is called before waits."""
+    reader = tree.reader()
+    lacking = tree.manifest.blocks - sum(have)
+    place = 0
+    try:
+        while lacking and not stopped.is_set():
+            if place == len(tree.arrived):
+                idle()
+                tree.wait_beyond(place, WAIT_SECONDS)
+                continue
+            index = tree.arrived[place]
+            place += 1
+            if not have[index]:
+                lacking -= 1
+                yield index, reader.read(index)
+    finally:
+        reader.close()
+
+
+def inflated(data: bytes, blocks: int) -> bytes:
+    """Return which blocks a node has, a byte each.
+
+    Raises:
+        EOFError: it is not that.
+    """
+    have = zlib.decompressobj().decompress(data, blocks + 1)
+    if len(have) != blocks or have.strip(b"\0\1"):
+        raise EOFError("it does not speak our language")
+    return have
+
+
+def _receive(tls: ssl.SSLSocket, count: int) -> bytes:
+    buffer = bytearray(count)
+    _receive_into(tls, memoryview(buffer))
+    return bytes(buffer)
+
+
+def _receive_into(tls: ssl.SSLSocket, view: memoryview) -> None:
+    while view:
+        count = tls.recv_into(view)
+        if not count:
+            raise EOFError("the connection was closed")
+        view = view[count:]
+
+
+def _shut(connection: socket.socket) -> None:
+    """Wake up whoever waits for a socket; the owner closes it."""
+    try:
+        # Reset when it is closed: a sender whose window is full would hear of nothing else.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # Not SSLSocket's own: the thread that reads would lose its object under it.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+    except OSError:
+        return

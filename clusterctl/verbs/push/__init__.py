@@ -1,0 +1,1 @@
+"""Bring models and data to nodes without shared storage."""

@@ -1,0 +1,208 @@
+"""The use-case `push`: bring models and data to nodes without shared storage, and verify them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+
+from clusterctl.errors import CouldNotTell, NodeError
+from clusterctl.facts.values.storage import PathFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import choose_network
+from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.push.look import Look, look
+from clusterctl.verbs.push.result import (
+    HERE,
+    NodePush,
+    PathPush,
+    PushOptions,
+    PushResult,
+    WantedPath,
+)
+from clusterctl.verbs.push.transfer import Transfer
+from clusterctl.verbs.push.wanted import Source, choose_source, wanted_paths
+from clusterctl.verbs.rpc import Nodes
+
+
+def push(
+    cluster: Cluster, pool: Nodes, here: Nodes, options: PushOptions
+) -> Generator[Event, None, PushResult]:
+    """Bring paths to every node of a cluster.
+
+    Args:
+        cluster: the nodes that are to have them; one that is left out may be the source.
+        pool: the connections to the nodes.
+        here: this machine, as a node named `this machine`.
+        options: what, and from where.
+
+    Raises:
+        UsageError: there is nothing to push, or a path is none.
+        ClusterError: nobody has a path, or its source cannot be read.
+    """
+    began = time.monotonic()
+    paths = wanted_paths(cluster, options.paths)
+    work = _Push(cluster=cluster, pool=pool, here=here, options=options)
+    yield from work.look(paths)
+    sources = [choose_source(path, work.seen(path), named=options.source) for path in paths]
+    work.require_space(paths, sources)
+    done = []
+    for path, source in zip(paths, sources, strict=True):
+        done.append((yield from work.push_one(path, source)))
+    return PushResult(
+        cluster=cluster.name,
+        paths=tuple(done),
+        dry_run=options.dry_run,
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclass(slots=True)
+class _Push:
+    """One push under way."""
+
+    cluster: Cluster
+    pool: Nodes
+    here: Nodes
+    options: PushOptions
+    found: Look = field(default_factory=Look)
+    full: dict[str, str] = field(default_factory=dict)
+    """By node, why its disks cannot take all paths."""
+
+    def look(self, paths: tuple[WantedPath, ...]) -> Generator[Event, None, None]:
+        """See what there is, on the nodes that may be the source too."""
+        nodes = [node.name for node in (*self.cluster.nodes, *self.cluster.left_out)]
+        yield Progress(phase="looking", done=0, total=len(self.cluster.nodes))
+        asked = {
+            name: [q for path in paths for q in (path.sources[name], path.targets[name])]
+            for name in nodes
+        }
+        self.found = look(self.pool, asked)
+        own = look(self.here, {HERE: [path.here for path in paths if path.here]})
+        self.found.facts.update(own.facts)
+
+    def seen(self, path: WantedPath) -> dict[str, PathFacts]:
+        """Return what each possible source has; this machine first."""
+        places = {HERE: path.here, **path.sources}
+        return {
+            name: facts
+            for name, place in places.items()
+            if place and name in self.found.facts
+            if (facts := self.found.facts[name].path(place)) is not None
+        }
+
+    def require_space(self, paths: tuple[WantedPath, ...], sources: list[Source]) -> None:
+        """Find nodes whose disks cannot take the paths that they lack."""
+        for node in self.cluster.nodes:
+            needed: dict[str, tuple[int, int, PathFacts]] = {}
+            for path, source in zip(paths, sources, strict=True):
+                facts = self._target(path, node.name)
+                if facts is None or facts.exists is not False:
+                    continue  # what exists is compared by its blocks, and judged then
+                size, files, _ = needed.get(facts.mount, (0, 0, facts))
+                size += source.facts.size or 0
+                needed[facts.mount] = size, files + (source.facts.entries or 1), facts
+            for mount, (size, files, facts) in needed.items():
+                words = _lacking(facts, size, files)
+                if words:
+                    self.full[node.name] = f"{mount or facts.path}: {words}"
+
+    def push_one(self, path: WantedPath, source: Source) -> Generator[Event, None, PathPush]:
+        """Bring one path to the nodes that answered and have room."""
+        done: dict[str, NodePush] = {}
+        for node in self.cluster.nodes:
+            target = path.targets[node.name]
+            error = self.found.errors.get(node.name)
+            if error is not None:
+                done[node.name] = _failed(node.name, target, error)
+            elif node.name == source.name and target == source.path:
+                done[node.name] = NodePush(node=node.name, state="source", path=target)
+            elif node.name in self.full:
+                error = NodeError("full", "operation", self.full[node.name], "make room there")
+                done[node.name] = _failed(node.name, target, error)
+        if self.options.dry_run:
+            for node in self.cluster.nodes:
+                done.setdefault(node.name, self._would(path, source, node.name))
+        names = tuple(node.name for node in self.cluster.nodes if node.name not in done)
+        result = PathPush(
+            path=path.shown,
+            source=source.name,
+            source_path=source.path,
+            bytes=source.facts.size or 0,
+            files=source.facts.entries or 1,
+            nodes=(),
+        )
+        if names:
+            transfer = Transfer(
+                wanted=path,
+                source=source,
+                pool=self.pool,
+                source_pool=self.here if source.name == HERE else self.pool,
+                addresses=self._addresses((*names, source.name)),
+            )
+            result = yield from transfer.run(names)
+            done.update({one.node: one for one in result.nodes})
+            yield Progress(phase="verifying", done=0, total=len(names))
+            self._verify(path, source, done)
+        nodes = tuple(done[node.name] for node in self.cluster.nodes)
+        return replace(result, nodes=nodes)
+
+    def _addresses(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the addresses of the data network.
+
+        Raises:
+            CouldNotTell: a node has none.
+        """
+        nodes = (*self.cluster.nodes, *self.cluster.left_out)
+        cluster = self.cluster.with_nodes(tuple(node for node in nodes if node.name in names))
+        network = choose_network(cluster, self.found.facts)
+        found = {name: place.address for name, place in network.nodes.items()}
+        lacking = [name for name in names if name not in found and name != HERE]
+        if lacking:
+            message = f"{', '.join(lacking)}: no address on a network that all nodes share"
+            raise CouldNotTell(message, hint="clusterctl check --only network")
+        return found
+
+    def _verify(self, path: WantedPath, source: Source, done: dict[str, NodePush]) -> None:
+        """Judge each node by the digest that the check `storage.needs` compares."""
+        names = [name for name, one in done.items() if one.ok and one.state != "source"]
+        again = look(self.pool, {name: [path.targets[name]] for name in names})
+        for name in names:
+            facts = again.facts[name].path(path.targets[name]) if name in again.facts else None
+            if facts is None:
+                error = again.errors.get(name) or NodeError("timeout", "answer", "no answer")
+                done[name] = _failed(name, path.targets[name], error)
+            elif not facts.digest or facts.digest != source.facts.digest:
+                words = facts.problem or "it differs from the source after the push"
+                error = NodeError("file", "operation", words, "did anything else write to it?")
+                done[name] = _failed(name, path.targets[name], error)
+
+    def _would(self, path: WantedPath, source: Source, name: str) -> NodePush:
+        facts = self._target(path, name)
+        equal = facts is not None and facts.digest == source.facts.digest
+        return NodePush(
+            node=name, state="unchanged" if equal else "would-update", path=path.targets[name]
+        )
+
+    def _target(self, path: WantedPath, name: str) -> PathFacts | None:
+        facts = self.found.facts.get(name)
+        return facts.path(path.targets[name]) if facts else None
+
+
+def _failed(name: str, path: str, error: NodeError) -> NodePush:
+    return NodePush(
+        node=name,
+        state="failed" if error.answered else "unreachable",
+        path=path,
+        words=str(error),
+        hint=error.hint,
+    )
+
+
+def _lacking(facts: PathFacts, size: int, files: int) -> str:
+    """Say what a filesystem lacks; empty: it has room."""
+    if facts.free_bytes is not None and facts.total_bytes and facts.free_bytes < size:
+        return f"{size} bytes to write, {facts.free_bytes} free"
+    if facts.total_files and (facts.free_files or 0) < files:
+        return f"{files} files to write, {facts.free_files} inodes free"
+    return ""

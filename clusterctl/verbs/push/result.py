@@ -1,0 +1,129 @@
+"""What a push was asked for, what it did on each node, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.verbs.events import Event
+from clusterctl.wire import SCHEMA, plain
+
+HERE = "this machine"
+"""The name of the controller among the sources."""
+
+
+def this_machine(cluster: Cluster) -> Cluster:
+    """Return this machine as the only node of a cluster: it may be the source of a push."""
+    node = Node(host="localhost", name=HERE, ssh=Ssh(), local=True)
+    return Cluster(name=cluster.name, nodes=(node,))
+
+
+PushState = Literal[
+    "unchanged", "updated", "shared", "source", "would-update", "failed", "unreachable"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """What to push, and how."""
+
+    paths: tuple[str, ...] = ()
+    """`PATH` or `LOCAL:REMOTE`; none: the inventory's `job.needs`."""
+    source: str | None = None
+    """The node that has them; None: this machine if it has, else a node that has all."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedPath:
+    """One path to push."""
+
+    shown: str
+    here: str | None
+    """Where it would be on this machine; None: nowhere, its place depends on the node."""
+    sources: Mapping[str, str]
+    """By node, where it is if that node has it."""
+    targets: Mapping[str, str]
+    """By node, where it is to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePush:
+    """What became of one path on one node."""
+
+    node: str
+    state: PushState
+    """shared: another node on the same filesystem was given the blocks."""
+    path: str
+    received: int = 0
+    """Bytes that came over the network."""
+    words: str = ""
+    hint: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """The node has the path, equal to the source's."""
+        return self.state not in {"failed", "unreachable"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPush:
+    """What became of one path."""
+
+    path: str
+    source: str
+    """The node that it came from, or `this machine`."""
+    source_path: str
+    bytes: int
+    files: int
+    nodes: tuple[NodePush, ...]
+    seconds: float = 0.0
+
+    @property
+    def received(self) -> int:
+        """Bytes that all nodes received."""
+        return sum(node.received for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult:
+    """What the nodes have now."""
+
+    schema: int = SCHEMA
+    cluster: str
+    paths: tuple[PathPush, ...]
+    dry_run: bool
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 if a node does not have a path; 3 if only answers are missing."""
+        states = {node.state for path in self.paths for node in path.nodes}
+        if "failed" in states:
+            return 1
+        return 3 if "unreachable" in states else 0
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        document: dict[str, Any] = plain(self)
+        return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushProgress(Event):
+    """How far a path is: bytes of all nodes together."""
+
+    kind = "push"
+
+    path: str
+    phase: Literal["hashing", "comparing", "sending", "verifying"]
+    done: int
+    total: int
+    nodes: int
+    """Nodes that have it, of `total_nodes`."""
+    total_nodes: int
+    rate: float = 0.0
+    """Bytes a second, of all nodes together."""
+    seconds_left: float | None = None

@@ -1,0 +1,429 @@
+"""One path on its way: from its source through a chain of nodes, each of which passes it on.
+
+A node that dies or cannot be reached leaves the chain, and the one before it serves the next.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterctl.errors import ClusterError, NodeError
+from clusterctl.plan.certificate import make_identity
+from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.push.result import HERE, NodePush, PathPush, PushProgress, WantedPath
+from clusterctl.verbs.push.wanted import Source
+from clusterctl.verbs.response_schema import NOT_OURS, PUSH, PUSH_LIST, schema_error
+from clusterctl.verbs.rpc import Nodes, bad_output, node_error
+from clusterctl.verbs.sync.shared_folders import NodeView, mutually_seen, shared_folders
+from clusterctl.wire import Message
+
+MANIFEST_LIMIT = 256 * 1024 * 1024
+"""Bytes of a deflated list of files with their hashes."""
+ALIVE_SECONDS = 10.0
+"""How often nodes hear that the controller is still there."""
+RETRY_SECONDS = 1.0
+RETRIES = 2
+"""How often a link that broke is made again before the node after it is given up."""
+SOURCE = "<source>"
+"""The source's call among those of the nodes; no node has this name."""
+
+
+@dataclass(slots=True)
+class _Member:
+    """One node that is to have the path."""
+
+    name: str
+    token: str
+    step: str = "start"
+    """The last step that it answered."""
+    missing: int = 0
+    received: int = 0
+    compared: int = 0
+    port: int = 0
+    lost: int = 0
+    """How often the node before it lost it."""
+    seen: tuple[str, ...] = ()
+    """The tokens of nodes that write to the same folder."""
+    complete: bool = False
+    extra: str = ""
+    """Names that the source does not have."""
+    leader: str = ""
+    """The node that is given the blocks, if it shares this one's filesystem."""
+    error: NodeError | None = None
+
+    @property
+    def open(self) -> bool:
+        """It takes part, and does not have all yet."""
+        return self.error is None and not self.complete and not self.leader
+
+
+@dataclass(slots=True)
+class Transfer:
+    """The transfer of one path."""
+
+    wanted: WantedPath
+    source: Source
+    pool: Nodes
+    source_pool: Nodes
+    """Where the source's call goes: the nodes', or that of this machine."""
+    addresses: Mapping[str, str]
+    """By node, its address on the data network."""
+    members: dict[str, _Member] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+    chain: list[str] = field(default_factory=list)
+    """The nodes that are given blocks, in the order in which these pass."""
+    totals: tuple[int, int] = (0, 0)
+    """Bytes and files."""
+    relaying: bool = False
+    """This machine reaches the nodes by SSH only: the blocks go through it."""
+    began: float = field(default_factory=time.monotonic)
+    sending_since: float = 0.0
+    alive_at: float = field(default_factory=time.monotonic)
+
+    def run(self, names: tuple[str, ...]) -> Generator[Event, None, PathPush]:
+        """Bring the path to these nodes.
+
+        Raises:
+            ClusterError: the source cannot be read, or changed meanwhile.
+        """
+        manifest = yield from self._list()
+        identity = make_identity("push")
+        shared = {
+            "certificate": identity.certificate,
+            "key": identity.key,
+            "token": identity.token,
+        }
+        self.calls[SOURCE] = self.source_pool.start(
+            self.source.name,
+            Request(
+                op="push",
+                args={**shared, "target": self.source.path, "source": True},
+                body=manifest,
+            ),
+        )
+        try:
+            for name in names:
+                member = _Member(name=name, token=secrets.token_hex(8))
+                self.members[name] = member
+                args = {**shared, "target": self.wanted.targets[name], "mark": member.token}
+                self.calls[name] = self.pool.start(
+                    name, Request(op="push", args=args, body=manifest)
+                )
+            for name, item in self.pool.follow(self.calls):
+                self._take(name, item)
+                self._advance()
+                self._keep_alive()
+                yield self._progress()
+                if self._over():
+                    break
+            self._end()
+        finally:
+            for call in self.calls.values():
+                call.close()
+        size, files = self.totals
+        return PathPush(
+            path=self.wanted.shown,
+            source=self.source.name,
+            source_path=self.source.path,
+            bytes=size,
+            files=files,
+            nodes=tuple(self._outcome(self.members[name]) for name in names),
+            seconds=time.monotonic() - self.began,
+        )
+
+    def _list(self) -> Generator[Event, None, bytes]:
+        """Have the source hash the path; return its manifest."""
+        request = Request(
+            op="push-list", args={"path": self.source.path}, body_limit=MANIFEST_LIMIT
+        )
+        call = self.source_pool.start(self.source.name, request)
+        body = b""
+        try:
+            for _, item in self.source_pool.follow({self.source.name: call}):
+                if isinstance(item, Reply):
+                    error = item.error
+                elif "hashed" in item.head:
+                    size = self.source.facts.size or 0
+                    yield PushProgress(
+                        path=self.wanted.shown,
+                        phase="hashing",
+                        done=min(_whole(item.head["hashed"]), size),
+                        total=size,
+                        nodes=0,
+                        total_nodes=0,
+                    )
+                    continue
+                else:
+                    reply = Reply(node=self.source.name, messages=(item,))
+                    invalid = schema_error(item.head, PUSH_LIST)
+                    error = node_error(reply)
+                    if error is None and invalid:
+                        error = bad_output(self.source.name, invalid)
+                    if error is None:
+                        self.totals = item.head["bytes"], item.head["files"]
+                        body = item.body
+                if error is not None:
+                    raise ClusterError(
+                        f"{self.wanted.shown}: {self.source.name}: {error}", hint=error.hint or None
+                    )
+        finally:
+            call.close()
+        return body
+
+    def _take(self, name: str, item: Message | Reply) -> None:
+        """Note what a node said, or that it is gone."""
+        if name == SOURCE:
+            self._take_from_source(item)
+            return
+        member = self.members[name]
+        if member.error is not None:
+            return
+        if isinstance(item, Reply):
+            if not self._is_over(member):
+                self._drop(member, item.error or NodeError("lost", "answer", "it ended early"))
+            return
+        error = node_error(Reply(node=name, messages=(item,)))
+        invalid = "" if error else schema_error(item.head, PUSH)
+        if error or invalid:
+            self._drop(member, error or bad_output(name, invalid))
+            return
+        self._note(member, item)
+
+    def _note(self, member: _Member, item: Message) -> None:
+        head = item.head
+        member.received = max(member.received, head.get("received") or 0)
+        member.compared = max(member.compared, head.get("compared") or 0)
+        if "ready" in head and member.step == "start":
+            member.step = "ready"
+        elif "seen" in head and member.step == "see":
+            member.step, member.seen = "seen", tuple(head["seen"])
+        elif "found" in head and member.step == "compare":
+            member.step, member.missing = "found", head["found"]["missing"]
+            self._judge_room(member, head["found"])
+        elif "listening" in head and member.step == "begin":
+            member.step, member.port = "listening", head["listening"]
+        elif "complete" in head and member.step == "listening":
+            member.complete, member.extra = True, _extra(head)
+        else:
+            self._note_trouble(member, item)
+
+    def _note_trouble(self, member: _Member, item: Message) -> None:
+        """Note that a node failed, that it lost the next one, or that it is to be fed."""
+        head = item.head
+        if "failed" in head:
+            self._drop(member, NodeError("file", "operation", head["failed"]))
+        elif "feeding" in head:
+            self._send(SOURCE, {"step": "relay", "peer": member.name}, item.body)
+        elif "lost" in head:
+            self._link_lost(member.name, head["lost"], head.get("why") or "")
+        elif "bad" in head:
+            self._blame(member)
+
+    def _take_from_source(self, item: Message | Reply) -> None:
+        error = item.error if isinstance(item, Reply) else None
+        if isinstance(item, Message):
+            error = node_error(Reply(node=self.source.name, messages=(item,)))
+            invalid = "" if error else schema_error(item.head, PUSH)
+            if invalid:
+                error = NodeError("bad-output", "answer", f"{NOT_OURS}: {invalid}")
+        if error is not None or isinstance(item, Reply):
+            words = error or "it ended early"
+            raise ClusterError(f"{self.wanted.shown}: {self.source.name}, the source: {words}")
+        head = item.head
+        if "block" in head and head.get("to") in self.members:
+            member = self.members[head["to"]]
+            if member.open and self.chain[:1] == [member.name]:
+                step = {"step": "block", "index": head["block"], "more": bool(head.get("more"))}
+                self._send(member.name, step, item.body)
+        elif "lost" in head:
+            self._link_lost(SOURCE, head["lost"], head.get("why") or "")
+
+    def _advance(self) -> None:
+        """Go on to the next step once all nodes have done the last one."""
+        live = [m for m in self.members.values() if m.error is None and not m.leader]
+        steps = {member.step for member in live}
+        if steps == {"ready"}:
+            tokens = [member.token for member in live]
+            self._step(live, {"step": "see", "tokens": tokens})
+        elif steps == {"seen"}:
+            self._share(live)
+            self._step([m for m in live if not m.leader], {"step": "compare"})
+        elif steps == {"found"}:
+            for member in live:
+                self._step([member], {"step": "begin", "address": self.addresses[member.name]})
+        elif steps == {"listening"} and not self.sending_since:
+            self.sending_since = time.monotonic()
+            self.chain = [member.name for member in live if not member.complete]
+            for before, after in zip([SOURCE, *self.chain], self.chain, strict=False):
+                self._link(before, after)
+
+    def _share(self, live: list[_Member]) -> None:
+        """Let one node of each filesystem be given the blocks."""
+        views = [NodeView(node=m.name, tokens=m.seen, run=None) for m in live]
+        believed = mutually_seen(views, {m.name: m.token for m in live})
+        for group in shared_folders(believed):
+            first, *others = group.nodes
+            for name in others:
+                self.members[name].leader = first
+                self._send(name, {"step": "end"})
+
+    def _judge_room(self, member: _Member, found: Mapping[str, Any]) -> None:
+        """Drop a node whose disk would be full."""
+        words = ""
+        if found["free"] < found["missing"]:
+            words = f"{_bytes(found['missing'])} to write, {_bytes(found['free'])} free"
+        elif (found.get("free_files") or found["files"]) < found["files"]:
+            words = f"{found['files']} files to write, {found['free_files']} inodes free"
+        if words:
+            path = self.wanted.targets[member.name]
+            hint = f"make room for {path}"
+            self._drop(member, NodeError("full", "operation", f"{path}: {words}", hint))
+
+    def _link(self, before: str, after: str, *, seconds: float = 0.0) -> None:
+        """Let one node serve another from now on."""
+        member = self.members[after]
+        if before == SOURCE and self.relaying:
+            self._send(after, {"step": "feed"})
+            return
+        head = {"step": "send", "peer": after, "address": self.addresses[after]}
+        self._send(before, {**head, "port": member.port, "after": seconds})
+
+    def _link_lost(self, before: str, after: str, why: str) -> None:
+        """Make a link again; after some times give the node up."""
+        member = self.members.get(after)
+        if member is None or not member.open or self._before(after) != before:
+            return  # it has gone meanwhile
+        member.lost += 1
+        if before == SOURCE and self.source.name == HERE and not self.relaying:
+            self.relaying = True
+            self._link(before, after)
+        elif member.lost <= RETRIES:
+            self._link(before, after, seconds=RETRY_SECONDS)
+        else:
+            name = self.source.name if before == SOURCE else before
+            address = f"{self.addresses[after]}:{member.port}"
+            words = f"{name} cannot send to it at {address}: {why}"
+            hint = "does a firewall on it refuse connections of the other nodes? clusterctl check"
+            self._drop(member, NodeError("link", "operation", words, hint))
+
+    def _before(self, name: str) -> str:
+        place = self.chain.index(name) if name in self.chain else 0
+        return self.chain[place - 1] if place else SOURCE
+
+    def _blame(self, member: _Member) -> None:
+        """Deal with blocks that a node was given and that were not what they should be."""
+        before = self._before(member.name)
+        if before == SOURCE:
+            raise ClusterError(
+                f"{self.source.name}: {self.source.path} changed while it was sent",
+                hint="push again when nothing writes to it; what was sent is kept",
+            )
+        words = f"it sent blocks to {member.name} that are not the source's"
+        self._drop(self.members[before], NodeError("bad-output", "operation", words))
+
+    def _drop(self, member: _Member, error: NodeError) -> None:
+        """Go on without a node: the one before it serves the one after it."""
+        member.error = error
+        self._send(member.name, {"step": "end"})
+        for other in self.members.values():
+            if other.leader == member.name:
+                words = f"shares its filesystem with {member.name}, where the push failed"
+                other.error = NodeError("shared", "operation", words)
+        if member.name not in self.chain:
+            return
+        before = self._before(member.name)
+        place = self.chain.index(member.name)
+        self.chain.remove(member.name)
+        for after in self.chain[place : place + 1]:
+            if self.members[after].open:
+                self._link(before, after)
+
+    def _step(self, members: list[_Member], head: Mapping[str, Any]) -> None:
+        for member in members:
+            member.step = head["step"]
+            self._send(member.name, head)
+
+    def _send(self, name: str, head: Mapping[str, Any], body: bytes = b"") -> None:
+        self.calls[name].send(Message(dict(head), body))
+
+    def _keep_alive(self) -> None:
+        if time.monotonic() - self.alive_at > ALIVE_SECONDS:
+            self.alive_at = time.monotonic()
+            for name in self.calls:
+                if name == SOURCE or self.members[name].error is None:
+                    self._send(name, {"step": "alive"})
+
+    def _is_over(self, member: _Member) -> bool:
+        return member.complete or bool(member.leader)
+
+    def _over(self) -> bool:
+        return not any(member.open for member in self.members.values())
+
+    def _end(self) -> None:
+        for name, member in self.members.items():
+            if member.error is None and not member.leader:
+                self._send(name, {"step": "end"})
+        self._send(SOURCE, {"step": "end"})
+
+    def _progress(self) -> PushProgress:
+        members = [m for m in self.members.values() if not m.leader and m.error is None]
+        if not self.sending_since:
+            size = self.totals[0]
+            return self._event("comparing", sum(m.compared for m in members), size * len(members))
+        done, total = sum(m.received for m in members), sum(m.missing for m in members)
+        seconds = time.monotonic() - self.sending_since
+        rate = done / seconds if seconds else 0.0
+        event = self._event("sending", min(done, total), total)
+        return replace(event, rate=rate, seconds_left=(total - done) / rate if rate else None)
+
+    def _event(self, phase: Any, done: int, total: int) -> PushProgress:  # noqa: ANN401
+        return PushProgress(
+            path=self.wanted.shown,
+            phase=phase,
+            done=done,
+            total=total,
+            nodes=sum(member.complete for member in self.members.values()),
+            total_nodes=len(self.members),
+        )
+
+    def _outcome(self, member: _Member) -> NodePush:
+        outcome = NodePush(
+            node=member.name,
+            state="updated" if member.received or member.missing else "unchanged",
+            path=self.wanted.targets[member.name],
+            received=member.received,
+        )
+        error = member.error
+        if error is not None:
+            return replace(
+                outcome,
+                state="failed" if error.answered else "unreachable",
+                words=str(error),
+                hint=error.hint,
+            )
+        if member.leader:
+            return replace(outcome, state="shared", words=f"shared with {member.leader}")
+        if member.extra:
+            words = f"it has files that the source does not have: {member.extra}"
+            return replace(outcome, state="failed", words=words, hint="remove them on the node")
+        return outcome
+
+
+def _extra(head: Mapping[str, Any]) -> str:
+    """Return the first names that the source does not have."""
+    named = head.get("extra") or []
+    more = (head.get("extras") or 0) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"  # noqa: PLR2004

@@ -1,0 +1,131 @@
+"""Which paths a push is about, and which copy of each one is its source."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterctl.checks.run_paths import job_path
+from clusterctl.checks.wording import counted
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.facts.values.storage import PathFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.push.result import HERE, WantedPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a path comes from."""
+
+    name: str
+    """A node, or `this machine`."""
+    path: str
+    facts: PathFacts
+
+
+def split_path(text: str) -> tuple[str, str]:
+    """Return where a path is and where it is to be: `PATH`, or `LOCAL:REMOTE`.
+
+    Raises:
+        UsageError: it is empty, or REMOTE is not an absolute path.
+    """
+    found = re.fullmatch(r"(.+?):([/~].*)", text, flags=re.DOTALL)
+    local, remote = (found[1], found[2]) if found else (text, text)
+    if not text or "\0" in text:
+        raise UsageError(f"PATH: expected a path, found {text!r}")
+    if local.startswith("~/"):
+        return local, remote
+    absolute = os.path.abspath(local)  # noqa: PTH100  (a link keeps its name on the nodes)
+    remote = remote if found else absolute
+    for path in (absolute, remote):
+        if posixpath.normpath(path) == "/" or "\0" in path:
+            raise UsageError(f"PATH: expected a file or folder other than /, found {text!r}")
+    return absolute, remote
+
+
+def wanted_paths(cluster: Cluster, words: tuple[str, ...]) -> tuple[WantedPath, ...]:
+    """Return what to push: the words of the command line, else what the job needs.
+
+    Raises:
+        UsageError: there is nothing to push.
+    """
+    nodes = (*cluster.nodes, *cluster.left_out)
+    if not words and not cluster.job.needs:
+        message = f"PATH: expected one, found none, and {cluster.file or 'hosts.yaml'} has no needs"
+        raise UsageError(
+            message, hint="clusterctl push PATH, or list the paths under `job: needs:`"
+        )
+    found = []
+    for word in words:
+        local, remote = split_path(word)
+        found.append(
+            WantedPath(
+                shown=word,
+                here=local,
+                sources={node.name: local for node in nodes},
+                targets={node.name: remote for node in nodes},
+            )
+        )
+    for need in () if words else cluster.job.needs:
+        at = {node.name: job_path(node, need) for node in nodes}
+        everywhere = need if need.startswith(("/", "~")) else None
+        found.append(WantedPath(shown=need, here=everywhere, sources=at, targets=at))
+    return tuple(found)
+
+
+def choose_source(
+    wanted: WantedPath, seen: Mapping[str, PathFacts], *, named: str | None
+) -> Source:
+    """Choose the copy that the nodes get.
+
+    Args:
+        wanted: the path.
+        seen: what each node has, and this machine.
+        named: the node of `--from`.
+
+    Raises:
+        ClusterError: nobody has all of it, or the nodes' copies differ.
+    """
+
+    def source(name: str) -> Source:
+        path = wanted.here if name == HERE else wanted.sources[name]
+        return Source(name=name, path=path or "", facts=seen[name])
+
+    if named is not None:
+        facts = seen.get(named)
+        if facts is None or not facts.exists:
+            why = (facts.problem if facts else "") or "no such file or folder"
+            raise ClusterError(f"--from {named}: {wanted.sources[named]}: {why}")
+        return source(named)
+    if HERE in seen and seen[HERE].exists:
+        return source(HERE)
+    whole = {
+        name: facts
+        for name, facts in seen.items()
+        if facts.exists and facts.digest and not facts.faults and name != HERE
+    }
+    if not whole:
+        broken = next((n for n, facts in seen.items() if facts.exists and n != HERE), None)
+        if broken is not None:
+            why = "; ".join(seen[broken].faults) or seen[broken].problem
+            message = f"{wanted.shown}: no node has all of it; {broken}: {why}"
+        else:
+            message = f"{wanted.shown}: neither this machine nor a node has it"
+        raise ClusterError(message, hint="download it on one node, then push it again")
+    counts = Counter(facts.digest for facts in whole.values()).most_common(2)
+    if len(counts) > 1 and counts[0][1] == counts[1][1]:
+        copies = {facts.digest: name for name, facts in reversed(whole.items())}
+        sizes = (f"{copies[d]} has {_size(whole[copies[d]])}" for d, _ in counts)
+        raise ClusterError(
+            f"{wanted.shown}: the nodes have different copies: {', '.join(sizes)}",
+            hint=f"choose one: --from {next(iter(whole))}",
+        )
+    return source(next(n for n, facts in whole.items() if facts.digest == counts[0][0]))
+
+
+def _size(facts: PathFacts) -> str:
+    return f"{facts.size} bytes in {counted(facts.entries or 1, 'file')}"

@@ -1,0 +1,103 @@
+"""Which paths a push is about, and which copy is its source."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.facts.values.storage import PathFacts
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.verbs.push.result import HERE
+from clusterctl.verbs.push.wanted import choose_source, split_path, wanted_paths
+
+
+def cluster(*needs: str) -> Cluster:
+    nodes = (
+        Node(host="a", name="a", ssh=Ssh(), workdir="/work/a"),
+        Node(host="b", name="b", ssh=Ssh(), workdir="/work/b"),
+        Node(host="c", name="c", ssh=Ssh(), workdir="/work/c"),
+    )
+    return Cluster(name="lab", nodes=nodes, job=Job(needs=needs))
+
+
+def copy(digest: str, size: int = 7, *faults: str) -> PathFacts:
+    return PathFacts(
+        path="/m", exists=True, folder=True, size=size, entries=2, digest=digest, faults=faults
+    )
+
+
+MISSING = PathFacts(path="/m", exists=False)
+(MODEL,) = wanted_paths(cluster(), ("/m",))
+
+
+@pytest.mark.parametrize(
+    ("text", "local", "remote"),
+    [
+        ("/m/a", "/m/a", "/m/a"),
+        ("/m/../x/", "/x", "/x"),
+        ("/m/a:/n/b", "/m/a", "/n/b"),
+        ("/m/a:~/b", "/m/a", "~/b"),
+        ("~/m", "~/m", "~/m"),
+        ("/m/a:b", "/m/a:b", "/m/a:b"),
+    ],
+)
+def test_a_path_is_the_same_everywhere_or_two(text: str, local: str, remote: str) -> None:
+    assert split_path(text) == (local, remote)
+
+
+@pytest.mark.parametrize("text", ["", "/", "/m:/", "/m:/..", "/m\0", "/..:/m"])
+def test_no_path_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError, match="PATH"):
+        split_path(text)
+
+
+@given(st.text(st.sampled_from("ab:/~. \n\0ü"), max_size=12))
+def test_any_text_is_a_path_below_the_root_or_an_error(text: str) -> None:
+    try:
+        local, remote = split_path(text)
+    except UsageError:
+        return
+    for path in (local, remote):
+        assert path.startswith(("/", "~"))
+        assert "\0" not in path
+        assert posixpath.normpath(path) != "/"
+
+
+def test_without_a_path_it_is_what_the_job_needs() -> None:
+    absolute, relative = wanted_paths(cluster("/m", "data/x"), ())
+    assert (absolute.here, absolute.targets["b"]) == ("/m", "/m")
+    assert (relative.here, relative.targets["b"]) == (None, "/work/b/data/x")
+    with pytest.raises(UsageError, match="no needs"):
+        wanted_paths(cluster(), ())
+
+
+def test_this_machine_goes_first() -> None:
+    seen = {HERE: copy("1"), "a": copy("2"), "b": copy("2")}
+    assert choose_source(MODEL, seen, named=None).name == HERE
+    assert choose_source(MODEL, seen, named="b").name == "b"
+
+
+def test_the_copy_of_most_nodes_is_the_source_if_it_is_whole() -> None:
+    seen = {HERE: MISSING, "a": copy("1"), "b": copy("2"), "c": copy("2")}
+    assert choose_source(MODEL, seen, named=None).name == "b"
+    cut = {"a": copy("1", 7, "model-2.safetensors is cut"), "b": copy("2"), "c": MISSING}
+    assert choose_source(MODEL, cut, named=None).name == "b"
+
+
+@pytest.mark.parametrize(
+    ("seen", "named", "words"),
+    [
+        ({HERE: MISSING, "a": MISSING}, None, "neither this machine nor a node"),
+        ({"a": copy("1", 7, "x is cut")}, None, "a: x is cut"),
+        ({"a": copy("1", 7), "b": copy("2", 8)}, None, "different copies: a has 7 bytes"),
+        ({"a": copy("1"), "b": MISSING}, "b", "--from b"),
+        ({"a": copy("1")}, "b", "--from b"),
+    ],
+)
+def test_no_source_is_an_error(seen: dict[str, PathFacts], named: str | None, words: str) -> None:
+    with pytest.raises(ClusterError, match=words):
+        choose_source(MODEL, seen, named=named)
