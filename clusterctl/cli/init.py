@@ -18,6 +18,7 @@ from clusterctl.verbs.init.draft import (
     draft,
     expect_new,
     from_hostfile,
+    from_source,
     name_for,
     write,
 )
@@ -29,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "hosts",
         nargs="*",
         metavar="HOST",
-        help="as ssh takes it, or a range: [user@]gpu[01-04][:port] (default: localhost)",
+        help="as ssh takes it, a range, [user@]gpu[01-04][:port], or a pattern of your ssh_config,"
+        " 'gpu*' (default: localhost)",
     )
     add_inventory(parser)
     parser.add_argument("--name", help="the cluster's name (default: the folder's)")
@@ -37,6 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--identity", type=Path, metavar="KEY", help="private key for logging in to the hosts"
     )
     complete_files(action)
+    action = parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE|slurm",
+        help="take the hosts of a DeepSpeed or MPI hostfile, an Ansible inventory, a hosts.yaml,"
+        " or this shell's Slurm allocation",
+    )
+    complete_files(action)
+    parser.add_argument(
+        "--group", help="with --from, only this group of an Ansible inventory (default: all)"
+    )
     action = parser.add_argument(
         "--convert",
         type=Path,
@@ -108,9 +121,18 @@ def _say_next(path: Path, more: str) -> None:
 
 def _drafted(args: argparse.Namespace) -> Draft:
     if args.convert is not None:
-        if args.hosts or args.name or args.identity:
-            raise UsageError("--convert: expected it alone, found hosts, --name or --identity too")
+        if args.hosts or args.name or args.identity or args.source:
+            raise UsageError(
+                "--convert: expected it alone, found hosts, --from, --name or --identity too"
+            )
         return from_hostfile(args.convert)
+    if args.source is not None:
+        if args.hosts:
+            raise UsageError("--from: expected no HOST, found some")
+        name = args.name or name_for(Path.cwd())
+        return from_source(args.source, name=name, group=args.group, identity=args.identity)
+    if args.group is not None:
+        raise UsageError("--group: expected --from FILE with it, found none")
     return draft(
         args.hosts or ["localhost"],
         name=args.name or name_for(Path.cwd()),

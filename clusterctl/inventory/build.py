@@ -30,8 +30,6 @@ S = TypeVar("S", bound=schema.Section)
 def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
     """Return the cluster of hosts in the form that ssh takes, such as `user@gpu[01-04]:2222`.
 
-    One host with several ports is one machine with several servers, and meant.
-
     Raises:
         InventoryError: with every word that is not a host, or is there twice.
     """
@@ -42,14 +40,21 @@ def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
         entry = {"host": host, "user": user, "port": None if port is None else Plain(port)}
         lines["nodes", len(nodes)] = len(nodes) + 1
         nodes.append({key: value for key, value in entry.items() if value is not None})
+    return build(document_of(name, nodes, lines), ArgumentProblems("the command line"))
+
+
+def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path, int]) -> Document:
+    """Return the document of hosts that come from elsewhere than a hosts.yaml.
+
+    One host with several ports is one machine with several servers, and meant.
+    """
     ports: dict[object, set[object]] = {}
     for node in nodes:
         ports.setdefault(node["host"], set()).add(node.get("port"))
-    allowed = any(len(found) > 1 for found in ports.values())
-    value: dict[str, object] = {"cluster": name, "nodes": nodes}
-    if allowed:
+    value: dict[str, object] = {"cluster": name, "nodes": list(nodes)}
+    if any(len(found) > 1 for found in ports.values()):
         value["same_machine"] = "allow"
-    return build(Document(value=value, lines=lines), ArgumentProblems("the command line"))
+    return Document(value=value, lines=lines)
 
 
 def build(document: Document, problems: Problems) -> Cluster:

@@ -52,6 +52,15 @@ def load(path: Path) -> Cluster:
     return replace(cluster, fingerprint=_fingerprint(path, content))
 
 
+def read_text(path: Path) -> str:
+    """Return the text of an inventory of any form.
+
+    Raises:
+        InventoryError: it is missing, too large, or no text.
+    """
+    return _decoded(_bytes(path), str(path))
+
+
 def fingerprint(path: Path) -> str:
     """Return the fingerprint that `load` gives a cluster, without parsing the file."""
     return _fingerprint(path, _bytes(path))

@@ -173,7 +173,7 @@ def test_a_hostfile_is_converted(folder: Path) -> None:
         (["--convert", "nowhere"], "usage: --convert nowhere: expected a hostfile, found no such"),
         (
             ["--convert", "x", "gpu01"],
-            "usage: --convert: expected it alone, found hosts, --name or",
+            "usage: --convert: expected it alone, found hosts, --from,",
         ),
         (
             ["-i", "no/such/hosts.yaml"],
@@ -197,3 +197,39 @@ def test_any_folder_gives_a_name(
     monkeypatch.chdir(tmp_path / name)
     assert main(["init", "--no-connect"]) == 0
     assert load(Path("hosts.yaml")).name in {"cluster", "x" * 24}
+
+
+def test_hosts_come_from_a_file_or_an_allocation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "lab.ini").write_text("[gpus]\ngpu[01:02] ansible_user=ada\n[web]\nwww\n")
+    words = ["init", "--no-connect", "--force", "--from"]
+    assert main([*words, "lab.ini", "--group", "gpus"]) == 0
+    cluster = load(Path("hosts.yaml"))
+    assert cluster.name == "my-project"
+    assert [(node.host, node.ssh.user) for node in cluster.nodes] == [
+        ("gpu01", "ada"), ("gpu02", "ada"),
+    ]  # fmt: skip
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "dgx[1-2]")
+    assert main([*words, "slurm", "--name", "lab"]) == 0
+    cluster = load(Path("hosts.yaml"))
+    assert (cluster.name, [node.host for node in cluster.nodes]) == ("lab", ["dgx1", "dgx2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--from", "nowhere"], "--from nowhere: expected a file or slurm, found no such file"),
+        (["--from", "slurm", "gpu01"], "--from: expected no HOST, found some"),
+        (
+            ["--from", "slurm", "--group", "x"],
+            "--group: expected an Ansible inventory, found slurm",
+        ),
+        (["--group", "x", "gpu01"], "--group: expected --from FILE with it, found none"),
+    ],
+)
+def test_sources_that_contradict_are_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["init", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"usage: {told}")

@@ -17,6 +17,8 @@ from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
 from clusterctl.inventory.machine import own_user
+from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
+from clusterctl.verbs.init.ssh_names import expand_patterns
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 24
@@ -104,16 +106,45 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> D
     """Return the inventory of hosts as one gives them to ssh.
 
     Args:
-        hosts: names, addresses and ranges, with user and port.
+        hosts: names, addresses, ranges and patterns of ssh_config, with user and port.
         name: of the cluster.
         identity: the private key that opens all of them; None: as ssh finds one.
 
     Raises:
         InventoryError: a host or the name cannot be used.
-        UsageError: the identity is no private key.
+        UsageError: the identity is no private key, or a pattern fits no host.
     """
     key = None if identity is None else _key(identity)
-    return Draft(cluster=cluster_from_hosts(name, hosts), identity=key)
+    return Draft(cluster=cluster_from_hosts(name, expand_patterns(hosts)), identity=key)
+
+
+def from_source(
+    source: str, *, name: str, group: str | None = None, identity: Path | None = None
+) -> Draft:
+    """Return the inventory of the hosts that something else lists.
+
+    Args:
+        source: a file, or `slurm` for the allocation of this shell.
+        name: of the cluster; a hosts.yaml has its own.
+        group: of an Ansible inventory; None: all hosts.
+        identity: as of `draft`.
+
+    Raises:
+        InventoryError: the file has problems.
+        UsageError: there is no such file, group, allocation or key.
+    """
+    key = None if identity is None else _key(identity)
+    if source == SLURM:
+        if group is not None:
+            raise UsageError("--group: expected an Ansible inventory, found slurm")
+        return Draft(cluster=slurm_cluster(name), identity=key)
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UsageError(
+            f"--from {source}: expected a file or slurm, found no such file",
+            hint="clusterctl init HOST... takes the hosts from the command line",
+        )
+    return Draft(cluster=load_source(path, name=name, group=group), identity=key)
 
 
 def _key(identity: Path) -> str:
