@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Pruned
+    from clusterctl.verbs.setup.setup import SetupResult
     from clusterctl.verbs.sync.result import SyncResult
 
 
@@ -212,6 +213,40 @@ class Session:
         options = PushOptions(paths=paths, source=source, dry_run=dry_run)
         with Pool(this_machine(cluster)) as here:
             return run_to_end(push(cluster, self._pool(cluster), here, options), on_event)
+
+    def setup(
+        self,
+        *,
+        requirements: str | os.PathLike[str] | None = None,
+        nodes: str | int | None = None,
+        exclude: str | None = None,
+        base: str | None = None,
+        offline: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> SetupResult:
+        """Make the same virtual environment on every node, at the path of `python:`.
+
+        Args:
+            requirements: a file as pip reads it, or a pyproject.toml or uv.lock; None: the one in
+                the current folder.
+            nodes: only on these: names and ranges, or the first so many.
+            exclude: not on these.
+            base: the nodes' interpreter to make it with; None: python3.
+            offline: send the wheels from this machine.
+            on_event: called with each event while it runs.
+
+        Raises:
+            UsageError: there is no such file, or the inventory does not say where.
+            ClusterError: a wheel cannot be downloaded.
+        """
+        from clusterctl.verbs.setup.requirements import read_requirements
+        from clusterctl.verbs.setup.setup import SetupOptions, setup
+
+        cluster = self._select(nodes, exclude)
+        given = None if requirements is None else Path(requirements)
+        wanted = read_requirements(given, Path.cwd())
+        options = SetupOptions(base=base, offline=offline)
+        return run_to_end(setup(self._pool(cluster), wanted, options), on_event)
 
     @lists_flags
     def launch(

@@ -16,6 +16,7 @@ from clusterctl import __version__
 VERBS: dict[str, str] = {
     "init": "look at hosts and write a hosts.yaml of them",
     "check": "find over SSH what would break the run",
+    "setup": "make the same Python environment on every node",
     "exec": "run a command on every node",
     "sync": "mirror the current folder to every node",
     "push": "bring models and data to every node",

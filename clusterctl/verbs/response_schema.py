@@ -149,6 +149,8 @@ STATUS: Schema = {"node": NODE_RUN}
 RUNS: Schema = {"runs": _Each(NODE_RUN)}
 STARTED: Schema = {"pid": _PID, "link_port": _PORT}
 EXECUTED: Schema = {"exit_code": _Number(0, 255), "timed_out": bool}
+MADE_VENV: Schema = {"state": str, "version": str, "packages": _Table(str)}
+PLATFORM: Schema = {"python": str, "arch": str, "glibc": str}
 PRUNED: Schema = {"kept": _Table(str)}
 STOPPED = _object(
     {},

@@ -1,0 +1,58 @@
+"""`clusterctl setup`: make the same Python environment on every node."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from clusterctl.api.session import Session
+from clusterctl.cli.options import add_selection, complete_files, load_all
+from clusterctl.report.console import Screen
+from clusterctl.report.setup import Doings, show_setup
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    add_selection(parser)
+    action = parser.add_argument(
+        "--requirements",
+        type=Path,
+        metavar="FILE",
+        help="what to install (default: uv.lock, requirements.txt or pyproject.toml here)",
+    )
+    complete_files(action)
+    parser.add_argument(
+        "--base",
+        metavar="PYTHON",
+        help="the nodes' interpreter to make it with (default: their python3)",
+    )
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="download the wheels here and send them: for nodes without a network",
+    )
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make it; 0 if all nodes have it alike, 1 if not, 3 if a node did not answer."""
+    screen = Screen()
+    session = Session(load_all(args), accept_new=args.accept_new)
+    with session, screen.progress() as progress:
+        result = session.setup(
+            requirements=args.requirements,
+            nodes=args.nodes,
+            exclude=args.exclude,
+            base=args.base,
+            offline=args.offline,
+            on_event=Doings(progress).show,
+        )
+    if args.json:
+        print(json.dumps(result.document(), indent=1))
+    else:
+        show_setup(screen, result)
+    return result.exit_code

@@ -1,0 +1,1 @@
+"""Makes the same virtual environment on every node."""

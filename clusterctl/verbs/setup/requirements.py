@@ -1,0 +1,122 @@
+"""Reads what a project needs: from requirements.txt, uv.lock or pyproject.toml, as one text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.errors import UsageError
+
+NAMES = ("uv.lock", "requirements.txt", "pyproject.toml")
+"""The files that are looked for in the current folder, in this order."""
+_INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)[ =]*(\S.*)")
+_LOCAL = re.compile(r"(?:-e|--editable)\b|\.{0,2}/|file:|\S+\s*@\s*file:")
+_EXPORT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What is to be installed."""
+
+    source: Path
+    text: str
+    """As pip reads it, without references to other files."""
+
+
+def read_requirements(given: Path | None, folder: Path) -> Requirements:
+    """Read the file that is given, else the first of NAMES in the folder.
+
+    Raises:
+        UsageError: there is none, or it names what only this machine has.
+    """
+    source = given or next((folder / name for name in NAMES if (folder / name).exists()), None)
+    if source is None:
+        raise UsageError(
+            f"expected {', '.join(NAMES[:-1])} or {NAMES[-1]} in {folder}, found none of them",
+            hint="write requirements.txt, or: clusterctl setup --requirements FILE",
+        )
+    try:
+        if source.name == "uv.lock":
+            text = _from_lock(source)
+        elif source.suffix == ".toml":
+            text = _from_project(source)
+        else:
+            text = "".join(f"{line}\n" for line in _lines(source, ()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{source}: cannot be read: {error}") from error
+    return Requirements(source=source, text=text)
+
+
+def _from_lock(source: Path) -> str:
+    uv = shutil.which("uv")
+    if uv is None:
+        raise UsageError(
+            f"{source}: to read it, this machine needs uv",
+            hint="pip install uv, or: clusterctl setup --requirements requirements.txt",
+        )
+    argv = [uv, "export", "--frozen", "--no-emit-project", "--no-hashes", "--quiet"]
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=source.parent,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_EXPORT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"{source}: uv export did not end") from error
+    if done.returncode:
+        raise UsageError(f"{source}: uv export: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _from_project(source: Path) -> str:
+    try:
+        project = tomllib.loads(source.read_text()).get("project", {})
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source}: {error}") from error
+    dependencies = project.get("dependencies") if isinstance(project, dict) else None
+    if not isinstance(dependencies, list) or not all(isinstance(d, str) for d in dependencies):
+        raise UsageError(
+            f"{source}: expected a list of dependencies under [project], found none",
+            hint="clusterctl setup --requirements FILE",
+        )
+    for line in dependencies:
+        _refuse_local(source, 0, line)
+    return "".join(f"{line}\n" for line in dependencies)
+
+
+def _lines(source: Path, above: tuple[Path, ...]) -> Iterator[str]:
+    """Yield the lines of a file, and in place those of the files that it includes."""
+    text = source.read_text(encoding="utf-8-sig").replace("\\\n", " ")
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*", "", raw).strip()
+        include = _INCLUDE.fullmatch(line)
+        if include:
+            inner = source.parent / include[1].strip()
+            if inner in (*above, source):
+                raise UsageError(f"{source}:{number}: {inner} includes itself")
+            if line.startswith(("-c", "--constraint")):
+                raise UsageError(
+                    f"{source}:{number}: constraints are not supported: {line}",
+                    hint="name the versions in the file itself",
+                )
+            yield from _lines(inner, (*above, source))
+        elif line:
+            _refuse_local(source, number, line)
+            yield line
+
+
+def _refuse_local(source: Path, number: int, line: str) -> None:
+    if _LOCAL.match(line):
+        where = f"{source}:{number}" if number else f"{source}"
+        raise UsageError(
+            f"{where}: the nodes do not have {line.rsplit(maxsplit=1)[-1]}",
+            hint="leave it out: launch syncs the folder; set PYTHONPATH in job.env for a package",
+        )

@@ -1,0 +1,146 @@
+"""`clusterctl setup` on real hosts: made once, completed, sent without a network, compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterctl.cli.main import main
+from tests.cli.conftest import MakeProject
+from tests.cli.runs import Project
+from tests.conftest import MakeSandbox
+from tests.verbs.setup.wheelhouse import write_wheel
+
+VENV = "/root/job/env"
+PRINT = "import alpha, beta; print(alpha.version, beta.version)"
+
+
+@pytest.fixture
+def fresh(make_sandbox: MakeSandbox, make_project: MakeProject) -> Project:
+    """A project for two hosts whose `python:` is not there yet."""
+    return with_python(make_project(make_sandbox(nodes=2)), f"{VENV}/bin/python")
+
+
+def with_python(project: Project, python: str) -> Project:
+    document = yaml.safe_load(project.inventory.read_text())
+    document["defaults"]["python"] = python
+    project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    return project
+
+
+def wheels_for(project: Project, folder: Path) -> None:
+    write_wheel(folder, "alpha", "1.0", "beta")
+    for version in ("2.0", "2.1"):
+        write_wheel(folder, "beta", version)
+
+
+def require(project: Project, *lines: str) -> None:
+    """Write requirements that are met from a folder that the hosts share."""
+    wheels_for(project, project.sandbox.shared / "wheels")
+    text = ["--no-index", "--find-links /shared/wheels", *lines]
+    (project.folder / "requirements.txt").write_text("\n".join(text))
+
+
+def setup(project: Project, *words: str, **env: str) -> dict[str, Any]:
+    # With the tests' own Python: the system's may lack the module venv.
+    argv = ("setup", "--json", "--base", sys.executable, *words)
+    done = project.run(*argv, env=env)
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == 0, (document, done.stderr)
+    return document
+
+
+def states(document: dict[str, Any]) -> list[str]:
+    return [node["state"] for node in document["nodes"]]
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_it_is_made_once_and_completed_when_the_requirements_change(
+    fresh: Project, tool: str
+) -> None:
+    if tool == "uv":
+        program = Path(sys.prefix) / "bin" / "uv"
+        for node in ("node1", "node2"):
+            place = ["install", "-D", str(program), "/root/.local/bin/uv"]
+            fresh.sandbox.on(node, place, check=True)
+    require(fresh, "alpha", "beta==2.0")
+    made = setup(fresh)
+    assert states(made) == ["created", "created"]
+    assert {node["packages"]["beta"] for node in made["nodes"]} == {"2.0"}
+    assert states(setup(fresh)) == ["unchanged", "unchanged"]
+    require(fresh, "alpha", "beta==2.1")
+    assert states(setup(fresh, "--nodes", "node2")) == ["updated"]
+    printed = fresh.run("exec", "--", f"{VENV}/bin/python", "-c", PRINT)
+    assert printed.stdout == "node1\n1.0 2.0\nnode2\n1.0 2.1\n"
+    checked = fresh.run("check", "--only", "python.found")
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.netns
+def test_wheels_are_sent_to_nodes_without_a_network(fresh: Project, tmp_path: Path) -> None:
+    wheels_for(fresh, tmp_path / "here")
+    (fresh.folder / "pyproject.toml").write_text("[project]\ndependencies = ['alpha']\n")
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "here")}
+    made = setup(fresh, "--offline", **env)
+    assert states(made) == ["created", "created"]
+    assert {node["packages"]["beta"] for node in made["nodes"]} == {"2.1"}
+    left = fresh.run("exec", "--", "sh", "-c", "ls -d /tmp/clusterctl-setup-*")
+    assert left.stderr.endswith("exit code 2 on 2 of 2 nodes\n")
+
+
+@pytest.mark.netns
+def test_a_shared_path_is_made_by_one_node(fresh: Project) -> None:
+    with_python(fresh, f"{fresh.workdir}-env/bin/python")
+    require(fresh, "alpha")
+    assert states(setup(fresh)) == ["created", "shared"]
+
+
+@pytest.mark.netns
+def test_what_was_left_half_made_is_completed_and_other_files_are_left_alone(
+    fresh: Project,
+) -> None:
+    require(fresh, "alpha", "beta==2.0")
+    setup(fresh)
+    fresh.run("exec", "--", "rm", f"{VENV}/.clusterctl-setup.json")
+    fresh.run("exec", "--nodes", "node2", "--", "rm", f"{VENV}/bin/python")
+    assert states(setup(fresh)) == ["updated", "updated"]
+    fresh.run("exec", "--nodes", "node2", "--", "sh", "-c", f"rm -r {VENV}; mkdir {VENV}")
+    fresh.run("exec", "--nodes", "node2", "--", "touch", f"{VENV}/mine")
+    refused = fresh.run("setup", "--base", sys.executable)
+    assert refused.returncode == 1
+    assert "node1: /root/job/env is up to date" in refused.stderr
+    assert f"node2: failed: {VENV} is a folder with other files" in refused.stderr
+    kept = fresh.run("exec", "--nodes", "node2", "--", "ls", VENV)
+    assert kept.stdout == "node2\nmine\n"
+
+
+@pytest.mark.netns
+def test_an_installer_that_fails_is_quoted_and_a_silent_node_is_unknown(fresh: Project) -> None:
+    require(fresh, "gamma")
+    failed = fresh.run("setup", "--base", sys.executable)
+    assert failed.returncode == 1
+    assert "node[1-2]: failed: cannot install the requirements: exit code 1" in failed.stderr
+    assert "| ERROR: No matching distribution found for gamma" in failed.stderr
+    assert "ready on 0 of 2 nodes" in failed.stderr
+    require(fresh, "alpha")
+    fresh.sandbox.fault("node2", "sshd-killed")
+    silent = fresh.run("setup", "--base", sys.executable)
+    assert silent.returncode == 3
+    assert "node2: unreachable: refused" in silent.stderr
+
+
+def test_the_inventory_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.txt").write_text("alpha\n")
+    inventory = tmp_path / "hosts.yaml"
+    inventory.write_text("cluster: lab\nnodes: [gpu01]\nworkdir: /code\n")
+    words = ["setup", "-i", str(inventory), "--requirements", str(tmp_path / "r.txt")]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "gpu01: expected `python:` to be PATH/bin/python" in said
+    assert "defaults: {python: /code/.venv/bin/python}" in said

@@ -1,0 +1,120 @@
+"""What a project needs, from each kind of file, and what cannot go to a node."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.errors import UsageError
+from clusterctl.verbs.setup.requirements import read_requirements
+from clusterctl.verbs.setup.wheels import platforms
+from tests.verbs.setup.wheelhouse import write_wheel
+
+PROJECT = """
+[project]
+name = "job"
+version = "1"
+requires-python = ">=3.11"
+dependencies = ["alpha>=1"]
+"""
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_included_files_take_the_place_of_their_line(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "requirements.txt": "\ufefftorch==2.8.0  # pinned\r\n-r inner/more.txt\n\n# end\n",
+            "inner/more.txt": "--extra-index-url https://host/simple\npeft \\\n  >=0.17\n",
+        },
+    )
+    found = read_requirements(None, tmp_path)
+    assert found.source == tmp_path / "requirements.txt"
+    assert found.text.split("\n") == [
+        "torch==2.8.0", "--extra-index-url https://host/simple", "peft    >=0.17", "",
+    ]  # fmt: skip
+
+
+def test_a_project_names_its_dependencies(tmp_path: Path) -> None:
+    write(tmp_path, {"pyproject.toml": PROJECT})
+    assert read_requirements(None, tmp_path).text == "alpha>=1\n"
+
+
+def test_a_lock_gives_exact_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = tmp_path / "wheels"
+    for version in ("1.0", "1.1"):
+        write_wheel(wheels, "alpha", version)
+    write(tmp_path, {"pyproject.toml": PROJECT})
+    uv = Path(sys.prefix) / "bin" / "uv"
+    monkeypatch.setenv("PATH", str(uv.parent), prepend=":")
+    argv = [str(uv), "lock", "--quiet", "--no-index", "--find-links", str(wheels)]
+    subprocess.run(argv, cwd=tmp_path, check=True)
+    found = read_requirements(None, tmp_path)
+    assert found.source.name == "uv.lock"
+    lines = [line.strip() for line in found.text.splitlines()]
+    assert "alpha==1.1" in lines
+    assert not [line for line in lines if line.startswith(("job", "-e"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-e .\n", ":1: the nodes do not have ."),
+        ("numpy\n./wheels/mine.whl\n", ":2: the nodes do not have ./wheels/mine.whl"),
+        ("mine @ file:///home/me/mine\n", ":1: the nodes do not have file:///home/me/mine"),
+        ("-r requirements.txt\n", ":1: "),
+        ("-c limits.txt\n", ":1: constraints are not supported: -c limits.txt"),
+        ("-r none.txt\n", "cannot be read"),
+    ],
+)
+def test_what_only_this_machine_has_is_named_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_requirements(None, tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}/requirements.txt")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("pyproject.toml", "[project]\nname = 'x'\n", "expected a list of dependencies"),
+        ("pyproject.toml", "[project\n", "Expected"),
+        ("other.txt", "numpy\n", "found none of them"),
+    ],
+)
+def test_a_folder_without_requirements_is_a_usage_error(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_requirements(None, tmp_path)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "requirements.txt").write_text(text, errors="ignore")
+        with contextlib.suppress(UsageError):
+            read_requirements(None, Path(folder))
+
+
+def test_wheels_for_older_systems_run_on_newer_ones() -> None:
+    assert platforms("x86_64", "2.28")[0] == "manylinux_2_28_x86_64"
+    assert "manylinux_2_17_aarch64" in platforms("aarch64", "2.36")
+    assert "manylinux_2_34_x86_64" not in platforms("x86_64", "2.31")
+    assert platforms("x86_64", "")[0] == "manylinux_2_17_x86_64"
