@@ -29,6 +29,8 @@ WAIT_SECONDS = 1.0
 SMALL = 64 * 1024
 """Blocks up to this are gathered: each would be a packet of its own."""
 GATHERED = 1 << 20
+GATHER_SECONDS = 0.001
+"""How long to let small blocks gather: to wake up for each costs more than to send it."""
 BUFFERS = 3
 """Blocks of one receiver: one arrives, one waits, one is hashed and written."""
 
@@ -142,7 +144,13 @@ class Receiver:
                 if buffer is None:
                     return
                 _receive_into(tls, memoryview(buffer)[:length])
-                arrived.put((index, length, buffer))
+                if length > SMALL:
+                    arrived.put((index, length, buffer))
+                    continue
+                # To wake a thread takes longer than to write this.
+                if not self._store(index, memoryview(buffer)[:length], tls):
+                    return
+                free.put(buffer)
         finally:
             arrived.put(None)
             writer.join()
@@ -155,20 +163,23 @@ class Receiver:
         free: queue.SimpleQueue[Optional[bytearray]],
         tls: ssl.SSLSocket,
     ) -> None:
+        while (item := arrived.get()) is not None:
+            index, length, buffer = item
+            if not self._store(index, memoryview(buffer)[:length], tls):
+                free.put(None)
+                return
+            free.put(buffer)
+
+    def _store(self, index: int, data: memoryview, tls: ssl.SSLSocket) -> bool:
+        """Write a block; False: that failed, and the connection ends."""
         try:
-            while True:
-                item = arrived.get()
-                if item is None:
-                    return
-                index, length, buffer = item
-                if not self._tree.write(index, memoryview(buffer)[:length]):
-                    self.bad += 1
-                    break
-                free.put(buffer)
-        except BaseException as error:  # noqa: BLE001  (told to the controller)
+            if self._tree.write(index, data):
+                return True
+            self.bad += 1
+        except Exception as error:  # noqa: BLE001  (told to the controller)
             self.failure = error
-        free.put(None)
         _shut(tls)
+        return False
 
 
 class Sender:
@@ -253,6 +264,7 @@ def lacking_blocks(
             if place == len(tree.arrived):
                 idle()
                 tree.wait_beyond(place, WAIT_SECONDS)
+                stopped.wait(GATHER_SECONDS)
                 continue
             index = tree.arrived[place]
             place += 1

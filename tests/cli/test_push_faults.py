@@ -1,0 +1,121 @@
+"""`clusterctl push` while nodes die, and where this machine does not reach their data network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterctl.node.push.manifest import BLOCK
+from clusterctl.sandbox.sandbox import Sandbox
+from tests.conftest import MakeSandbox
+
+pytestmark = pytest.mark.netns
+
+ROOT = Path(__file__).parents[2]
+PUSH = [sys.executable, "-m", "clusterctl", "push", "--json"]
+ENV = {"PYTHONPATH": str(ROOT)}
+BLOCKS = 12
+THERE = "/workspace/big"
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Path:
+    with (tmp_path / "big").open("wb") as file:
+        for _ in range(BLOCKS):
+            file.write(os.urandom(BLOCK))
+    return tmp_path / "big"
+
+
+def written(box: Sandbox, node: str) -> int:
+    """Return the bytes of the file on a node, whole or not."""
+    shown = box.on(node, ["sh", "-c", "cat /workspace/big /workspace/.big.* 2>/dev/null | wc -c"])
+    return int(shown.stdout or "0")
+
+
+def nodes_of(output: str) -> dict[str, dict[str, Any]]:
+    return {node["node"]: node for node in json.loads(output)["paths"][0]["nodes"]}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["killed", "sshd-killed"])
+def test_the_others_finish_without_a_node_that_dies(
+    make_sandbox: MakeSandbox, big: Path, kind: str
+) -> None:
+    box = make_sandbox()
+    for host in box.hosts:
+        box.fault(host.name, "slow-network", "100")  # else it would be over too soon
+    running = subprocess.Popen(
+        box.command([*PUSH, f"{big}:{THERE}"]),
+        env=box.environment() | ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while written(box, "node2") < BLOCK:
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+    box.fault("node2", kind)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 3, err
+    found = nodes_of(out)
+    assert [found[name]["state"] for name in ("node1", "node3")] == ["updated"] * 2
+    assert found["node2"]["state"] == "unreachable"
+    sums = {box.on(name, ["sha256sum", THERE]).stdout for name in ("node1", "node3")}
+    assert len(sums) == 1
+    box.heal()
+    done = box.run([*PUSH, f"{big}:{THERE}"], env=ENV)
+    again = nodes_of(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert again["node2"]["state"] == "updated"
+    assert again["node2"]["received"] <= (BLOCKS - 1) * BLOCK
+    assert again["node3"]["state"] == "unchanged"
+
+
+def test_a_data_network_that_this_machine_is_not_on(
+    make_sandbox: MakeSandbox, big: Path, tmp_path: Path
+) -> None:
+    """The blocks go to the first node over SSH, and from there through the chain."""
+    box = make_sandbox()
+    for number, host in enumerate(box.hosts):
+        box.fault(host.name, "second-interface", f"data0=10.88.0.1{number}/24")
+    document = yaml.safe_load(box.inventory.read_text())
+    document["network"]["subnet"] = "10.88.0.0/24"
+    own = tmp_path / "hosts.yaml"
+    own.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = box.run([*PUSH, "-i", str(own), f"{big}:{THERE}"], env=ENV)
+    assert done.returncode == 0, done.stderr
+    assert {node["state"] for node in nodes_of(done.stdout).values()} == {"updated"}
+    sums = {box.on(host.name, ["sha256sum", THERE]).stdout for host in box.hosts}
+    assert len(sums) == 1
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_the_one_before_it_cannot_reach_is_named(
+    make_sandbox: MakeSandbox, big: Path, tmp_path: Path
+) -> None:
+    box = make_sandbox()
+    rules = """
+        table inet closed {
+            chain input {
+                type filter hook input priority 0;
+                tcp dport != 22 tcp flags & (syn|ack) == syn reject with tcp reset
+            }
+        }
+    """
+    closed = box.on("node2", ["sh", "-c", f"echo '{rules}' | nft -f -"])
+    assert closed.returncode == 0, closed.stderr
+    done = box.run([*PUSH, f"{big}:{THERE}"], env=ENV)
+    assert done.returncode == 1, done.stderr
+    found = nodes_of(done.stdout)
+    assert [found[name]["state"] for name in ("node1", "node3")] == ["updated"] * 2
+    assert found["node2"]["state"] == "failed"
+    assert "node1 cannot send to it at 10.77.0.12" in found["node2"]["words"]
