@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "logs": "show the merged logs of a run",
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
+    "export": "write the inventory's hosts for DeepSpeed, MPI, Ansible, SSH or accelerate",
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
 }

@@ -193,7 +193,7 @@ def ip_literal(value: str) -> str | None:
         ipaddress.ip_address(bare)
     except ValueError:
         return None
-    return bare
+    return str(bare)  # no longer marked as unquoted
 
 
 def read_subnet(value: object) -> str:

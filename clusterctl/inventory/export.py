@@ -1,0 +1,151 @@
+"""Writes a cluster's hosts for other programs, as text; each format is a pure function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import yaml
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Node
+
+RENDEZVOUS_PORT = 29500
+_SSH_NOTE = "# Users, ports and keys: clusterctl export --to ssh_config\n"
+
+
+def to_deepspeed(cluster: Cluster, _node: Node | None = None) -> str:
+    """Return a hostfile of DeepSpeed: `host slots=N`, the master first."""
+    return _hostfile(cluster, "deepspeed")
+
+
+def to_mpi(cluster: Cluster, _node: Node | None = None) -> str:
+    """Return a hostfile of Open MPI, which has the same lines."""
+    return _hostfile(cluster, "mpi")
+
+
+def _hostfile(cluster: Cluster, name: str) -> str:
+    hosts = [node.host for node in cluster.nodes]
+    twice = next((node for node in cluster.nodes if hosts.count(node.host) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"{twice.source or cluster.file}: expected each host once, since a hostfile has no"
+            f" ports, found {twice.host} again",
+            hint="clusterctl export --to ssh_config, then list its names",
+        )
+    others = any(node.ssh.user or node.ssh.port or node.ssh.identity for node in cluster.nodes)
+    lines = [f"{node.host} slots={slots(cluster, node, name)}\n" for node in cluster.nodes]
+    return (_SSH_NOTE if others else "") + "".join(lines)
+
+
+def slots(cluster: Cluster, node: Node, name: str) -> int:
+    """Return the processes of a node: one a GPU, or those on its CPUs.
+
+    Raises:
+        UsageError: the inventory does not have the number.
+    """
+    if cluster.job.procs_per_node is not None:
+        return cluster.job.procs_per_node
+    if node.gpus is None:
+        raise UsageError(
+            f"{node.source or cluster.file}: gpus: expected a number for --to {name}, found none"
+            f" for {node.name}",
+            hint="`defaults: {gpus: 8}`, or let clusterctl init HOST... find it",
+        )
+    return node.gpus or node.procs or 1
+
+
+def to_ansible(cluster: Cluster, _node: Node | None = None) -> str:
+    """Return an inventory of Ansible in YAML, with the cluster as a group."""
+    hosts = {_alias(cluster, node): _variables(cluster, node) or None for node in cluster.nodes}
+    group = re.sub(r"\W", "_", cluster.name)
+    # Ansible refuses some names of groups, and a digit in front.
+    group = f"cluster_{group}" if group[0].isdigit() or group in {"all", "ungrouped"} else group
+    return _yaml({"all": {"children": {group: {"hosts": hosts}}}})
+
+
+def _variables(cluster: Cluster, node: Node) -> dict[str, object]:
+    if node.local:
+        return {"ansible_connection": "local"}
+    jump = node.ssh.jump
+    values = {
+        "ansible_host": node.host if _alias(cluster, node) != node.host else None,
+        "ansible_user": node.ssh.user,
+        "ansible_port": node.ssh.port,
+        "ansible_ssh_private_key_file": node.ssh.identity,
+        "ansible_ssh_common_args": f"-o ProxyJump={jump}" if jump else None,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def to_ssh_config(cluster: Cluster, _node: Node | None = None) -> str:
+    """Return the `Host` blocks of the nodes that are reached over SSH."""
+    blocks = ("".join(_block(cluster, node)) for node in cluster.nodes if not node.local)
+    return "\n".join(blocks)
+
+
+def _block(cluster: Cluster, node: Node) -> Iterator[str]:
+    alias, ssh = _alias(cluster, node), node.ssh
+    yield f"Host {alias}\n"
+    if alias != node.host:
+        yield f"  HostName {node.host.replace('%', '%%')}\n"
+    if ssh.user is not None:
+        yield f"  User {ssh.user}\n"
+    if ssh.port is not None:
+        yield f"  Port {ssh.port}\n"
+    if ssh.identity is not None:
+        # ssh expands tokens there, and needs quotes around spaces.
+        yield f'  IdentityFile "{ssh.identity.replace("%", "%%")}"\n'
+    if ssh.jump is not None:
+        yield f"  ProxyJump {ssh.jump}\n"
+
+
+def to_accelerate(cluster: Cluster, node: Node | None = None) -> str:
+    """Return the configuration of accelerate for one machine; by default the master."""
+    node = node or cluster.master
+    several = len(cluster.nodes) > 1
+    counts = [slots(cluster, one, "accelerate") for one in cluster.nodes]
+    on_gpus = bool(node.gpus)
+    address = cluster.master.address or cluster.master.host
+    if several and cluster.master.local and cluster.master.address is None:
+        raise UsageError(
+            f"{cluster.master.source}: address: expected the master's address for the other nodes,"
+            f" found {cluster.master.host}",
+            hint="write address: in its entry",
+        )
+    kind = "MULTI_GPU" if on_gpus else "MULTI_CPU"
+    document = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind if sum(counts) > 1 else "NO",
+        "num_machines": len(cluster.nodes),
+        "num_processes": sum(counts),
+        "machine_rank": cluster.nodes.index(node),
+        "main_process_ip": address if several else None,
+        "main_process_port": (cluster.master_port or RENDEZVOUS_PORT) if several else None,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": not on_gpus,
+        "mixed_precision": "no",
+    }
+    head = f"# For {node.name}; machine_rank differs on every machine.\n" if several else ""
+    return head + _yaml({key: value for key, value in document.items() if value is not None})
+
+
+def _alias(cluster: Cluster, node: Node) -> str:
+    """Return the host, or the node's unique name if several nodes share the host."""
+    hosts = [one.host for one in cluster.nodes]
+    return node.host if hosts.count(node.host) == 1 else node.name
+
+
+def _yaml(document: object) -> str:
+    text: str = yaml.safe_dump(document, sort_keys=False)
+    return text
+
+
+FORMATS: dict[str, Callable[[Cluster, Node | None], str]] = {
+    "deepspeed": to_deepspeed,
+    "mpi": to_mpi,
+    "ansible": to_ansible,
+    "ssh_config": to_ssh_config,
+    "accelerate": to_accelerate,
+}

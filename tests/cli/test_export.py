@@ -1,0 +1,85 @@
+"""`clusterctl export` as a person types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli import export
+from clusterctl.cli.main import main
+from clusterctl.inventory.export import FORMATS
+
+HOSTS = """\
+cluster: lab
+ssh: {user: ada}
+defaults: {gpus: 8}
+nodes: ["gpu[01-02]", {host: gpu03, port: 2222}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    Path("hosts.yaml").write_text(HOSTS)
+
+
+def test_every_format_can_be_asked_for() -> None:
+    assert tuple(FORMATS) == export.FORMATS
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (
+            ["--to", "deepspeed", "--nodes", "gpu[01-02]"],
+            (
+                "# Users, ports and keys: clusterctl export --to ssh_config\n"
+                "gpu01 slots=8\ngpu02 slots=8\n"
+            ),
+        ),
+        (
+            ["--to", "ssh_config", "--exclude", "gpu01"],
+            "Host gpu02\n  User ada\n\nHost gpu03\n  User ada\n  Port 2222\n",
+        ),
+        (
+            ["--to", "ansible", "--nodes", "1"],
+            (
+                "all:\n  children:\n    lab:\n      hosts:\n        gpu01:\n"
+                "          ansible_user: ada\n"
+            ),
+        ),
+    ],
+)
+def test_the_hosts_are_printed(
+    capsys: pytest.CaptureFixture[str], words: list[str], printed: str
+) -> None:
+    assert main(["export", *words]) == 0
+    assert capsys.readouterr() == (printed, "")
+
+
+def test_accelerates_file_is_for_one_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--to", "accelerate", "--node", "gpu02"]) == 0
+    out = capsys.readouterr().out
+    assert "machine_rank: 1\n" in out
+    assert "num_processes: 24\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--to", "mpi", "--node", "gpu01"], "--node: expected --to accelerate with it, found"),
+        (["--to", "accelerate", "--node", "gpu[01-02]"], "--node gpu[01-02]: expected one node"),
+        (["--to", "accelerate", "--node", "gpu09"], "--node: expected nodes of hosts.yaml"),
+        (["--to", "nomad"], "invalid choice: 'nomad'"),
+        ([], "the following arguments are required: --to"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["export", *words]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.out == ""
