@@ -97,10 +97,8 @@ def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> int:
         error.accept()
         looked = look_once()
     write(path, looked.draft.text(), overwrite=args.force)
-    for nodes, line in looked.undecided:
+    for nodes, line in (*looked.undecided, *looked.failed):
         screen.say(Notice(node=nodes, text=line, level="warning"))
-    for failure in looked.failed:
-        screen.say(Notice(node=failure.node, text=failure.advice, level="warning"))
     _say_next(path, "")
     return CouldNotTell.exit_code if looked.failed else 0
 

@@ -74,7 +74,7 @@ def test_three_commands_lead_from_hosts_to_a_run(
     assert done.stderr == "wrote hosts.yaml\nhint: clusterctl check\n"
     text = (project / "hosts.yaml").read_text()
 
-    checked = clusterctl(box, project, "check", "--strict")
+    checked = clusterctl(box, project, "check")
     assert checked.returncode == 0, text + checked.stdout
     launched = clusterctl(box, project, "launch", "--", "train.py")
     assert launched.returncode == 0, text + launched.stderr
@@ -175,3 +175,60 @@ def test_a_file_that_is_there_costs_no_connection(project: Path, tmp_path: Path)
         "usage: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
     )
     assert (project / "hosts.yaml").read_text() == "mine"
+
+
+def test_an_ordinary_user_behind_a_jump_host(make_sandbox: MakeSandbox, project: Path) -> None:
+    box = make_sandbox(nodes=2, jumps=1, shells=("bash+noise", "dash"))
+    for host in box.hosts:
+        environment(box.folder(host.name) / "home/ada/torch")
+    (box.layout.ssh / "known_hosts").unlink()
+    words = ("init", "ada@node1", "ada@node2")
+
+    refused = clusterctl(box, project, *words)
+    assert refused.returncode == 3
+    assert refused.stderr.startswith("error: node[1-2]: hostkey (jump): jump host gate1: ")
+    assert "then repeat the command with --accept-new" in refused.stderr
+    assert not (project / "hosts.yaml").exists()
+    done = clusterctl(box, project, *words, "--accept-new")
+    assert done.returncode == 0, done.stderr
+    cluster = load(project / "hosts.yaml")
+    assert [(node.ssh.user, node.python) for node in cluster.nodes] == [
+        ("ada", "/home/ada/torch/bin/python")
+    ] * 2
+
+
+def test_nobody_answers(project: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "clusterctl", "init", "-i", "new.yaml"]
+    argv += ["127.0.0.1:1", "nowhere.invalid"]
+    environ = {**os.environ, "CLUSTERCTL_STATE": str(tmp_path / "state")}
+    done = subprocess.run(
+        argv, cwd=project, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 3
+    first, second, *end = done.stderr.splitlines()
+    assert first.startswith("warning: 127.0.0.1: refused (connect): ")
+    assert second.startswith("warning: nowhere.invalid: unreachable (resolve): ")
+    assert "; hint: " in first
+    assert end == ["wrote new.yaml", "hint: clusterctl check -i new.yaml"]
+    assert [node.host for node in load(project / "new.yaml").nodes] == [
+        "127.0.0.1", "nowhere.invalid",
+    ]  # fmt: skip
+
+
+def test_this_machines_own_environment_is_found(project: Path, tmp_path: Path) -> None:
+    environment(tmp_path / "active")
+    argv = [sys.executable, "-m", "clusterctl", "init", "-i", "hosts.yaml"]
+    changed = {"HOME": str(tmp_path), "VIRTUAL_ENV": str(tmp_path / "active")}
+    done = subprocess.run(
+        argv,
+        cwd=project,
+        env={**os.environ, **changed, "CLUSTERCTL_STATE": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "wrote hosts.yaml\nhint: clusterctl check\n")
+    (node,) = load(project / "hosts.yaml").nodes
+    python = f"{tmp_path}/active/bin/python"
+    assert (node.local, node.python, node.workdir) == (True, python, str(project))

@@ -66,6 +66,9 @@ def find(folder: str) -> None:
 
 def candidates(folder: str) -> Iterator[str]:
     """Yield the paths where interpreters usually are, the likeliest first."""
+    for active in ("VIRTUAL_ENV", "CONDA_PREFIX"):  # of this machine's own shell, if it is one
+        if os.environ.get(active):
+            yield os.environ[active] + "/bin/python"
     yield from _of_login_shell()
     mounts = _mounts()
     for top in ("~", *mounts):

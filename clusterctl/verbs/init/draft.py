@@ -201,7 +201,7 @@ def _completed(node: Node, cluster: str) -> Node:
         node,
         workdir=node.workdir or str(Path.home() / "clusterctl" / cluster),
         gpus=node.gpus if node.gpus is not None or _has_gpus() else 0,
-        python=node.python or _with_torch(),
+        python=node.python or own_interpreter(),
     )
 
 
@@ -210,11 +210,12 @@ def _has_gpus() -> bool:
     return any(map(os.path.exists, _GPU_SIGNS)) or any(map(shutil.which, _GPU_TOOLS))
 
 
-def _with_torch() -> str | None:
-    """Return an interpreter of this machine that has torch: the active environment's, or ours."""
+def own_interpreter() -> str | None:
+    """Return an interpreter of this machine that has torch: active, in the folder, or ours."""
     active = os.environ.get("VIRTUAL_ENV")
     candidates = [f"{active}/bin/python"] if active else []
-    for python in (*candidates, sys.executable):
+    here = str(Path.cwd() / ".venv" / "bin" / "python")
+    for python in (*candidates, here, sys.executable):
         found = Path(python).parent.parent.glob("lib/python3*/*-packages/torch/version.py")
         if next(found, None) is not None:
             return python

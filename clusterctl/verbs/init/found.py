@@ -18,6 +18,8 @@ SHARES_LIMIT = 8
 INTERPRETERS = "interpreters"
 """The key of the answer that lists them."""
 MOUNTS = "/proc/self/mountinfo"
+HOME = "~"
+"""Asked as a path too: the search for interpreters needs a `python3` on the session's PATH."""
 
 _NETWORK = re.compile(
     r"nfs4?|cifs|smb3|ceph|lustre|beegfs|gpfs|wekafs|panfs|orangefs|afs|9p|virtiofs"
@@ -53,7 +55,9 @@ class Seen:
     def of(cls, answers: Answers) -> Seen:
         """Return what is in the answers; what is missing or of another form is left out."""
         documents = list(_documents(answers.command(INTERPRETERS).text))
+        path = answers.json("path:" + HOME)
         homes = [str(one["home"]) for one in documents if "home" in one]
+        homes += [str(path.get("real", ""))] if isinstance(path, dict) else []
         return cls(
             home=next((home for home in homes if home.startswith("/")), ""),
             interpreters=tuple(

@@ -22,8 +22,9 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import DEFAULT_PORT, SshConfigResolver
 from clusterctl.verbs.events import Event, Progress
-from clusterctl.verbs.init.draft import Draft
+from clusterctl.verbs.init.draft import Draft, own_interpreter
 from clusterctl.verbs.init.found import (
+    HOME,
     INTERPRETERS,
     MOUNTS,
     Interpreter,
@@ -68,8 +69,8 @@ class Looked:
     """The inventory with what was found."""
 
     draft: Draft
-    failed: tuple[NodeError, ...] = ()
-    """Why nodes did not answer."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Nodes that did not answer, and why, with the hint."""
     undecided: tuple[tuple[str, str], ...] = ()
     """What the person has to write: the nodes, and a sentence."""
 
@@ -120,6 +121,17 @@ def _connect(state: _Look, pool: Pool) -> Iterator[Event]:
         if key is not None:
             unknown.append(key)
         yield _progress(state, "connecting", done)
+    behind = [
+        node.name
+        for node in state.cluster.nodes
+        if node.name in state.failed and state.failed[node.name].state == "hostkey"
+    ]
+    if behind and not unknown:
+        # OpenSSH connects to jump hosts, and tells no key that could be shown.
+        raise CouldNotTell(
+            f"{fold_hosts(behind)}: {state.failed[behind[0]]}",
+            hint="compare the key with the host's own, then repeat the command with --accept-new",
+        )
     if unknown:
         ordered = sorted({key.shown: key for key in unknown}.items())
         raise UnknownHostKeys(state.cluster.name, tuple(key for _, key in ordered))
@@ -136,7 +148,8 @@ def _ask(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
         "limit_s": FIND_SECONDS,
         "cwd": "/",
     }
-    request = Request(op="read", args={"commands": [command], "files": [MOUNTS]})
+    args = {"commands": [command], "files": [MOUNTS], "paths": [{"path": HOME}]}
+    request = Request(op="read", args=args)
     reached = [node.name for node in state.cluster.nodes if node.name not in state.failed]
     done = set(state.failed)
     for reply in pool.call(dict.fromkeys(reached, request), timeout=ANSWER_SECONDS):
@@ -156,7 +169,7 @@ def _read_facts(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
     shares = possible_shares(state.seen, one_machine=one_machine)
     chosen = choose_interpreters(state.seen)
     nodes = tuple(
-        replace(node, python=node.python or _path(chosen.get(node.name)))
+        replace(node, python=node.python or _interpreter(node, chosen.get(node.name)))
         for node in state.cluster.nodes
         if node.name in state.seen
     )
@@ -214,21 +227,19 @@ def _result(state: _Look, drafted: Draft) -> Looked:
     chosen = choose_interpreters(state.seen)
     nodes, notes = [], {}
     undecided: dict[str, list[str]] = {}
+    failed: dict[str, list[str]] = {}
     for node in state.cluster.nodes:
         own = replace(node, ssh=before[node.name].ssh)
         nodes.append(own if node.local else _as_ssh_config_has_it(own, resolver))
         error = state.failed.get(node.name)
         if error is not None:
+            failed.setdefault(error.advice, []).append(node.name)
             notes[node.name] = f"It did not answer: {error}\nCorrect gpus:, python: and workdir:."
             continue
         told, missing = _about(node, state.facts[node.name], chosen.get(node.name))
         notes[node.name] = "\n".join([told, *missing])
         for line in missing:
             undecided.setdefault(line, []).append(node.name)
-    failed = tuple(
-        NodeError(one.state, one.phase, one.message, one.hint, node=name)
-        for name, one in state.failed.items()
-    )
     cluster = replace(
         state.cluster,
         nodes=tuple(nodes),
@@ -236,9 +247,13 @@ def _result(state: _Look, drafted: Draft) -> Looked:
     )
     return Looked(
         draft=replace(drafted, cluster=cluster, notes=notes),
-        failed=failed,
-        undecided=tuple((fold_hosts(names), line) for line, names in undecided.items()),
+        failed=_folded(failed),
+        undecided=_folded(undecided),
     )
+
+
+def _folded(nodes: Mapping[str, list[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((fold_hosts(names), text) for text, names in nodes.items())
 
 
 def _are_containers(nodes: Iterable[Node], facts: Mapping[str, NodeFacts]) -> bool:
@@ -287,8 +302,11 @@ def _as_ssh_config_has_it(node: Node, resolver: SshConfigResolver) -> Node:
     return replace(node, ssh=replace(node.ssh, user=user, port=port))
 
 
-def _path(interpreter: Interpreter | None) -> str | None:
-    return interpreter.path if interpreter is not None else None
+def _interpreter(node: Node, found: Interpreter | None) -> str | None:
+    """Return the path to write; this machine may have torch where this program runs."""
+    if found is not None:
+        return found.path
+    return own_interpreter() if node.local else None
 
 
 def _common(values: Iterable[str | None]) -> str | None:
