@@ -254,7 +254,7 @@ class Sender:
 
 def lacking_blocks(
     tree: Tree, have: bytes, stopped: threading.Event, idle: Callable[[], None] = lambda: None
-) -> Iterator[Tuple[int, bytes]]:
+) -> Iterator[Tuple[int, memoryview]]:
     """Yield each block that another node lacks, once it is here; `idle` is called before waits."""
     reader = tree.reader()
     lacking = tree.manifest.blocks - sum(have)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, NamedTuple, Set, Tuple
@@ -242,12 +243,22 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def read_at(descriptor: int, offset: int, length: int) -> bytes:
-    """Read bytes at a place; fewer only at the end of the file."""
-    data = os.pread(descriptor, length, offset)
-    while len(data) < length:
-        more = os.pread(descriptor, length - len(data), offset + len(data))
-        if not more:
+_buffers = threading.local()
+
+
+def read_at(descriptor: int, offset: int, length: int) -> memoryview:
+    """Read bytes at a place; fewer only at the end of the file.
+
+    They are this thread's until it reads again: memory for each block anew would cost as much as
+    to read it.
+    """
+    if not hasattr(_buffers, "block"):
+        _buffers.block = bytearray(BLOCK)
+    view = memoryview(_buffers.block)[:length]
+    filled = 0
+    while filled < length:
+        count = os.preadv(descriptor, [view[filled:]], offset + filled)
+        if not count:
             break
-        data += more
-    return data
+        filled += count
+    return view[:filled]

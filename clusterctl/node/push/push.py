@@ -234,7 +234,7 @@ class _Node:
                 for index, data in lacking_blocks(self._tree, have, stopped):
                     for start in range(0, len(data), PIECE):
                         head = {"block": index, "to": peer, "more": start + PIECE < len(data)}
-                        self._channel.send(Message(head, data[start : start + PIECE]))
+                        self._channel.send(Message(head, bytes(data[start : start + PIECE])))
                 if not stopped.is_set():
                     self._channel.send(Message({"sent": peer}))
 

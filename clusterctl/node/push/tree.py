@@ -283,8 +283,8 @@ class BlockReader:
         self._tree = tree
         self._open: Optional[Tuple[int, int]] = None
 
-    def read(self, index: int) -> bytes:
-        """Return a block that is there.
+    def read(self, index: int) -> memoryview:
+        """Return a block that is there, until this thread reads the next one.
 
         Raises:
             OSError: it cannot be read.
