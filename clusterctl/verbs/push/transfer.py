@@ -27,6 +27,9 @@ MANIFEST_LIMIT = 256 * 1024 * 1024
 ALIVE_SECONDS = 10.0
 """How often nodes hear that the controller is still there."""
 RETRY_SECONDS = 1.0
+STALL_SECONDS = 60.0
+"""Without a block for so long, the link to a node is made again: TCP would wait for a quarter of an
+hour where packets are lost on the way."""
 RETRIES = 2
 """How often a link that broke is made again before the node after it is given up."""
 SOURCE = "<source>"
@@ -43,6 +46,8 @@ class _Member:
     """The last step that it answered."""
     missing: int = 0
     received: int = 0
+    received_at: float = 0.0
+    """When a block last came."""
     compared: int = 0
     port: int = 0
     lost: int = 0
@@ -117,6 +122,7 @@ class Transfer:
             for name, item in self.pool.follow(self.calls):
                 self._take(name, item)
                 self._advance()
+                self._find_stalled()
                 self._keep_alive()
                 yield self._progress()
                 if self._over():
@@ -196,7 +202,8 @@ class Transfer:
 
     def _note(self, member: _Member, item: Message) -> None:
         head = item.head
-        member.received = max(member.received, head.get("received") or 0)
+        if (head.get("received") or 0) > member.received:
+            member.received, member.received_at = head["received"], time.monotonic()
         member.compared = max(member.compared, head.get("compared") or 0)
         if "ready" in head and member.step == "start":
             member.step = "ready"
@@ -310,6 +317,16 @@ class Transfer:
             words = f"{name} cannot send to it at {address}: {why}"
             hint = "does a firewall on it refuse connections of the other nodes? clusterctl check"
             self._drop(member, NodeError("link", "operation", words, hint))
+
+    def _find_stalled(self) -> None:
+        """Make the first link again over which nothing comes; those after it wait for it."""
+        now = time.monotonic()
+        waiting = [self.members[name] for name in self.chain if self.members[name].open]
+        if waiting and now - max(waiting[0].received_at, self.sending_since) > STALL_SECONDS:
+            for member in waiting:
+                member.received_at = now
+            words = f"no block arrived for {STALL_SECONDS:.0f} s"
+            self._link_lost(self._before(waiting[0].name), waiting[0].name, words)
 
     def _before(self, name: str) -> str:
         place = self.chain.index(name) if name in self.chain else 0

@@ -1,0 +1,137 @@
+"""How a transfer deals with nodes that die, links that break, and blocks that are wrong."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from clusterctl.errors import ClusterError, NodeError
+from clusterctl.facts.values.storage import PathFacts
+from clusterctl.transport.interface import Call
+from clusterctl.verbs.push import transfer as module
+from clusterctl.verbs.push.result import HERE, WantedPath
+from clusterctl.verbs.push.transfer import SOURCE, Transfer, _Member
+from clusterctl.verbs.push.wanted import Source
+from clusterctl.wire import Message
+
+NAMES = ("a", "b", "c")
+
+
+class Sent:
+    """Stands for a node's call: keeps what is sent to it."""
+
+    def __init__(self) -> None:
+        self.heads: list[dict[str, Any]] = []
+
+    def send(self, message: Message) -> None:
+        self.heads.append(message.head)
+
+    def links(self) -> list[str]:
+        return [head["peer"] for head in self.heads if head["step"] in {"send", "relay"}]
+
+
+def begun(source: str = "s") -> tuple[Transfer, dict[str, Sent]]:
+    """Return a transfer from a source through a, b and c that has begun to send."""
+    place = dict.fromkeys(NAMES, "/m")
+    sent = {name: Sent() for name in (SOURCE, *NAMES)}
+    found = Transfer(
+        wanted=WantedPath(shown="/m", here=None, sources=place, targets=place),
+        source=Source(name=source, path="/m", facts=PathFacts(path="/m")),
+        pool=cast("Any", None),
+        source_pool=cast("Any", None),
+        addresses={name: f"10.0.0.{n}" for n, name in enumerate(NAMES)},
+        calls=cast("dict[str, Call]", sent),
+    )
+    for name in NAMES:
+        found.members[name] = _Member(name=name, token=name, step="listening", port=1)
+    found._advance()
+    assert [sent[name].links() for name in sent] == [["a"], ["b"], ["c"], []]
+    return found, sent
+
+
+def said(found: Transfer, name: str, **head: Any) -> None:
+    found._take(name, Message(head))
+
+
+@pytest.mark.parametrize(
+    ("dead", "before", "after"), [("a", SOURCE, "b"), ("b", "a", "c"), ("c", "b", None)]
+)
+def test_the_node_before_one_that_died_serves_the_next(
+    dead: str, before: str, after: str | None
+) -> None:
+    found, sent = begun()
+    found._drop(found.members[dead], NodeError("lost", "answer", "it broke"))
+    assert sent[before].links()[1:] == ([after] if after else [])
+    assert dead not in found.chain
+    assert found._outcome(found.members[dead]).state == "unreachable"
+    for name in NAMES:
+        if name != dead:
+            assert not found._over()
+            said(found, name, complete=True)
+    assert found._over()
+
+
+def test_two_dead_neighbors_are_bridged() -> None:
+    found, sent = begun()
+    found._drop(found.members["b"], NodeError("lost", "answer", "it broke"))
+    found._drop(found.members["a"], NodeError("lost", "answer", "it broke"))
+    assert sent[SOURCE].links() == ["a", "c"]
+
+
+def test_a_link_that_breaks_is_made_again_and_then_given_up() -> None:
+    found, sent = begun()
+    for _ in range(3):
+        said(found, "a", lost="b", why="refused")
+    assert sent["a"].links() == ["b", "b", "b", "c"]
+    outcome = found._outcome(found.members["b"])
+    assert (outcome.state, "a cannot send to it at 10.0.0.1:1: refused" in outcome.words) == (
+        "failed",
+        True,
+    )
+    said(found, "a", lost="b", why="refused")  # late
+    assert sent["a"].links() == ["b", "b", "b", "c"]
+
+
+def test_a_link_over_which_nothing_comes_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, sent = begun()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + module.STALL_SECONDS - 1)
+    said(found, "a", received=8)
+    monkeypatch.setattr(time, "monotonic", lambda: now + module.STALL_SECONDS + 1)
+    found._find_stalled()
+    assert sent[SOURCE].links() == ["a"]  # it still receives
+    said(found, "a", received=9, complete=True)
+    found._find_stalled()
+    found._find_stalled()
+    assert sent["a"].links() == ["b", "b"]
+    assert sent["b"].links() == ["c"]  # it waits for b
+
+
+def test_wrong_blocks_are_the_fault_of_the_node_before() -> None:
+    found, sent = begun()
+    said(found, "b", bad=True)
+    assert found._outcome(found.members["a"]).state == "failed"
+    assert sent[SOURCE].links() == ["a", "b"]
+    with pytest.raises(ClusterError, match="changed while it was sent"):
+        said(found, "b", bad=True)
+
+
+def test_what_this_machine_cannot_connect_to_it_reaches_over_ssh() -> None:
+    found, sent = begun(HERE)
+    said(found, SOURCE, lost="a", why="no route")
+    assert sent["a"].heads[-1] == {"step": "feed"}
+    found._take("a", Message({"feeding": True}, b"blocks"))
+    assert sent[SOURCE].links() == ["a", "a"]
+    found._take(SOURCE, Message({"block": 3, "to": "a", "more": False}, b"data"))
+    assert sent["a"].heads[-1] == {"step": "block", "index": 3, "more": False}
+    found._take(SOURCE, Message({"block": 3, "to": "c", "more": False}, b"data"))
+    assert not sent["c"].heads  # not the first of the chain
+
+
+def test_an_answer_that_is_none_ends_a_nodes_part() -> None:
+    found, sent = begun()
+    said(found, "a", received=-5)
+    assert found._outcome(found.members["a"]).state != "updated"
+    assert sent[SOURCE].links() == ["a", "b"]
