@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from clusterctl.errors import ClusterError, NodeError
+from clusterctl.errors import ClusterError, CouldNotTell, NodeError
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.transport.interface import Call
 from clusterctl.verbs.push import transfer as module
@@ -71,6 +72,19 @@ def test_the_node_before_one_that_died_serves_the_next(
             assert not found._over()
             said(found, name, complete=True)
     assert found._over()
+
+
+def test_a_node_that_died_since_the_last_path_is_left_out() -> None:
+    class Gone:
+        def start(self, node: str, _request: object) -> None:
+            raise CouldNotTell(f"{node}: unreachable", hint="ping it")
+
+    found, _ = begun()
+    found.pool = cast("Any", Gone())
+    found.wanted = replace(found.wanted, targets={**found.wanted.targets, "d": "/m"})
+    found._start("d", {}, b"")
+    outcome = found._outcome(found.members["d"])
+    assert (outcome.state, outcome.hint) == ("unreachable", "ping it")
 
 
 def test_two_dead_neighbors_are_bridged() -> None:
