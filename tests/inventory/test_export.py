@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.errors import UsageError
@@ -71,6 +71,7 @@ def test_init_reads_the_hosts_of_a_hostfile_again(
     ]
 
 
+@settings(max_examples=25)  # each starts a process
 @given(clusters())
 def test_ssh_reads_its_settings(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> None:
     if shutil.which("ssh") is None:
@@ -80,20 +81,20 @@ def test_ssh_reads_its_settings(tmp_path_factory: pytest.TempPathFactory, cluste
     node = cluster.nodes[-1]
     argv = ["ssh", "-G", "-F", str(config), "--", node.host]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    settings = dict(line.partition(" ")[::2] for line in shown.splitlines())
-    assert settings["hostname"] == node.host.lower()
-    assert settings["port"] == str(node.ssh.port or 22)
+    shown_as = dict(line.partition(" ")[::2] for line in shown.splitlines())
+    assert shown_as["hostname"] == node.host.lower()
+    assert shown_as["port"] == str(node.ssh.port or 22)
     if node.ssh.user:
-        assert settings["user"] == node.ssh.user
+        assert shown_as["user"] == node.ssh.user
     if node.ssh.jump:
-        assert settings["proxyjump"] == node.ssh.jump
+        assert shown_as["proxyjump"] == node.ssh.jump
     if node.ssh.identity:
         # `ssh -G` prints the path as the file has it; tokens are expanded later.
-        assert settings["identityfile"].replace("%%", "%") == node.ssh.identity
+        assert shown_as["identityfile"] == node.ssh.identity.replace("%", "%%")
 
 
 def test_what_was_read_from_yaml_is_written_again(tmp_path: Path) -> None:
-    text = to_ansible(cluster_from_hosts("lab", ["10.0.0.9", "gpu01"]))
+    text = to_ansible(cluster_from_hosts("lab", ["10.0.0.9:2201", "10.0.0.9:2202", "gpu01"]))
     assert to_ansible(again(text, "lab.yml", tmp_path)) == text
 
 

@@ -98,6 +98,12 @@ def test_a_host_of_two_groups_is_one_host(tmp_path: Path) -> None:
     assert hosts(written(tmp_path, text)) == [("gpu01", "b", None)]
 
 
+def test_a_group_has_the_variables_of_all_its_parents(tmp_path: Path) -> None:
+    text = "[a]\nx\n[p:children]\na\n[q:children]\na\n[p:vars]\nansible_user=p\n"
+    path = written(tmp_path, text + "[q:vars]\nansible_port=7\n")
+    assert hosts(path) == hosts(path, "p") == hosts(path, "q") == [("x", "p", 7)]
+
+
 def test_a_connection_to_this_machine_needs_no_ssh(tmp_path: Path) -> None:
     path = written(tmp_path, "[x]\nhead ansible_connection=local\n")
     (node,) = load_source(path, name="lab").nodes
