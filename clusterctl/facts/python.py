@@ -10,7 +10,8 @@ from clusterctl.facts.values.software import Image, Package, Python, Torch
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
 NAME_INTERPRETER = (
-    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml"
+    "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml;"
+    " clusterctl setup makes one there"
 )
 """The remedy if it has no torch: a job is rarely meant to run, with pip's, in the system's."""
 

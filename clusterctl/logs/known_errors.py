@@ -46,7 +46,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bno module named '?torch\b(?!_)", NAME_INTERPRETER),
         (
             r"\bmodulenotfounderror: no module named\b|\bimporterror:",
-            "install it on every node, or name another interpreter as `python:` in the inventory",
+            "install it on every node (clusterctl setup), or name another interpreter as `python:`",
         ),
         # Also without EADDRINUSE: older torch prints this line alone.
         (

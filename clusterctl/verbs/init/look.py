@@ -282,7 +282,9 @@ def _about(
         build = "" if "+" in interpreter.torch else f" for {interpreter.build}"
         told.append(f"torch {interpreter.torch}{build}")
     elif node.python is None:
-        missing.append("No interpreter with torch was found: write python: /PATH/bin/python.")
+        missing.append(
+            "No interpreter with torch was found: write python: /PATH/bin/python; clusterctl setup makes one there."
+        )
     place = facts.path(node.workdir) if node.workdir else None
     if node.workdir is None:
         missing.append("Its home is unknown: write workdir: /PATH.")
