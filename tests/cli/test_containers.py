@@ -28,8 +28,20 @@ pytestmark = [
 ]
 
 UP_SECONDS = 60
+
+
+def environment_of(path: str) -> str:
+    """Return the environment that a folder of packages belongs to; empty: none."""
+    before, found, _ = path.partition("/lib/python")
+    return before if found else ""
+
+
 IMAGE = "empty:1"
-HOST_FOLDERS = dict.fromkeys(("/usr", "/lib", "/lib64", "/bin", sys.prefix, sys.base_prefix))
+HOST_FOLDERS = dict.fromkeys(
+    ["/usr", "/lib", "/lib64", "/bin", sys.prefix, sys.base_prefix]
+    # Where only the wheel is installed, the packages are in another environment.
+    + [path for path in map(environment_of, sys.path) if path]
+)
 """The image is empty: the programs are the machine's."""
 
 

@@ -14,7 +14,7 @@ from clusterctl.cli.main import main
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
-from tests.verbs.setup.wheelhouse import write_wheel
+from tests.verbs.setup.wheelhouse import UV, write_wheel
 
 VENV = "/root/job/env"
 PRINT = "import alpha, beta; print(alpha.version, beta.version)"
@@ -65,9 +65,8 @@ def test_it_is_made_once_and_completed_when_the_requirements_change(
     fresh: Project, tool: str
 ) -> None:
     if tool == "uv":
-        program = Path(sys.prefix) / "bin" / "uv"
         for node in ("node1", "node2"):
-            place = ["install", "-D", str(program), "/root/.local/bin/uv"]
+            place = ["install", "-D", str(UV), "/root/.local/bin/uv"]
             fresh.sandbox.on(node, place, check=True)
     require(fresh, "alpha", "beta==2.0")
     made = setup(fresh)

@@ -283,7 +283,8 @@ def _about(
         told.append(f"torch {interpreter.torch}{build}")
     elif node.python is None:
         missing.append(
-            "No interpreter with torch was found: write python: /PATH/bin/python; clusterctl setup makes one there."
+            "No interpreter with torch was found: write python: /PATH/bin/python;"
+            " clusterctl setup makes one there."
         )
     place = facts.path(node.workdir) if node.workdir else None
     if node.workdir is None:

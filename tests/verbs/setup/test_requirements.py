@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from clusterctl.errors import UsageError
 from clusterctl.verbs.setup.requirements import read_requirements
 from clusterctl.verbs.setup.wheels import platforms
-from tests.verbs.setup.wheelhouse import write_wheel
+from tests.verbs.setup.wheelhouse import UV, write_wheel
 
 PROJECT = """
 [project]
@@ -57,9 +56,8 @@ def test_a_lock_gives_exact_versions(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for version in ("1.0", "1.1"):
         write_wheel(wheels, "alpha", version)
     write(tmp_path, {"pyproject.toml": PROJECT})
-    uv = Path(sys.prefix) / "bin" / "uv"
-    monkeypatch.setenv("PATH", str(uv.parent), prepend=":")
-    argv = [str(uv), "lock", "--quiet", "--no-index", "--find-links", str(wheels)]
+    monkeypatch.setenv("PATH", str(UV.parent), prepend=":")
+    argv = [str(UV), "lock", "--quiet", "--no-index", "--find-links", str(wheels)]
     subprocess.run(argv, cwd=tmp_path, check=True)
     found = read_requirements(None, tmp_path)
     assert found.source.name == "uv.lock"

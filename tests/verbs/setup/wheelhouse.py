@@ -5,6 +5,11 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import uv
+
+UV = Path(uv.__file__).parents[4] / "bin" / "uv"
+"""Beside the interpreter that has the package uv; the tests' own may be another one."""
+
 
 def write_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
     """Write a wheel of one module and return its path."""
