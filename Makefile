@@ -1,4 +1,5 @@
 # make demo   the whole story on this machine: three hosts, check, launch, stop, resume
+# make docs   the pages of docs/ as a site, in build/site
 # make test   what must be green before a change lands
 PYTHON := .venv/bin/python
 WORKERS ?= auto
@@ -10,7 +11,7 @@ PYTEST := cd build/tree && PYTHONDONTWRITEBYTECODE= CLUSTERCTL_TESTED=wheel \
 # Folders too: theirs is the time of a deletion.
 SOURCES := $(shell find clusterctl -not -name '__pycache__' -not -name '*.pyc')
 
-.PHONY: setup demo test lint bench soak clean
+.PHONY: setup demo docs test lint bench soak clean
 
 setup: .venv/ready
 
@@ -20,6 +21,10 @@ setup: .venv/ready
 
 demo: setup
 	@$(PYTHON) -m clusterctl sandbox demo
+
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+	@echo build/site/index.html
 
 lint: setup
 	$(PYTHON) -m ruff format --check .
@@ -33,6 +38,7 @@ build/ready: . .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
 
 test: lint build/ready
 	@.ci/setup containers
+	@.ci/setup browser
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
 
 # Pytest exits with 5 if TESTS has no test of a kind.
