@@ -37,8 +37,7 @@ build/ready: . .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
 	@touch $@
 
 test: lint build/ready
-	@.ci/setup containers
-	@.ci/setup browser
+	@.ci/setup optional
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
 
 # Pytest exits with 5 if TESTS has no test of a kind.

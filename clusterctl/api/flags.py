@@ -38,6 +38,8 @@ class LaunchFlags(TypedDict, total=False):
     no_sync: bool
     delete: bool
     force: bool
+    run_id: str | None
+    """The id that the run gets; None: a new one."""
     origins: Mapping[str, str] | None
     """Where a value is from that is not the caller's own, for `plan` to show."""
 
@@ -83,6 +85,7 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
     return LaunchOptions(
         overrides=overrides,
         name=flags.get("name") or "",
+        run=flags.get("run_id") or "",
         check=not flags.get("no_check"),
         sync=not flags.get("no_sync"),
         delete=bool(flags.get("delete")),

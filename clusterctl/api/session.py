@@ -57,11 +57,18 @@ class Session:
 
         Raises:
             InventoryError: the file is missing or has problems.
+            UsageError: Slurm chooses the nodes, and this process is in no allocation.
         """
         if isinstance(inventory, Cluster):
             self.cluster = inventory
         else:
             self.cluster = load(default_path() if inventory is None else Path(inventory))
+        if not self.cluster.nodes:
+            raise UsageError(
+                "nodes: expected those of a Slurm allocation, found none in this shell",
+                hint="salloc --nodes 2, then the same command in its shell; or outside of an"
+                " allocation: clusterctl launch --launcher slurm",
+            )
         self._records = Records()
         self._pools = Pools(self.cluster, accept_new=accept_new)
 

@@ -8,7 +8,7 @@ from clusterctl.checks.finding import Finding, fail, finding, unknown
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software import FOUND, TORCH, install_command, outliers, working_pythons
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS, launcher_file
 from clusterctl.plan.launchers.interface import Launcher
@@ -18,33 +18,14 @@ from clusterctl.plan.processes import count_processes
 PAGE = "docs/reference/launchers.md"
 
 
-def _launcher(cluster: Cluster) -> Launcher | None:
-    return LAUNCHERS.get(cluster.job.launcher)
-
-
-@Check(
-    "job.launcher",
-    title="this version of clusterctl supports the job's launcher",
-    why="`launch` refuses other launchers; an inventory may name one for a later version.",
-    fix="Choose a launcher of this version, or install a newer clusterctl.",
-    source="docs/reference/inventory.md",
-)
-def supported(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Name the supported launchers."""
-    if _launcher(cluster) is None:
-        yield fail(
-            tuple(facts),
-            f"clusterctl does not support the launcher {cluster.job.launcher} yet",
-            wanted=f"job.launcher: {' or '.join(LAUNCHERS)}",
-            found=cluster.job.launcher,
-            remedy=f"clusterctl launch --launcher {Job().launcher}, or change it in the inventory",
-        )
+def _launcher(cluster: Cluster) -> Launcher:
+    return LAUNCHERS[cluster.job.launcher]
 
 
 def _packages(cluster: Cluster) -> tuple[str, ...]:
     """Return the launcher's packages besides torch, which has a check of its own."""
     launcher = _launcher(cluster)
-    return tuple(name for name in launcher.packages if name != "torch") if launcher else ()
+    return tuple(name for name in launcher.packages if name != "torch")
 
 
 @Check(
@@ -118,8 +99,7 @@ def _counted(facts: Facts, cluster: Cluster) -> dict[str, int]:
 
 
 def _needs_equal_nodes(cluster: Cluster) -> bool:
-    launcher = _launcher(cluster)
-    return launcher is not None and launcher.equal_nodes
+    return _launcher(cluster).equal_nodes
 
 
 @Check(
@@ -135,7 +115,7 @@ def _needs_equal_nodes(cluster: Cluster) -> bool:
 def config(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the numbers in the file with those of the plan."""
     launcher = _launcher(cluster)
-    if launcher is None or launcher.config_problems is None:
+    if launcher.config_problems is None:
         return
     counts = _counted(facts, cluster)
     if len(counts) < len(cluster.nodes):

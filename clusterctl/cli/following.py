@@ -55,9 +55,9 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
             with shown(display) as show:
                 ended = drive(monitor.monitor(), show)
         except KeyboardInterrupt as interrupt:
-            wish = LEAVE if isinstance(interrupt, Terminated) else _ask()
+            wish = LEAVE if isinstance(interrupt, Terminated) else ask()
             if wish == LEAVE:
-                _leave(run.id)
+                leave(run.id)
                 return EXIT_STOPPED_FOLLOWING
             if wish == STOP:
                 _stop(run, display)
@@ -65,7 +65,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
             if not cannot_write(problem):
                 raise
             give_up(problem)  # as with `| head`: nobody reads, and the run lives
-            _leave(run.id)
+            leave(run.id)
             return EXIT_STOPPED_FOLLOWING
         else:
             if not ended.known:
@@ -73,7 +73,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
                     f"no node has answered for {LONGEST_WAIT:g} s: the connection to them is lost"
                 )
                 Screen().say(Notice(text=text, level="warning"))
-                _leave(run.id)  # it needs nobody here, and may be well
+                leave(run.id)  # it needs nobody here, and may be well
                 return EXIT_STOPPED_FOLLOWING
             display.ended(ended)
             return ended.exit_code
@@ -96,7 +96,7 @@ def _stop(run: Run, display: LaunchDisplay) -> None:
         ) from None
 
 
-def _ask() -> str:
+def ask() -> str:
     """Ask what is to become of the run; without a terminal it is left running.
 
     Without an answer it keeps following: nobody may be there, and the run may end meanwhile.
@@ -120,7 +120,8 @@ def _ask() -> str:
             return LEAVE
 
 
-def _leave(run: str) -> None:
+def leave(run: str) -> None:
+    """Tell how to follow and to end a run that is left running."""
     screen = Screen()
     for text in (
         f"{run} keeps running",

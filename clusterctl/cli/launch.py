@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from clusterctl.api.flags import launch_options
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
+from clusterctl.cli import batch
 from clusterctl.cli.following import LaunchDisplay, follow_run, make_display, shown
 from clusterctl.cli.launch_options import add_options, launch_flags
 from clusterctl.cli.options import load_all
@@ -31,8 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Launch; the job's exit code, 125 if clusterctl ended it, 130 if it was left running."""
     flags = launch_flags(args)
-    session = Session(load_all(args), accept_new=args.accept_new)
     display = make_display(as_json=args.json)
+    cluster = load_all(args)
+    if batch.submits(args, cluster):
+        with refusals(display):
+            overrides = launch_options(args.command, flags).overrides
+            return batch.submit_and_follow(args, cluster, overrides)
+    session = Session(cluster, accept_new=args.accept_new)
     with session, refusals(display):
         plan = partial(session.plan, args.command, **flags)
         return start(args, display, plan, partial(session.launch, args.command, **flags))
@@ -49,7 +56,7 @@ def start(
         return _dry_run(args, display, plan)
     with shown(display) as show:
         run = launch(on_event=show)
-    if args.detach:
+    if args.detach and not args.run_id:
         print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
         return 0
     return follow_run(run, display)

@@ -63,6 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="launch even if checks failed")
     add("--accept-new", action="store_true", help="record the keys of hosts not known yet")
     add("--json", action="store_true", help="print one JSON object per line")
+    add("--run-id", help=argparse.SUPPRESS)  # of a batch job: see `clusterctl/verbs/batch/`
 
 
 def launch_flags(args: argparse.Namespace) -> LaunchFlags:

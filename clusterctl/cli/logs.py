@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clusterctl.cli.batch import batch_of, follow_batch, print_batch
 from clusterctl.cli.options import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import Interrupted, UsageError
@@ -15,6 +16,8 @@ from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
+from clusterctl.verbs.batch.job import BatchJob
+from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.logs import LogQuery
 
@@ -47,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     """Print; 3 where a node's logs could not be read."""
     if args.collect:
         _require_whole(args)
+    found = batch_of(args)
+    if found:
+        return _of_batch(args, *found)
     shown = EventPrinter(screen=Screen(), lines=_printer(args))
     with open_run(args) as opened, _left_in_words(opened.id, follows=args.follow):
         if args.collect:
@@ -66,6 +72,28 @@ def run(args: argparse.Namespace) -> int:
             errors = drive(events, shown.show)
     shown.screen.show_errors(errors.values())
     return EXIT_SILENT if errors else 0
+
+
+def _of_batch(args: argparse.Namespace, batch: BatchJob, state: SlurmState) -> int:
+    """Print what was kept of a batch job whose nodes cannot be asked.
+
+    Raises:
+        UsageError: a flag asks for what only the nodes have.
+    """
+    unfit = ("collect", "node", "rank", "since", "timestamps", "json")
+    given = [f"--{name}" for name in unfit if getattr(args, name)]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: only the nodes have that, and Slurm job {batch.job} has ended"
+            if state.phase == "ended"
+            else f"{', '.join(given)}: the job has not started on its nodes: {state.words}",
+            hint=f"clusterctl logs {batch.run}",
+        )
+    if args.follow and state.phase != "ended":
+        with _left_in_words(batch.run, follows=True):
+            return follow_batch(batch, asks=False)
+    print_batch(batch, tail=args.tail, grep=args.grep)
+    return 0
 
 
 @contextmanager

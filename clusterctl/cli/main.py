@@ -76,9 +76,10 @@ def _run(argv: list[str]) -> int:
     """Parse the command line and run its verb."""
     verb = _verb_of(argv)
     parser = build_parser([verb] if verb else [])
+    words = argv
     argv, command = split_command(argv) if verb in WITH_COMMAND else (argv, [])
     try:
-        args = parser.parse_args(argv, argparse.Namespace(command=command))
+        args = parser.parse_args(argv, argparse.Namespace(command=command, words=words))
     except SystemExit as exit_request:
         sys.stdout.flush()
         return exit_request.code if isinstance(exit_request.code, int) else EXIT_USAGE

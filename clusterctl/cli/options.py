@@ -10,7 +10,7 @@ from typing import cast
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory import default_path, load
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.load import DEFAULT, VARIABLE
 from clusterctl.plan.options import node_folder
 
@@ -55,7 +55,14 @@ def load_all(args: argparse.Namespace) -> Cluster:
     Raises:
         InventoryError: the file is missing or has problems.
     """
-    return load(inventory_path(args))
+    return load(inventory_path(args), launcher=_launcher(args))
+
+
+def _launcher(args: argparse.Namespace) -> LauncherName | None:
+    """Return the launcher of the command line, which decides where the nodes come from."""
+    if "launcher" not in args:
+        return None
+    return cast("LauncherName | None", flag_or_variable(args, "launcher", str)[0])
 
 
 def add_workdir(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from clusterctl.api.flags import launch_options
 from clusterctl.api.session import Session
+from clusterctl.cli import batch
 from clusterctl.cli.following import make_display
 from clusterctl.cli.launch import refusals, start
 from clusterctl.cli.launch_options import add_options, launch_flags
@@ -41,6 +43,9 @@ def run(args: argparse.Namespace) -> int:
         before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)
         picks = args.nodes or args.exclude
         cluster = load_all(args) if picks else to_resume(args, before)
+        if batch.submits(args, cluster):
+            overrides = launch_options(args.command, flags).overrides
+            return batch.submit_and_follow(args, cluster, overrides)
         with Session(cluster, accept_new=args.accept_new) as session:
             run, which, command = before.run, args.checkpoint, args.command
             plan = partial(session.plan, command, run=run, checkpoint=which, **flags)

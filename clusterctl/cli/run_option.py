@@ -92,7 +92,10 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
         newest = next(iter(records.all()), None)
         if newest is not None:
             return newest.cluster
-    return load_all(args)
+    cluster = load_all(args)
+    # Outside of its allocations, Slurm's nodes are known by the runs on them.
+    newest = None if cluster.nodes else next(iter(records.all(cluster.name)), None)
+    return cluster if newest is None else newest.cluster
 
 
 def _has_inventory(args: argparse.Namespace) -> bool:
@@ -107,7 +110,7 @@ def to_ask(args: argparse.Namespace, record: RunRecord) -> Cluster:
     Raises:
         InventoryError: the file of `-i` has problems.
     """
-    if _is_as_launched(args, record):
+    if record.cluster.slurm_job or _is_as_launched(args, record):
         return record.cluster
     return _in_force(args, record) or record.cluster
 
@@ -125,6 +128,8 @@ def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
     now = _in_force(args, record)
     if now is None:
         return record.cluster
+    if now.by_slurm:
+        return now
     if lacks(record, now):
         return replace(record.cluster, job=now.job, file=now.file)
     report_changes(record, now)

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
+from clusterctl.cli.batch import list_batches
 from clusterctl.cli.options import add_inventory, whole
 from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
 from clusterctl.errors import UsageError
@@ -40,10 +41,13 @@ def run(args: argparse.Namespace) -> int:
     if args.prune is not None and args.discover:
         raise UsageError("expected either --discover or --prune, found both")
     screen = Screen()
-    with Session(known_cluster(args, Records())) as session:
-        if args.prune is not None:
-            return _prune(args, session, screen)
-        listed = session.runs(discover=args.discover)
+    cluster = known_cluster(args, Records())
+    listed = list_batches(cluster) if args.prune is None else None
+    if listed is None:
+        with Session(cluster) as session:
+            if args.prune is not None:
+                return _prune(args, session, screen)
+            listed = session.runs(discover=args.discover)
     if args.json:
         print(json.dumps(listed.document(), indent=1))
     else:

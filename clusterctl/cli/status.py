@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from clusterctl.cli.batch import batch_of, view_of_batch
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
@@ -19,6 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print it, or all live ones; 3 if a node of a run did not answer, or none knows of it."""
+    found = batch_of(args)
+    if found:
+        view = view_of_batch(*found)
+        if args.json:
+            print(json.dumps(view.document(), indent=1))
+        else:
+            show_status(Screen(), view)
+        return 0
     try:
         return _show(args)
     except SeveralLive as several:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import ExitStack
+from collections.abc import Sequence
 
+from clusterctl.cli.batch import batch_of, held, live_batches, stop_batch
 from clusterctl.cli.options import seconds
 from clusterctl.cli.run_option import add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.events import Notice
-from clusterctl.verbs.stop import UNVERIFIED
+from clusterctl.verbs.stop import UNVERIFIED, StopResult
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -31,17 +32,20 @@ def run(args: argparse.Namespace) -> int:
     if args.all and args.run:
         raise UsageError("expected either RUN or --all, found both")
     screen = Screen()
-    results = []
-    silent: tuple[NodeError, ...] = ()
-    with ExitStack() as stack:
-        if args.all:
-            session = stack.enter_context(open_session(args))
+    results: list[StopResult] = []
+    silent: Sequence[NodeError] = ()
+    batches = live_batches(args) if args.all else ()
+    if batches:
+        named = (argparse.Namespace(**{**vars(args), "run": batch.run}) for batch in batches)
+        results = [_stop_one(one, screen) for one in named]
+    elif args.all:
+        with open_session(args) as session:
             runs, silent = session.live_runs()
-        else:
-            runs = (stack.enter_context(open_run(args)),)
-        for one in runs:
-            with screen.progress() as progress:
-                results.append(one.stop(grace=args.grace, on_event=progress.show))
+            for one in runs:
+                with screen.progress() as progress:
+                    results.append(one.stop(grace=args.grace, on_event=progress.show))
+    else:
+        results.append(_stop_one(args, screen))
     for result in results:
         if not args.json:
             show_stop(screen.out, result)
@@ -56,3 +60,12 @@ def run(args: argparse.Namespace) -> int:
         screen.say(Notice(node=error.node, text=text, level="warning"))
     codes = {result.exit_code for result in results} | ({UNVERIFIED} if silent else set())
     return next((code for code in (1, UNVERIFIED) if code in codes), 0)
+
+
+def _stop_one(args: argparse.Namespace, screen: Screen) -> StopResult:
+    """Stop a run on its nodes, or the batch job that has not got to them."""
+    found = batch_of(args)
+    if found:
+        return stop_batch(*found, screen)
+    with open_run(args) as run, held(run.id), screen.progress() as progress:
+        return run.stop(grace=args.grace, on_event=progress.show)

@@ -13,11 +13,12 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from clusterctl.inventory import rules, schema
-from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.inventory.allocation import Allocation, allocation
+from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.inventory.document import Document, Plain
 from clusterctl.inventory.machine import is_here, own_addresses, own_user
 from clusterctl.inventory.problems import ArgumentProblems, Path, Problems, shown
-from clusterctl.inventory.ranges import LIMIT
+from clusterctl.inventory.ranges import LIMIT, BadRange
 from clusterctl.inventory.readers import split_login
 from clusterctl.inventory.rules import SSH_PORT, Placed
 from clusterctl.inventory.sections import read_section
@@ -57,8 +58,19 @@ def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path,
     return Document(value=value, lines=lines)
 
 
-def build(document: Document, problems: Problems) -> Cluster:
-    """Return the cluster of a document; raise InventoryError with every problem of it."""
+def build(
+    document: Document, problems: Problems, *, launcher: LauncherName | None = None
+) -> Cluster:
+    """Return the cluster of a document.
+
+    Args:
+        document: as it was parsed.
+        problems: of the file.
+        launcher: overrides that of the job.
+
+    Raises:
+        InventoryError: with every problem of it.
+    """
     value, problems.lines = document.value, document.lines
     if not isinstance(value, dict):
         problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))
@@ -72,8 +84,12 @@ def build(document: Document, problems: Problems) -> Cluster:
     defaults = _optional(schema.DefaultsSection, value, "defaults", problems)
     network = _optional(schema.NetworkSection, value, "network", problems)
     job = _optional(schema.JobSection, value, "job", problems)
-    entries = tuple(_entries(value, problems))
-    placed = tuple(_placed(entries, top, ssh, defaults, problems))
+    given = _allocation(problems)
+    by_slurm = (launcher or job.launcher) == "slurm" or (ssh.via == "srun" and "nodes" not in value)
+    if by_slurm:
+        ssh = ssh.model_copy(update={"via": "srun"})
+    entries = tuple(_allocated(given) if by_slurm else _entries(value, problems))
+    placed = tuple(_placed(entries, top, ssh, defaults, problems, given))
     same_machine = top.same_machine is not None
     rules.judge_nodes(placed, network, problems, same_machine=same_machine)
     rules.judge_job(job, problems)
@@ -121,12 +137,27 @@ def _entries(
         yield path, section
 
 
+def _allocation(problems: Problems) -> Allocation | None:
+    try:
+        return allocation()
+    except BadRange as error:
+        problems.add(("nodes",), wanted=error.wanted, found=error.found)
+        return None
+
+
+def _allocated(given: Allocation | None) -> Iterator[tuple[Path, schema.NodeSection]]:
+    """Yield the nodes that Slurm chose; outside of an allocation there are none yet."""
+    for host in given.hosts if given else ():
+        yield ("nodes",), schema.NodeSection(host=host)  # type: ignore[arg-type]  # read as text
+
+
 def _placed(
     entries: Iterable[tuple[Path, schema.NodeSection]],
     top: schema.TopSection,
     ssh: schema.SshSection,
     defaults: schema.DefaultsSection,
     problems: Problems,
+    given: Allocation | None,
 ) -> Iterator[Placed]:
     """Make a node of each host of each entry."""
     own, user = own_addresses(), own_user()
@@ -140,10 +171,10 @@ def _placed(
                 found=str(len(addresses)),
             )
             addresses = (None,) * len(entry.host)
-        entry_ssh = _ssh(ssh, entry, folder)
+        entry_ssh = _ssh(ssh, entry, folder, given)
         settings: dict[str, Any] = {**defaults.model_dump(), **entry.model_dump(exclude_unset=True)}
         # An entry with a port or another user needs SSH: a container, a test's sshd.
-        plain = entry.port is None and entry.user in (None, user)
+        plain = entry.port is None and entry.user in (None, user) and entry_ssh.via != "srun"
         for host, address in zip(entry.host, addresses, strict=True):
             local = plain and is_here(host, own)
             node = Node(
@@ -162,12 +193,18 @@ def _placed(
             yield Placed(path=path, section=entry, node=node)
 
 
-def _ssh(common: schema.SshSection, entry: schema.NodeSection, folder: FilePath) -> Ssh:
+def _ssh(
+    common: schema.SshSection,
+    entry: schema.NodeSection,
+    folder: FilePath,
+    given: Allocation | None,
+) -> Ssh:
     written = entry.model_dump(exclude_unset=True, include=set(schema.SshSection.model_fields))
     merged = common.model_copy(update=written).model_dump()
     if merged["identity"] is not None:
         merged["identity"] = str((folder / merged["identity"]).absolute())
-    return Ssh(**merged)
+    job = given.job if given and merged["via"] == "srun" else None
+    return Ssh(**merged, slurm_job=job)
 
 
 def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
@@ -186,7 +223,10 @@ def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
 
 def _job(section: schema.JobSection) -> Job:
     values = section.model_dump()
+    slurm = tuple((name, value) for name, value in section.slurm.items())
     stop = values["stop"]
     if not stop["file"]:
         stop["signal"] = stop["signal"] or "TERM"
-    return Job(**{**values, "env": tuple(section.env.items()), "stop": Stop(**stop)})
+    return Job(
+        **{**values, "env": tuple(section.env.items()), "slurm": slurm, "stop": Stop(**stop)}
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Via = Literal["paramiko", "openssh"]
+Via = Literal["paramiko", "openssh", "srun"]
 LauncherName = Literal["torchrun", "direct", "accelerate", "ray", "slurm"]
-"""The words of the format; `plan.launchers.LAUNCHERS` has those that can be launched with."""
+"""Each is a file of `plan/launchers/`."""
 START_TIMEOUT = 600.0
 LOST_AFTER = 15.0
 
@@ -23,6 +23,8 @@ class Ssh:
     jump: str | None = None
     """In the form of ProxyJump; `none` overrides ssh_config."""
     via: Via = "paramiko"
+    slurm_job: str | None = None
+    """For `via: srun`, the id of the allocation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class Job:
     """The launcher that `launcher_args` were written for; None: `launcher`."""
     wrap: tuple[str, ...] = ()
     """A container's command, around all that runs on a node; another one is around each rank."""
+    slurm: tuple[tuple[str, str], ...] = ()
+    """Options of sbatch for the launcher slurm: long names without `--`; an empty value: a flag."""
     ray_address: str | None = None
     """An existing Ray cluster for the launcher ray; None: it starts one of the run's own."""
     procs_per_node: int | None = None
@@ -143,6 +147,16 @@ class Cluster:
     def master(self) -> Node:
         """The node of rank 0."""
         return self.nodes[0]
+
+    @property
+    def slurm_job(self) -> str | None:
+        """The Slurm job whose nodes these are; None: they are not reached by srun."""
+        return next((node.ssh.slurm_job for node in self.nodes if node.ssh.slurm_job), None)
+
+    @property
+    def by_slurm(self) -> bool:
+        """Slurm chooses the nodes: inside of an allocation they are its own."""
+        return self.slurm_job is not None or self.job.launcher == "slurm" or not self.nodes
 
     def origin(self, name: str, inventory: str) -> str:
         """Return the origin of a value: a flag or variable, else `inventory`."""

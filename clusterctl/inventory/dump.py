@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 import yaml
@@ -110,7 +110,7 @@ def _entry(host: str, address: str | None, settings: dict[str, object]) -> objec
 def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
     """Return what an entry sets beside its host and address."""
     return {
-        **_changed(node.ssh, Ssh()),
+        **_changed(replace(node.ssh, slurm_job=None), Ssh()),
         "gpus": node.gpus,
         "procs": node.procs,
         "python": node.python,
@@ -126,7 +126,8 @@ def _job(job: Job) -> dict[str, object]:
         if name not in _FLAGS_ONLY
     }
     stop = _written(_changed(job.stop, Stop()))
-    return _written({**section, "env": dict(job.env), "stop": stop})
+    maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop}
+    return _written({**section, **maps})
 
 
 def _changed(value: Ssh | Job | Stop, default: Ssh | Job | Stop) -> dict[str, object]:

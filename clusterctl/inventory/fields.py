@@ -62,6 +62,14 @@ Packages = Annotated[
     tuple[Package, ...], BeforeValidator(readers.shape(list, "a list of packages"))
 ]
 _read_paths = readers.shape(list, "a list of paths")
+SbatchOption = Annotated[
+    str,
+    PlainValidator(readers.read_sbatch_option),
+    _matching(f"^{readers.SBATCH_OPTION.pattern}$"),
+]
+SbatchOptions = Annotated[
+    dict[SbatchOption, Word], BeforeValidator(readers.shape(dict, "a mapping of sbatch's options"))
+]
 Paths = Annotated[tuple[NodePath, ...], BeforeValidator(_read_paths)]
 AbsolutePaths = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_read_paths)]
 RayAddress = Annotated[str, PlainValidator(readers.read_ray_address), _matching("^auto$|.:[0-9]+$")]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.errors import InventoryError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.problems import Problems
 
@@ -30,8 +30,12 @@ def default_path() -> Path:
     return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
-def load(path: Path) -> Cluster:
+def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
     """Read a hosts.yaml, or an MPI or DeepSpeed hostfile.
+
+    Args:
+        path: of the file.
+        launcher: overrides that of the job; with slurm the nodes are those of the allocation.
 
     Raises:
         InventoryError: the file is missing, no inventory, or has problems, all of them listed.
@@ -48,7 +52,9 @@ def load(path: Path) -> Cluster:
     document = read(text, problems)
     if document is None:
         problems.end(hint=None if text.strip() else f"clusterctl init --force -i {path}")
-    cluster = build(document, problems)
+    cluster = build(document, problems, launcher=launcher)
+    if cluster.slurm_job:
+        return cluster  # the same file gives other nodes elsewhere
     return replace(cluster, fingerprint=_fingerprint(path, content))
 
 

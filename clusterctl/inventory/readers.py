@@ -28,10 +28,18 @@ _LOGIN = re.compile(r"(?P<host>[^:]*|\[[^\[\]]*:[^\[\]]*\]):(?P<port>[0-9]+)")
 _JUMP = re.compile(r"[^\s,-][^\s,]*(,[^\s,-][^\s,]*)*")
 CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
+SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 _DAY = 86400
+
+OWN_SBATCH_OPTIONS = frozenset({
+    "array", "batch", "chdir", "clusters", "error", "export", "export-file", "help", "input",
+    "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "quiet",
+    "requeue", "test-only", "usage", "version", "wait", "wrap",
+})  # fmt: skip
+"""The options of sbatch that a submission has its own value for, or that change its answer."""
 
 T = TypeVar("T")
 
@@ -294,6 +302,16 @@ def _is_ray_address(value: str) -> bool:
 
 read_ray_address = text("auto, HOST:PORT or ray://HOST:PORT", _is_ray_address)
 """Read where a Ray cluster is."""
+
+
+def read_sbatch_option(value: object) -> str:
+    """Read the long name of an option of sbatch, with `-` or `_`; return it with `-`."""
+    if not isinstance(value, str) or not SBATCH_OPTION.fullmatch(value):
+        raise InvalidValue("an option of sbatch without --, such as gpus-per-node", value)
+    name = value.replace("_", "-")
+    if name in OWN_SBATCH_OPTIONS:
+        raise InvalidValue("an option that clusterctl does not set itself", value)
+    return name
 
 
 def read_signal(value: object) -> str:

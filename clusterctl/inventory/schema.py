@@ -40,7 +40,9 @@ class SshSection(Section):
     jump: fields.Jump | None = _field(
         "a jump host, as [user@]host[:port]; none overrides ssh_config"
     )
-    via: fields.Via = _field("paramiko, or openssh for the system's own ssh program", "paramiko")
+    via: fields.Via = _field(
+        "paramiko; openssh: the system's ssh program; srun: a step of a Slurm job", "paramiko"
+    )
 
 
 class DefaultsSection(Section):
@@ -93,6 +95,9 @@ class JobSection(Section):
     ray_address: fields.RayAddress | None = _field(
         "an existing Ray cluster for the launcher ray; absent: one of the run's own"
     )
+    slurm: fields.SbatchOptions = _field(
+        "options of sbatch for the launcher slurm, such as {nodes: 2, time: 1-00:00:00}", {}
+    )
     procs_per_node: fields.Procs | None = _field(
         "a number of ranks on every node; one a GPU if absent"
     )
@@ -134,7 +139,9 @@ class HostsFile(TopSection):
     defaults: DefaultsSection = _field("settings of every node", DefaultsSection())
     network: NetworkSection = _field("found or chosen if absent", NetworkSection())
     nodes: tuple[NodeSection, ...] = Field(
-        min_length=1, description="the first is the master unless one says master: true"
+        (),
+        min_length=1,
+        description="the first is the master unless one says master: true; absent: Slurm's",
     )
     job: JobSection = _field("what is launched", JobSection())
 

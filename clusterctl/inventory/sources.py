@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from clusterctl.errors import InventoryError, UsageError
+from clusterctl.inventory.allocation import NODELISTS, nodelist
 from clusterctl.inventory.ansible import (
     has_sections,
     is_ansible_ini,
@@ -22,7 +22,6 @@ from clusterctl.inventory.problems import Problems
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 
 SLURM = "slurm"
-_NODELISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
 
 class _SourceProblems(Problems):
@@ -71,14 +70,14 @@ def slurm_cluster(name: str) -> Cluster:
     Raises:
         UsageError: there is none, or its list of nodes is in no known form.
     """
-    variable = next((one for one in _NODELISTS if os.environ.get(one)), None)
-    if variable is None:
+    variable, hosts = nodelist()
+    if not variable:
         raise UsageError(
-            f"--from slurm: expected {_NODELISTS[0]}, which an allocation sets, found none",
+            f"--from slurm: expected {NODELISTS[0]}, which an allocation sets, found none",
             hint="salloc -N 2, then the same command in its shell",
         )
     try:
-        return cluster_from_hosts(name, expand_hosts(os.environ[variable]))
+        return cluster_from_hosts(name, expand_hosts(hosts))
     except (BadRange, InventoryError) as error:
         found = "; ".join(error.problems) if isinstance(error, InventoryError) else str(error)
         raise UsageError(

@@ -23,6 +23,7 @@ from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 _STYLES = {
     "running": "green",
     "finished": "green",
+    "queued": "cyan",
     "starting": "cyan",
     "stopping": "yellow",
     "stopped": "yellow",
@@ -37,27 +38,9 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def show_status(screen: Screen, view: RunStatus) -> None:
     """Print a run's status on stdout."""
-    screen.out.print(safe_text(f"{view.title}  {view.state}", _STYLES.get(view.state, "")))
-    if view.began:
-        began = f"{utc(view.began)[:19]}Z, {age(time.time() - view.began)} ago"
-        screen.out.print(safe_text(f"  began    {began}"))
-    if view.began and view.ended:
-        took = duration(view.ended - view.began)
-        ended = f"{utc(view.ended)[:19]}Z, {age(time.time() - view.ended)} ago, after {took}"
-        screen.out.print(safe_text(f"  ended    {ended}"))
-    if view.command:
-        screen.out.print(safe_text(f"  command  {command_line(view.command)}"))
-    if view.ray:
-        screen.out.print(safe_text(f"  ray      {_ray(view.ray)}"))
-    if view.last_line and view.last_line["line"]:
-        last = view.last_line
-        where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
-        text = f"  printed  {age(last['age_s'])} ago: [{where}] {last['line']}"
-        screen.out.print(safe_text(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
-    if view.checkpoint:
-        step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
-        screen.out.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
-    screen.out.print(_nodes(view))
+    _summary(screen.out, view)
+    if view.nodes:
+        screen.out.print(_nodes(view))
     if view.silent:
         screen.out.print(safe_text(f"{unanswered(view)}: what runs there is unknown", "magenta"))
     if view.remembered and view.remembered.get("message"):
@@ -66,6 +49,32 @@ def show_status(screen: Screen, view: RunStatus) -> None:
         )
     if view.first_cause:
         show_cause(screen.out, view.first_cause)
+
+
+def _summary(console: Console, view: RunStatus) -> None:
+    """Print what is known of the run as a whole."""
+    console.print(safe_text(f"{view.title}  {view.state}", _STYLES.get(view.state, "")))
+    if view.began:
+        began = f"{utc(view.began)[:19]}Z, {age(time.time() - view.began)} ago"
+        console.print(safe_text(f"  began    {began}"))
+    if view.began and view.ended:
+        took = duration(view.ended - view.began)
+        ended = f"{utc(view.ended)[:19]}Z, {age(time.time() - view.ended)} ago, after {took}"
+        console.print(safe_text(f"  ended    {ended}"))
+    if view.command:
+        console.print(safe_text(f"  command  {command_line(view.command)}"))
+    if view.slurm:
+        console.print(safe_text(f"  slurm    {_slurm(view.slurm)}"))
+    if view.ray:
+        console.print(safe_text(f"  ray      {_ray(view.ray)}"))
+    if view.last_line and view.last_line["line"]:
+        last = view.last_line
+        where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
+        text = f"  printed  {age(last['age_s'])} ago: [{where}] {last['line']}"
+        console.print(safe_text(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
+    if view.checkpoint:
+        step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
+        console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
 
 
 def show_cause(console: Console, cause: FirstCause) -> None:
@@ -101,6 +110,11 @@ def _nodes(view: RunStatus) -> Table:
             safe_text(_note(answer)),
         )
     return table
+
+
+def _slurm(job: Mapping[str, str]) -> str:
+    state = f"{job['state']} ({job['reason']})" if job["reason"] else job["state"]
+    return " ".join(filter(None, [f"job {job['job']}", state, job["nodes"]]))
 
 
 def _ray(cluster: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Connects to a node by what its inventory sets: this machine, paramiko or the system's ssh.
+"""Connects to a node by what its inventory sets: this machine, paramiko, ssh or srun.
 
 All connections share the keys, known hosts, ssh_config and jump hosts.
 """
@@ -22,6 +22,7 @@ from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.jump_hosts import JumpHosts, run_proxy_command
 from clusterctl.transport.sockets import NoDelaySocket
+from clusterctl.transport.srun_connection import SrunConnection
 from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
 
 IMPORTING = threading.RLock()
@@ -106,6 +107,8 @@ class Connector:
     def _connect(self, node: Node) -> Connection:
         if node.local:
             return LocalConnection(node, self._timeouts)
+        if node.ssh.via == "srun":
+            return SrunConnection(node, self._timeouts)
         endpoint = self._resolver.resolve(node)
         if node.ssh.via == "openssh":
             return self._by_openssh(node, endpoint)

@@ -193,7 +193,7 @@ class Pool:
         reached.
 
         Raises:
-            UsageError: the node is reached by the system's ssh.
+            UsageError: the node is not reached by paramiko.
         """
         with IMPORTING:
             from clusterctl.transport import fabric_connection  # noqa: PLC0415  (fabric loads slowly)
@@ -201,8 +201,8 @@ class Pool:
         found = self._nodes[node]
         if found.local:
             return fabric_connection.LocalFabricConnection(found)
-        if found.ssh.via == "openssh":
-            message = f"{node}: has no Fabric connection: it is reached by the system's ssh"
+        if found.ssh.via != "paramiko":
+            message = f"{node}: has no Fabric connection: it is reached by {found.ssh.via}"
             hint = "Fabric's connections go through `via: paramiko` only"
             raise UsageError(message, hint=hint)
         return fabric_connection.SharedFabricConnection(found, partial(self._connection_now, node))

@@ -43,7 +43,7 @@ WORDS = (
 TEXTS = st.sampled_from(WORDS) | ANY_TEXT
 INTEGERS = st.sampled_from([-(2**63), -1, 0, 1, 2, 22, 29500, 65536, 2**63]) | st.integers()
 
-NEEDS_NO_FACT = {SSH, "environment.ranks", "job.launcher", "job.ranks"}
+NEEDS_NO_FACT = {SSH, "environment.ranks", "job.ranks"}
 """Checks that pass a node of which nothing is known but that it answered."""
 
 

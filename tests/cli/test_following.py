@@ -46,13 +46,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 )
 def test_an_answer_is_taken(terminal: int, answer: str, wish: str) -> None:
     os.write(terminal, answer.encode())
-    assert following._ask() == wish
+    assert following.ask() == wish
 
 
 @pytest.mark.usefixtures("terminal")
 def test_without_an_answer_following_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "QUESTION_SECONDS", 0.05)
-    assert following._ask() == "stay"
+    assert following.ask() == "stay"
 
 
 def test_a_controller_that_loses_all_nodes_leaves_the_run_alone(

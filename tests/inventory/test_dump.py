@@ -41,8 +41,9 @@ SSH = st.builds(
     port=st.none() | st.sampled_from([22, 2222]),
     identity=maybe(PATH),
     jump=maybe(st.sampled_from(["bastion", "root@b:22,c", "none"])),
-    via=st.sampled_from(list[Via](["paramiko", "openssh"])),
+    via=st.sampled_from(list[Via](["paramiko", "openssh", "srun"])),
 )
+OPTIONS = (("nodes", "2"), ("time", "1:30:00"), ("exclusive", ""), ("gpus-per-node", "8"))
 
 
 NODE = st.builds(
@@ -92,7 +93,9 @@ def jobs(draw: st.DrawFn) -> Job:
     """Draw a value for each key of `job:`; add a new key here."""
     names = draw(st.lists(VARIABLE, max_size=4, unique=True))
     return Job(
-        launcher=draw(st.sampled_from(get_args(LauncherName))),
+        # With slurm, the nodes are those of an allocation: see test_allocation.
+        launcher=draw(st.sampled_from(sorted({*get_args(LauncherName)} - {"slurm"}))),
+        slurm=tuple(draw(st.sets(st.sampled_from(OPTIONS)))),
         launcher_args=draw(WORDS),
         wrap=draw(WORDS),
         ray_address=draw(maybe(st.sampled_from(["auto", "10.0.0.1:6379", "ray://[::1]:10001"]))),

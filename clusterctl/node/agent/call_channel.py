@@ -47,6 +47,8 @@ class CallChannel:
         """Seconds of silence after which `receive` takes the controller for lost; None: never."""
         self.disconnected = False
         """A send failed; a follower should end, a change should be completed."""
+        self.outlived = False
+        """What the operation detached ends with this process, which must stay for it."""
         self._sending = _thread.allocate_lock()
         self._ended = False
         self._heartbeat_running = _thread.allocate_lock()

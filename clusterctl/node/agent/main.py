@@ -30,6 +30,8 @@ def serve(marker: bytes) -> None:
         if request is not None:
             link.start_heartbeat()
             link.send_last(run_operation(request, link))
+            if link.outlived:
+                wait_for_descendants(link)
     except ControllerDisconnected:
         code = 1
     except BaseException:  # noqa: BLE001  (the broken stream and stderr tell the controller)
@@ -37,6 +39,17 @@ def serve(marker: bytes) -> None:
         code = 1
     # Not sys.exit: an abandoned thread, stuck in the kernel for a dead mount, must not hold us.
     os._exit(code)
+
+
+def wait_for_descendants(link: CallChannel) -> None:
+    """Stay until all that the operation detached has ended; the controller does not wait."""
+    for descriptor in (link.reader.fileno(), link.output, sys.stderr.fileno()):
+        os.close(descriptor)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
 
 
 def claim_stdio() -> CallChannel:

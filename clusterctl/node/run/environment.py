@@ -28,6 +28,11 @@ RENDEZVOUS_VARIABLES = (b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZ
                         b"MASTER_PORT")  # fmt: skip
 """What another launcher may have left behind: a run has its own, or none."""
 
+TASK_VARIABLES = (b"SLURM_PROCID", b"SLURM_LOCALID", b"SLURM_NODEID", b"SLURM_NTASKS",
+                  b"SLURM_NPROCS", b"SLURM_NNODES", b"SLURM_TASKS_PER_NODE", b"SLURM_GTIDS",
+                  b"SLURM_TASK_PID")  # fmt: skip
+"""Of the Slurm step that starts a run: one task. A framework would take them for its rank's."""
+
 
 def compose_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Environment:
     """Return the environment for the job's launcher or ranks.
@@ -62,8 +67,8 @@ def base_environment() -> Environment:
     return {
         name: value
         for name, value in original_environment().items()
-        if name not in SESSION_VARIABLES + RENDEZVOUS_VARIABLES
-        and not name.startswith(b"TORCHELASTIC_")
+        if name not in SESSION_VARIABLES + RENDEZVOUS_VARIABLES + TASK_VARIABLES
+        and not name.startswith((b"TORCHELASTIC_", b"SLURM_STEP"))
     }
 
 

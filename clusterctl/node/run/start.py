@@ -27,13 +27,15 @@ from clusterctl.node.run.environment import compose_environment
 from clusterctl.node.run.leftovers import require_no_leftovers
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.own_agent import agent_argv
-from clusterctl.node.run.processes import ENV_LOCK, run_environment
+from clusterctl.node.run.processes import ENV_LOCK, become_subreaper, run_environment
 from clusterctl.node.run.run_files import write_json
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_stale
 from clusterctl.node.users import user_name
 from clusterctl.wire import Message
 
+STEP = b"SLURM_STEP_ID"
+"""Slurm sets it for what it starts on a node."""
 START_SECONDS = 60.0
 CHECK_SECONDS = 10.0
 """How long workdir and the command's folders may take to answer."""
@@ -47,9 +49,8 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         args: `job`: what to start; it is kept in the run's folder, so it holds no secret;
             `forces`: also where the last sync did not finish.
         body: JSON: `env` (secret values), `token`, and on the master `key`.
-        channel: unused: there is one answer.
+        channel: learns whether this process must stay.
     """
-    del channel
     sent: NodeJob = args["job"]
     job: NodeJob = {
         **sent,
@@ -69,7 +70,11 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     refuse_container_client(job["argv"])
     remove_stale(job)
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
-    outliving = detach_command(unit)
+    # Slurm kills what a step leaves, in a session of its own too: the step stays for the run.
+    channel.outlived = STEP in os.environb
+    if channel.outlived:
+        become_subreaper()
+    outliving = [] if channel.outlived else detach_command(unit)
     paths = NodePaths.of(job)
     paths.create()
     write_files(paths, job)

@@ -6,7 +6,7 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import UsageError
-from clusterctl.plan.launchers import accelerate, direct, ray, torchrun
+from clusterctl.plan.launchers import accelerate, direct, ray, slurm, torchrun
 
 if TYPE_CHECKING:
     from clusterctl.inventory.cluster import Job, Node
@@ -16,6 +16,7 @@ LAUNCHERS: dict[str, Launcher] = {
     "accelerate": accelerate.ACCELERATE,
     "direct": direct.DIRECT,
     "ray": ray.RAY,
+    "slurm": slurm.SLURM,
     "torchrun": torchrun.TORCHRUN,
 }
 

@@ -53,6 +53,8 @@ class LaunchOptions:
     """The folder that is synced."""
     name: str = ""
     """A name of the person's own for the run."""
+    run: str = ""
+    """The id that the run gets; empty: a new one."""
     check: bool = True
     sync: bool = True
     delete: bool = False
@@ -133,7 +135,7 @@ def prepare(
         cluster,
         verdict.facts,
         verdict.network,
-        run=run_id.make_run_id(cluster.name),
+        run=options.run or run_id.make_run_id(cluster.name),
         name=options.name,
         controller=socket.gethostname(),
     )

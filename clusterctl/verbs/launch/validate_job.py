@@ -21,9 +21,15 @@ def require_job(cluster: Cluster) -> None:
     """Refuse a job that no plan can be made of.
 
     Raises:
-        UsageError: there is no command or no such launcher, or the command is one itself.
+        UsageError: there is no command or no such launcher, the command is one itself, or the
+            launcher is slurm and the nodes are not those of an allocation.
     """
     launchers.find_launcher(cluster.job.launcher)
+    if cluster.job.launcher == "slurm" and cluster.nodes and cluster.slurm_job is None:
+        raise UsageError(
+            "launcher: expected the nodes of a Slurm allocation, found those of the inventory",
+            hint="set `job: {launcher: slurm}` in the inventory, or load(path, launcher='slurm')",
+        )
     require_command(cluster)
     nested.require_no_launcher(cluster)
 

@@ -18,9 +18,10 @@ _COMPARED = (*_REACH, "gpus", "procs", "python", "address", "state")
 def reached(record: RunRecord, now: Cluster) -> Cluster:
     """Return the run's cluster, with the addresses and logins of the inventory.
 
-    The record wins if the inventory is of another cluster, or lacks a node of the run.
+    The record wins if the inventory is of another cluster, or lacks a node of the run, and for a
+    run in a Slurm allocation: only through that one its nodes are reached.
     """
-    if now.name != record.cluster.name or lacks(record, now):
+    if record.cluster.slurm_job or now.name != record.cluster.name or lacks(record, now):
         return record.cluster
     _report(record, now, _REACH)
     nodes = []

@@ -110,10 +110,10 @@ class Records:
             for made in (self.root, folder.parent, folder):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
             if diff:
-                _write(folder / "dirty.diff", diff)
+                write_private(folder / "dirty.diff", diff)
             if facts:
-                _write(folder / "facts.json", json.dumps(to_document(facts)) + "\n")
-            _write(folder / "record.json", json.dumps(record.document(), indent=1) + "\n")
+                write_private(folder / "facts.json", json.dumps(to_document(facts)) + "\n")
+            write_private(folder / "record.json", json.dumps(record.document(), indent=1) + "\n")
         except OSError as error:
             raise ClusterError(
                 f"cannot keep the run's record in {folder}: {error.strerror}",
@@ -167,7 +167,7 @@ class Records:
         """Record how a run ended; do nothing if its folder was deleted."""
         try:
             text = json.dumps({"schema": SCHEMA, **end}, indent=1) + "\n"
-            _write(self.folder(record.cluster.name, record.run) / "end.json", text)
+            write_private(self.folder(record.cluster.name, record.run) / "end.json", text)
         except OSError:
             return
 
@@ -202,7 +202,7 @@ class Records:
         return [path for path in self.root.glob("*/*") if (path / "record.json").is_file()]
 
 
-def _write(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Write a file atomically, readable by this user only."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -100,6 +100,8 @@ class RunStatus:
     began: float | None = None
     remembered: Mapping[str, Any] | None = None
     """How it ended, as this machine saw it; counts if no node knows, or not every node answers."""
+    slurm: Mapping[str, Any] | None = None
+    """Of a run in a Slurm job: `job`, `state`, `reason`, `nodes`; None: it is in none."""
 
     @property
     def title(self) -> str:
@@ -210,6 +212,7 @@ class RunStatus:
             "nodes": [answer.document() for answer in self.nodes],
             "ranks": sorted(ranks, key=lambda rank: rank.get("rank", -1)),
             "ray": plain(self.ray),
+            "slurm": plain(self.slurm),
             "last_line": plain(self.last_line),
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,

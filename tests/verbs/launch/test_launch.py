@@ -22,7 +22,10 @@ def cluster(**job: object) -> Cluster:
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [(cluster(command=()), "no command"), (cluster(launcher="slurm"), "found slurm")],
+    [
+        (cluster(command=()), "no command"),
+        (cluster(launcher="slurm"), "nodes of a Slurm allocation"),
+    ],
 )
 def test_what_could_never_be_launched_asks_no_node(given: Cluster, words: str) -> None:
     nodes = FakePool(given, {})

@@ -305,14 +305,6 @@ def test_where_nobody_answers_no_network_is_judged(make_sandbox: MakeSandbox) ->
 
 
 @pytest.mark.netns
-def test_a_launcher_that_launch_refuses_is_found(sandbox3: Sandbox, tmp_path: Path) -> None:
-    path = inventory(sandbox3, tmp_path / "hosts.yaml", job={"launcher": "slurm"})
-    code, document = checked(sandbox3, "-i", path, "--only", "job")
-    (finding,) = wrong(document)
-    assert (code, finding["check"], finding["found"]) == (1, "job.launcher", "slurm")
-
-
-@pytest.mark.netns
 @pytest.mark.torch
 def test_a_deep_check_sums_with_the_jobs_own_torch(sandbox3: Sandbox) -> None:
     code, document = checked(sandbox3, "--deep")

@@ -1,0 +1,256 @@
+"""Runs that are Slurm batch jobs: the verbs' answers while their nodes cannot be asked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from clusterctl.cli.following import EXIT_STOPPED_FOLLOWING, LEAVE, STAY, STOP, ask, leave
+from clusterctl.cli.options import inventory_path, load_all
+from clusterctl.cli.signals import Terminated
+from clusterctl.errors import ClusterError, LaunchRefused, UsageError
+from clusterctl.inventory.allocation import allocation
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import BadRange
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
+from clusterctl.report.console import Screen
+from clusterctl.safe_text import strip_controls
+from clusterctl.verbs.batch import slurm
+from clusterctl.verbs.batch.follow import Printed, follow
+from clusterctl.verbs.batch.job import BatchJob, BatchJobs
+from clusterctl.verbs.batch.slurm import SlurmState
+from clusterctl.verbs.batch.status import (
+    asks_nodes,
+    batch_runs,
+    batch_status,
+    cancel,
+    wait_until_ended,
+)
+from clusterctl.verbs.batch.submit import plan_submission, submit
+from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.launch.validate_job import require_job, require_secrets
+from clusterctl.verbs.runs.list_runs import RunList
+from clusterctl.verbs.runs.records import Records
+from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.stop import StopResult
+from clusterctl.wire import SCHEMA
+
+RELEASE_SECONDS = 30.0
+"""How long the job may take to end by itself once its run was stopped; then it is cancelled."""
+
+
+def submits(args: argparse.Namespace, cluster: Cluster) -> bool:
+    """Tell whether a launch or a resume is for a batch job that is to be submitted."""
+    return cluster.by_slurm and not cluster.nodes and not args.run_id
+
+
+def submit_and_follow(args: argparse.Namespace, cluster: Cluster, overrides: Options) -> int:
+    """Submit this command line as a batch job, and follow it; exit codes as `launch`."""
+    cluster = effective(cluster, overrides)
+    if args.verb == "launch":
+        require_job(cluster)  # not inside of the job, perhaps hours later
+    require_secrets(cluster)
+    records = Records()
+    jobs = BatchJobs(records)
+    submission = plan_submission(cluster, _words(args), records, nodes=_count(args))
+    if args.dry_run:
+        call = list(submission.argv)
+        print(json.dumps({"schema": SCHEMA, "sbatch": call}) if args.json else shlex.join(call))
+        return 0
+    command = cluster.job.command
+    batch = submit(cluster, submission, jobs, command=command, name=args.name)
+    if args.detach:
+        document = {"schema": SCHEMA, "run": batch.run, "slurm_job": batch.job}
+        print(json.dumps(document) if args.json else batch.run)
+        return 0
+    Screen().say(Notice(text=f"{batch.run}: submitted as Slurm job {batch.job}"))
+    return follow_batch(batch)
+
+
+def follow_batch(batch: BatchJob, *, asks: bool = True) -> int:
+    """Show what the job prints until it has ended; Ctrl-C asks what is to become of it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, if it shall not ask.
+        ClusterError: Slurm ended the job.
+    """
+    screen, jobs = Screen(), BatchJobs(Records())
+    while True:
+        try:
+            end = drive(follow(batch, jobs), partial(_show, screen))
+        except KeyboardInterrupt as interrupt:
+            if not asks:
+                raise
+            wish = LEAVE if isinstance(interrupt, Terminated) else ask()
+        else:
+            if end.message:
+                raise LaunchRefused(end.message, hint=f"clusterctl status {batch.run}", by="slurm")
+            return end.exit_code
+        if wish == STOP:
+            stop_batch(batch, slurm.ask(batch.job), screen)
+        elif wish == LEAVE:
+            leave(batch.run)
+        if wish != STAY:
+            return EXIT_STOPPED_FOLLOWING
+
+
+def _show(screen: Screen, event: Event) -> None:
+    if isinstance(event, Printed):
+        stream = sys.stdout if event.stream == "out" else sys.stderr
+        stream.write(event.data.decode(errors="replace"))
+        stream.flush()
+    elif isinstance(event, Notice):
+        screen.say(event)
+
+
+def batch_of(args: argparse.Namespace) -> tuple[BatchJob, SlurmState] | None:
+    """Return the batch job of the run that is meant, if its nodes cannot be asked.
+
+    If they can, RUN in `args` becomes that run.
+    """
+    records = Records()
+    jobs = BatchJobs(records)
+    batch = jobs.find(args.run) if args.run else _newest(args, records, jobs)
+    if batch is None:
+        return None
+    state = SlurmState() if jobs.exit_code(batch) is not None else slurm.ask(batch.job)
+    if asks_nodes(batch, jobs, state):
+        args.run = batch.run
+        return None
+    return batch, state
+
+
+def view_of_batch(batch: BatchJob, state: SlurmState) -> RunStatus:
+    """Return the status of a batch job whose nodes cannot be asked."""
+    return batch_status(batch, BatchJobs(Records()), state)
+
+
+def stop_batch(batch: BatchJob, state: SlurmState, screen: Screen) -> StopResult:
+    """End a batch job that has started nothing on its nodes, or has ended.
+
+    Raises:
+        ClusterError: it has not ended in time.
+    """
+    if state.phase != "ended":
+        state = cancel(batch)
+    screen.say(Notice(text=f"{batch.run}: Slurm job {batch.job} has ended: {state.words}"))
+    return StopResult(run=batch.run, nodes=())
+
+
+def live_batches(args: argparse.Namespace) -> list[BatchJob]:
+    """Return the batch jobs of the inventory's cluster that Slurm has not ended."""
+    jobs = BatchJobs(Records())
+    found = [batch for batch in jobs.all() if jobs.exit_code(batch) is None]
+    if not found or _in_allocation():
+        return []
+    cluster = load_all(args)
+    mine = [batch for batch in found if cluster.by_slurm and batch.cluster == cluster.name]
+    return [batch for batch in mine if slurm.ask(batch.job).phase != "ended"]
+
+
+def list_batches(cluster: Cluster) -> RunList | None:
+    """Return the runs of a cluster whose nodes Slurm chooses; None: its nodes can be asked."""
+    if not cluster.by_slurm or _in_allocation():
+        return None
+    return batch_runs(Records(), cluster.name)
+
+
+def print_batch(batch: BatchJob, *, tail: int | None, grep: str | None) -> None:
+    """Print what a batch job has printed on stdout, the ranks' lines.
+
+    Raises:
+        UsageError: `grep` is no regular expression.
+    """
+    try:
+        wanted = re.compile(grep or "")
+    except re.error as error:
+        raise UsageError(
+            f"--grep: expected a regular expression, found {grep!r}: {error}"
+        ) from error
+    jobs = BatchJobs(Records())
+    try:
+        text = (jobs.folder(batch) / "out").read_text(errors="replace")
+    except FileNotFoundError:
+        return
+    lines = [line for line in text.splitlines() if wanted.search(line)]
+    for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
+        print(strip_controls(line))
+
+
+@contextmanager
+def held(run: str) -> Iterator[None]:
+    """Keep the Slurm job of a run while the block stops the run; then let it end.
+
+    Raises:
+        ClusterError: it has not ended in time.
+    """
+    jobs = BatchJobs(Records())
+    batch = jobs.find(run)
+    if batch is None:
+        yield
+        return
+    stopping = jobs.folder(batch) / "stopping"
+    stopping.touch()
+    try:
+        yield
+    finally:
+        stopping.unlink(missing_ok=True)
+    try:
+        wait_until_ended(batch, RELEASE_SECONDS)
+    except ClusterError:
+        cancel(batch)
+
+
+def _newest(args: argparse.Namespace, records: Records, jobs: BatchJobs) -> BatchJob | None:
+    """Return the newest batch job, if no newer run is known and this is no allocation."""
+    batches = jobs.all()
+    if not batches or _in_allocation():
+        return None
+    if args.inventory or inventory_path(args).exists():
+        cluster = load_all(args)
+        if not cluster.by_slurm:
+            return None
+        batches = [batch for batch in batches if batch.cluster == cluster.name]
+    newest = next(iter(batches), None)
+    others = (
+        record for record in records.all() if newest and record.cluster.name == newest.cluster
+    )
+    latest = max((record.began for record in others if jobs.find(record.run) is None), default=0.0)
+    return newest if newest and newest.began > latest else None
+
+
+def _in_allocation() -> bool:
+    try:
+        return allocation() is not None
+    except BadRange:
+        return False
+
+
+def _words(args: argparse.Namespace) -> Sequence[str]:
+    """Return the command line as typed, the verb first; options before it follow it."""
+    words = list(args.words)
+    at = words.index(args.verb)
+    return [args.verb, *words[:at], *words[at + 1 :]]
+
+
+def _count(args: argparse.Namespace) -> int | None:
+    """Return the number of `--nodes`.
+
+    Raises:
+        UsageError: nodes are named, which Slurm chooses.
+    """
+    if args.exclude or (args.nodes and not args.nodes.isdigit()):
+        option = "--exclude" if args.exclude else "--nodes"
+        key = "exclude" if args.exclude else "nodelist"
+        raise UsageError(
+            f"{option}: expected no names of nodes outside of an allocation: Slurm chooses them",
+            hint=f"job: {{slurm: {{{key}: {args.exclude or args.nodes}}}}} in the inventory",
+        )
+    return int(args.nodes) if args.nodes else None

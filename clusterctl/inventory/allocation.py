@@ -1,0 +1,43 @@
+"""The Slurm allocation that this process is in: its job and its hosts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from clusterctl.inventory.ranges import BadRange, expand_hosts
+
+JOB = "SLURM_JOB_ID"
+"""Slurm sets it in the shell of salloc and in the script of sbatch."""
+NODELISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What Slurm has given to this process."""
+
+    job: str
+    """The id of the Slurm job."""
+    hosts: tuple[str, ...]
+
+
+def nodelist() -> tuple[str, str]:
+    """Return the variable that lists the nodes, and its value; empty: there is none."""
+    return next(((name, os.environ[name]) for name in NODELISTS if os.environ.get(name)), ("", ""))
+
+
+def allocation() -> Allocation | None:
+    """Return the allocation; None outside of one.
+
+    Raises:
+        BadRange: its list of nodes is in no known form.
+    """
+    job = os.environ.get(JOB, "")
+    variable, nodes = nodelist()
+    if not job or not nodes:
+        return None
+    try:
+        return Allocation(job=job, hosts=expand_hosts(nodes))
+    except BadRange as error:
+        found = f"{error.found} in {variable}"
+        raise BadRange(wanted=error.wanted, found=found) from error

@@ -1,0 +1,11 @@
+"""slurm: the nodes of an allocation, reached by srun; the ranks start as with `direct`.
+
+Outside of an allocation, `launch` submits itself as a batch job: see `clusterctl/verbs/batch/`.
+"""
+
+from __future__ import annotations
+
+from clusterctl.plan.launchers.direct import environment
+from clusterctl.plan.launchers.interface import Launcher
+
+SLURM = Launcher(argv=None, environment=environment)

@@ -1,0 +1,112 @@
+"""A launch that was submitted to Slurm, as it is kept beside the run's record.
+
+<state>/<cluster>/<run>/
+    batch.json   what was submitted, and the id of the Slurm job
+    job.sh       the script: it runs clusterctl inside of the job
+    out, err     what that printed
+    exit-code    what it ended with
+    stopping     while `stop` asks its nodes: the job must not end before
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.facts.from_json import from_json
+from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.records import Records, write_private
+from clusterctl.wire import SCHEMA, plain
+
+FILE = "batch.json"
+SCRIPT = """\
+#!/bin/sh
+# Written by clusterctl. Slurm gives it the folder of the run, and the command to run there.
+folder=$1
+shift
+"$@"
+code=$?
+echo "$code" >"$folder/exit-code"
+# Slurm ends every step with the job, also those by which `clusterctl stop` verifies the nodes.
+seconds=0
+while [ -e "$folder/stopping" ] && [ "$seconds" -lt 120 ]; do
+    sleep 1
+    seconds=$((seconds + 1))
+done
+exit "$code"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """What was submitted."""
+
+    run: str
+    cluster: str
+    job: str
+    """The id of the Slurm job."""
+    began: float
+    """When it was submitted: seconds since 1970, UTC."""
+    command: tuple[str, ...] = ()
+    """The job's, as it was typed or as the inventory has it."""
+    name: str = ""
+    """The user's own name for it."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"schema": SCHEMA, **plain(self)}
+
+
+class BatchJobs:
+    """The batch jobs of this user, from the folder of the records."""
+
+    def __init__(self, records: Records) -> None:
+        """Read them there; nothing is read yet."""
+        self._records = records
+
+    def folder(self, batch: BatchJob) -> Path:
+        """Return the folder of a batch job's files."""
+        return self._records.folder(batch.cluster, batch.run)
+
+    def write(self, batch: BatchJob) -> None:
+        """Keep a batch job; its folder exists."""
+        write_private(self.folder(batch) / FILE, json.dumps(batch.document(), indent=1) + "\n")
+
+    def all(self, cluster: str | None = None) -> list[BatchJob]:
+        """Return all that are kept, or those of one cluster, the newest first."""
+        found = [self._read(path) for path in self._records.root.glob(f"{cluster or '*'}/*/{FILE}")]
+        return sorted(filter(None, found), key=lambda batch: batch.began, reverse=True)
+
+    def find(self, run: str) -> BatchJob | None:
+        """Return the batch job of a run, by its id or its user's name for it (the newest)."""
+        found = self.all()
+        by_id = [batch for batch in found if batch.run == run]
+        return next(iter(by_id or (batch for batch in found if batch.name == run)), None)
+
+    def exit_code(self, batch: BatchJob) -> int | None:
+        """Return what clusterctl ended with inside of the job; None: it has not, or was killed."""
+        try:
+            return int((self.folder(batch) / "exit-code").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def started(self, batch: BatchJob) -> bool:
+        """Tell whether the job has got as far as to a plan, so that its nodes can be asked."""
+        return (self.folder(batch) / "record.json").exists()
+
+    def end(self, batch: BatchJob) -> Mapping[str, Any] | None:
+        """Return how the run ended, as clusterctl inside of the job saw it."""
+        record = self._records.read(batch.cluster, batch.run)
+        return self._records.end(record) if record else None
+
+    def _read(self, path: Path) -> BatchJob | None:
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            batch: BatchJob = from_json(BatchJob, document, FILE)
+        except (OSError, ValueError):
+            return None
+        named = (batch.cluster, batch.run) == (path.parent.parent.name, path.parent.name)
+        return batch if named and run_id.is_word(batch.run) and batch.job.isdigit() else None

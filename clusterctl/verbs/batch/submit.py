@@ -1,0 +1,104 @@
+"""Submit a launch or a resume: Slurm runs the same command line inside of the job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.errors import ClusterError, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.batch import slurm
+from clusterctl.verbs.batch.job import SCRIPT, BatchJob, BatchJobs
+from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.records import Records, write_private
+
+RUN_FLAG = "--run-id"
+"""The flag by which clusterctl inside of the job learns the run's id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job that is about to be submitted."""
+
+    run: str
+    folder: Path
+    argv: tuple[str, ...]
+    """The call of sbatch."""
+
+
+def plan_submission(
+    cluster: Cluster, words: Sequence[str], records: Records, *, nodes: int | None
+) -> Submission:
+    """Return the call of sbatch. Pure but for the run's new id.
+
+    Args:
+        cluster: its job has the options.
+        words: of clusterctl's command line, the verb first.
+        records: they know the run's folder.
+        nodes: how many, instead of the inventory's number.
+
+    Raises:
+        UsageError: nothing says how many nodes the job gets.
+    """
+    options = dict(cluster.job.slurm)
+    if nodes is not None:
+        options["nodes"] = str(nodes)
+    if not options.keys() & {"nodes", "nodelist"}:
+        raise UsageError(
+            "job.slurm.nodes: expected the number of nodes, found none",
+            hint="add `slurm: {nodes: 2}` to job: in the inventory, or type --nodes 2",
+        )
+    run = run_id.make_run_id(cluster.name)
+    folder = records.folder(cluster.name, run)
+    given = [f"--{name}" + (f"={value}" if value else "") for name, value in options.items()]
+    argv = (
+        "sbatch",
+        "--parsable",
+        f"--job-name={options.pop('job-name', cluster.name)}",
+        # One clusterctl starts all ranks itself: Slurm must not start it again by itself.
+        "--no-requeue",
+        f"--chdir={Path.cwd()}",
+        f"--output={folder}/out",
+        f"--error={folder}/err",
+        *(word for word in given if not word.startswith("--job-name=")),
+        str(folder / "job.sh"),
+        str(folder),
+        *(sys.executable, "-u", "-m", "clusterctl", words[0], RUN_FLAG, run, *words[1:]),
+    )
+    return Submission(run=run, folder=folder, argv=argv)
+
+
+def submit(
+    cluster: Cluster, submission: Submission, jobs: BatchJobs, *, command: Sequence[str], name: str
+) -> BatchJob:
+    """Write the script, submit it, and keep what was submitted.
+
+    Raises:
+        ClusterError: Slurm refused it, or its files cannot be written.
+    """
+    folder = submission.folder
+    try:
+        for made in (folder.parent.parent, folder.parent, folder):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(folder / "job.sh", SCRIPT)
+    except OSError as error:
+        raise ClusterError(f"cannot write {folder}: {error.strerror}") from error
+    try:
+        job = slurm.submit(submission.argv)
+    except ClusterError:
+        (folder / "job.sh").unlink()
+        folder.rmdir()
+        raise
+    batch = BatchJob(
+        run=submission.run,
+        cluster=cluster.name,
+        job=job,
+        began=time.time(),
+        command=tuple(command),
+        name=name,
+    )
+    jobs.write(batch)
+    return batch

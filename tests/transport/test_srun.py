@@ -1,0 +1,114 @@
+"""Nodes of a Slurm allocation: srun carries the calls, and its own errors are the node's.
+
+The `srun` here is a script that runs the command on this machine, as Slurm's runs it on a node.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.node.agent import main
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.run.processes import become_subreaper
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.pool import Pool
+from tests.failed_reply import error_of
+from tests.sshd_servers import cluster_of
+
+HELLO = Request(op="hello", args={"x": "y"}, body=bytes(range(256)))
+RUNS = 'echo "$@" > "$0.argv"; while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'
+
+
+@pytest.fixture(autouse=True)
+def _allocation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def say_hello(tmp_path: Path, script: str, *, job: str | None = "4711") -> Reply:
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\n{script}\n")
+    srun.chmod(0o755)
+    node = Node(host="gpu07", name="gpu07", ssh=Ssh(via="srun", slurm_job=job))
+    with Pool(cluster_of(node)) as pool:
+        (reply,) = pool.call({"gpu07": HELLO})
+    return reply
+
+
+def test_a_call_is_a_step_of_the_job_on_that_node(tmp_path: Path) -> None:
+    reply = say_hello(tmp_path, RUNS)
+    assert reply.ok, reply
+    assert (reply.last.head["args"], reply.last.body) == ({"x": "y"}, HELLO.body)
+    words = (tmp_path / "srun.argv").read_text().split()
+    assert {"--jobid=4711", "--nodelist=gpu07", "--overlap", "--ntasks=1"} <= set(words)
+
+
+def test_an_error_of_sruns_own_is_shown_with_what_to_type(tmp_path: Path) -> None:
+    words = "Unable to confirm allocation for job 4711: Invalid job id specified"
+    noise = "cluster configuration lacks support for cpu binding"
+    script = f'echo "srun: {noise}" >&2; echo "srun: error: {words}" >&2; exit 1'
+    error = error_of(say_hello(tmp_path, script))
+    assert (error.state, error.message) == ("lost", f"srun: {words}")
+    assert error.hint == "does the allocation still run? try: squeue --job $SLURM_JOB_ID"
+
+
+def test_the_exit_code_of_the_command_is_not_sruns_own(tmp_path: Path) -> None:
+    ended = "srun: error: gpu07: task 0: Exited with exit code 97"
+    error = error_of(say_hello(tmp_path, f'cat >/dev/null & echo "{ended}" >&2; exit 97'))
+    assert error.message == "no Python 3.9 or newer was found"
+
+
+def test_outside_an_allocation_it_names_the_missing_variable(tmp_path: Path) -> None:
+    error = error_of(say_hello(tmp_path, RUNS, job=None))
+    assert error.message.startswith("SLURM_JOB_ID: expected in the environment")
+    assert error.hint.startswith("salloc ")
+
+
+def test_without_srun_it_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    error = error_of(say_hello(tmp_path, RUNS))
+    assert error.message == "there is no srun on this machine"
+
+
+def test_a_step_stays_until_what_it_detached_has_ended(tmp_path: Path) -> None:
+    """Slurm kills what a step leaves, a session of its own included."""
+    answer, output = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        reader = (tmp_path / "empty").open("wb+", buffering=0)
+        become_subreaper()
+        # The supervisor's parent is killed: the supervisor is left, in another session.
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.close(output)
+                time.sleep(600)
+            os._exit(0)
+        main.wait_for_descendants(CallChannel(reader, output))
+        os._exit(0)
+    os.close(output)
+    try:
+        assert os.read(answer, 1) == b"", "the controller must see the end of the answers"
+        (left,) = wait_for_one_child(pid)
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+        left.kill()
+        assert os.waitpid(pid, 0) == (pid, 0)
+    finally:
+        os.close(answer)
+
+
+def wait_for_one_child(pid: int) -> list[psutil.Process]:
+    """Return the only child, once it was adopted."""
+    until = time.monotonic() + 30
+    process = psutil.Process(pid)
+    while True:
+        children = process.children()
+        if len(children) == 1 and not process.children(recursive=True)[1:]:
+            return children
+        assert time.monotonic() < until, children
+        time.sleep(0.02)

@@ -1,0 +1,59 @@
+"""The call of sbatch, and what is kept of a batch job."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.verbs.batch.job import BatchJob, BatchJobs
+from clusterctl.verbs.batch.submit import plan_submission
+from clusterctl.verbs.runs.records import Records
+
+OPTIONS = (("nodes", "2"), ("partition", "a b; rm"), ("exclusive", ""), ("job-name", "mine"))
+CLUSTER = Cluster(name="lab", nodes=(), job=Job(launcher="slurm", slurm=OPTIONS))
+WORDS = ["launch", "-v", "--", "train.py", "$(id)"]
+BATCH = BatchJob(run="lab-1", cluster="lab", job="7", began=5.0, command=("x.py",), name="mine")
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path)
+
+
+def test_every_word_is_a_word_of_sbatch_and_none_passes_a_shell(records: Records) -> None:
+    planned = plan_submission(CLUSTER, WORDS, records, nodes=None)
+    argv = list(planned.argv)
+    assert argv[0] == "sbatch"
+    assert {"--nodes=2", "--partition=a b; rm", "--exclusive", "--job-name=mine"} <= set(argv)
+    script = argv.index(str(planned.folder / "job.sh"))
+    assert argv[script + 1 :] == [
+        str(planned.folder), sys.executable, "-u", "-m", "clusterctl",
+        "launch", "--run-id", planned.run, "-v", "--", "train.py", "$(id)",
+    ]  # fmt: skip
+
+
+def test_the_command_lines_number_of_nodes_wins_and_one_is_needed(records: Records) -> None:
+    assert "--nodes=5" in plan_submission(CLUSTER, WORDS, records, nodes=5).argv
+    without = replace(CLUSTER, job=Job(launcher="slurm"))
+    with pytest.raises(UsageError, match=r"job\.slurm\.nodes"):
+        plan_submission(without, WORDS, records, nodes=None)
+
+
+def test_what_is_kept_is_found_by_id_and_name_and_damage_is_none(records: Records) -> None:
+    jobs = BatchJobs(records)
+    jobs.folder(BATCH).mkdir(parents=True)
+    jobs.write(BATCH)
+    assert jobs.all() == jobs.all("lab") == [BATCH]
+    assert jobs.all("other") == []
+    assert jobs.find("lab-1") == jobs.find("mine") == BATCH
+    assert jobs.exit_code(BATCH) is None
+    (jobs.folder(BATCH) / "exit-code").write_text("3\n")
+    assert jobs.exit_code(BATCH) == 3
+    for text in ("", "{}", '{"run": "lab-2"}', '{"run": "lab-1", "cluster": "lab", "job": "x"}'):
+        (jobs.folder(BATCH) / "batch.json").write_text(text)
+        assert jobs.all() == []
