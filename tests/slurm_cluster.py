@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,9 +114,21 @@ class SlurmCluster:
         return self.run("squeue", "--noheader", "--format=%i").stdout.split()
 
 
-def start(sandbox: Sandbox) -> SlurmCluster:
-    """Start Slurm on the hosts of a sandbox; its daemons end with the sandbox."""
+@contextmanager
+def started(sandbox: Sandbox) -> Iterator[SlurmCluster]:
+    """Run Slurm on the hosts of a sandbox, which is removed at the end."""
     cluster = SlurmCluster(sandbox, sandbox.shared / "slurm")
+    try:
+        _start(cluster)
+        yield cluster
+    finally:
+        sandbox.down()
+        for daemon in cluster.daemons:
+            daemon.wait()
+
+
+def _start(cluster: SlurmCluster) -> None:
+    sandbox = cluster.sandbox
     cluster.folder.mkdir()
     login, *compute = sandbox.hosts
     nodes = [
@@ -155,7 +168,6 @@ def start(sandbox: Sandbox) -> SlurmCluster:
         daemon(host.name, "sh", "-c", writable)
     idle = f"idle {len(compute)}"
     wait_until(lambda: idle in cluster.run("sinfo", "-h", "-o", "%T %D", check=False).stdout)
-    return cluster
 
 
 def _slurm(sandbox: Sandbox, host: str) -> Path:
@@ -179,10 +191,3 @@ def wait_until(holds: object, seconds: float = UP_SECONDS) -> None:
     while not holds():
         assert time.monotonic() < until, "it did not come about"
         time.sleep(0.1)
-
-
-def stop(cluster: SlurmCluster) -> None:
-    """End the daemons."""
-    for process in cluster.daemons:
-        process.terminate()
-        process.wait()

@@ -31,10 +31,8 @@ def slurm() -> Iterator[SlurmCluster]:
     """A login node, and three nodes for jobs."""
     need_netns()
     box = sandbox.up(f"slurm{os.getpid()}", SandboxSpec(nodes=4), backend="netns")
-    try:
-        yield slurm_cluster.start(box)
-    finally:
-        box.down()
+    with slurm_cluster.started(box) as cluster:
+        yield cluster
 
 
 @dataclass(frozen=True)
