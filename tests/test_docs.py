@@ -12,6 +12,7 @@ import pytest
 
 from clusterctl.cli.main import WITH_COMMAND, split_command
 from clusterctl.cli.parser import VERBS, build_parser
+from clusterctl.inventory import load
 from tests.installed import LOCATION
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +25,7 @@ INLINE = re.compile(r"(?<!`)`(clusterctl [^`]+)`")
 LINE = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S* )*(clusterctl (?:.*\\\n)*.*)$", re.MULTILINE)
 MODULE = re.compile(r"`((?:[\w.-]+/)*\w+\.py)`")
 """A module named in a sentence or a table."""
-EXAMPLES = {"train.py", "job.py", "missing.py"}
+EXAMPLES = {"train.py", "job.py", "missing.py", "train_fsdp.py"}
 """The reader's own scripts, in how-tos."""
 OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"}
 ELLIPSES = {"…", "..."}
@@ -107,6 +108,21 @@ def test_a_command_that_is_shown_parses(
     except SystemExit as asked:
         code = asked.code
     assert code == 0, capsys.readouterr().err
+
+
+def inventories() -> Iterator[tuple[str, str]]:
+    """Yield each page with each whole hosts.yaml that it shows."""
+    for page in PAGES:
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            if re.search(r"^cluster:", block, re.MULTILINE):
+                yield str(page.relative_to(ROOT)), block
+
+
+@pytest.mark.parametrize(("page", "text"), sorted(set(inventories())))
+def test_an_inventory_that_is_shown_loads(page: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(text)
+    assert load(path).name, page
 
 
 def test_the_page_of_commands_is_what_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
