@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import WITH_COMMAND, split_command
-from clusterctl.cli.parser import VERBS, build_parser
+from clusterctl.cli.main import split_command
+from clusterctl.cli.parser import VERBS, WITH_COMMAND, build_parser
 from clusterctl.inventory import load
 from tests.installed import LOCATION
 

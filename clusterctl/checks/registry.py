@@ -20,6 +20,27 @@ Applies = Callable[[NodeFacts, Cluster], bool]
 
 SSH = "ssh.connect"
 """Its failure explains the failure of every other check."""
+_NO_GPUS, _NO_RDMA, _NOT_ASKED = "no GPU is used", "no RDMA device", "the job does not ask for it"
+SKIP_REASONS = (
+    ("accelerator.", _NO_GPUS),
+    ("node.shm", _NO_GPUS),
+    ("python.driver", _NO_GPUS),
+    ("python.arch", _NO_GPUS),
+    ("python.cuda", _NO_GPUS),
+    ("python.nccl", _NO_GPUS),
+    ("network.rdma", _NO_RDMA),
+    ("network.efa", _NO_RDMA),
+    ("network.transport", _NO_RDMA),
+    ("node.memlock", _NO_RDMA),
+    ("network.bond", "no bond of interfaces"),
+    ("network.proxy", "no proxy is set"),
+    ("deep.", "only with --deep"),
+    ("job.", _NOT_ASKED),
+    ("storage.model", _NOT_ASKED),
+    ("storage.needs", _NOT_ASKED),
+    ("python.launcher", _NOT_ASKED),
+)
+"""The beginning of a check's id, and why it is skipped on a node that it does not apply to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,13 @@ def _unread(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
             )
 
 
+def _why_skipped(rule: Check) -> str:
+    if rule.pairwise:
+        return "not tried"
+    reasons = (reason for prefix, reason in SKIP_REASONS if rule.id.startswith(prefix))
+    return next(reasons, "does not apply to these nodes")
+
+
 def _rest(
     rule: Check, found: list[Finding], facts: Facts, cluster: Cluster, explained: set[str]
 ) -> Iterator[Finding]:
@@ -121,7 +149,7 @@ def _rest(
     if well:
         yield passed(tuple(well), rule.title)
     if skipped:
-        yield skip(tuple(skipped), "not tried" if rule.pairwise else "nothing to check")
+        yield skip(tuple(skipped), _why_skipped(rule))
 
 
 def exit_code(statuses: Collection[Status], *, strict: bool = False) -> int:

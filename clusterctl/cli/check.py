@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.explain_network:
             print_choices(screen.out, result)
-        print_check(screen.out, result)
+        print_check(screen.out, result, verbose=args.verbose > 0)
     # A file that cannot be written does not cost the verdict.
     if args.save_facts is not None:
         save_facts(args.save_facts, result.facts)

@@ -11,10 +11,10 @@ from functools import partial
 from clusterctl.api.flags import launch_options
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
-from clusterctl.cli import batch
 from clusterctl.cli.following import LaunchDisplay, follow_run, make_display, shown
-from clusterctl.cli.launch_options import add_options, launch_flags
+from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.options import load_all
+from clusterctl.cli.submit import submit_and_follow, submits
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
@@ -33,12 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Launch; the job's exit code, 125 if clusterctl ended it, 130 if it was left running."""
     flags = launch_flags(args)
+    warn_of_flags(args.command)
     display = make_display(as_json=args.json)
     cluster = load_all(args)
-    if batch.submits(args, cluster):
+    if submits(args, cluster):
         with refusals(display):
             overrides = launch_options(args.command, flags).overrides
-            return batch.submit_and_follow(args, cluster, overrides)
+            return submit_and_follow(args, cluster, overrides)
     session = Session(cluster, accept_new=args.accept_new)
     with session, refusals(display):
         plan = partial(session.plan, args.command, **flags)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
@@ -17,7 +18,10 @@ from clusterctl.cli.options import (
 )
 from clusterctl.cli.sync import DELETE_HELP
 from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import LOST_AFTER, START_TIMEOUT
 from clusterctl.plan.launchers import LAUNCHERS
+
+logger = logging.getLogger("clusterctl")
 
 _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
@@ -30,6 +34,14 @@ _READERS: dict[str, Callable[[str], object]] = {
     "lost_after": positive_seconds,
 }
 """How each is read, from its flag and from its variable."""
+
+
+OURS_ALONE = frozenset({
+    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--launcher",
+    "--lost-after", "--master-port", "--no-check", "--no-sync", "--nodes", "--procs-per-node",
+    "--start-timeout",
+})  # fmt: skip
+"""Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +64,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--env", action="append", default=[], metavar="K=V", help=env)
     add_value("master_port", "P", "port of the rendezvous")
     add_value("max_restarts", "N", "let the launcher restart ranks")
-    add_value("start_timeout", "S", "seconds until the run ends if not all ranks have joined")
-    add_value("lost_after", "S", "seconds without a heartbeat until a node is lost (15)")
+    add_value(
+        "start_timeout",
+        "S",
+        f"seconds until the run ends if not all ranks have joined (default: {START_TIMEOUT:g})",
+    )
+    add_value(
+        "lost_after",
+        "S",
+        f"seconds without a heartbeat until a node is lost (default: {LOST_AFTER:g})",
+    )
     add("--debug", action="store_true", help="set the debug variables of NCCL and torch")
-    add("--detach", action="store_true", help="start the run and do not follow it")
+    add("-d", "--detach", action="store_true", help="start the run and do not follow it")
     add("--dry-run", action="store_true", help="print what would be started, and start nothing")
     add("--no-check", action="store_true", help="do not check the nodes first")
     add("--no-sync", action="store_true", help="do not mirror the current folder first")
@@ -64,6 +84,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--accept-new", action="store_true", help="record the keys of hosts not known yet")
     add("--json", action="store_true", help="print one JSON object per line")
     add("--run-id", help=argparse.SUPPRESS)  # of a batch job: see `clusterctl/verbs/batch/`
+
+
+def warn_of_flags(command: Sequence[str]) -> None:
+    """Warn about flags of ours after `--`: they go to the job, which may not know them."""
+    found = [word for word in command if word.partition("=")[0] in OURS_ALONE]
+    if found:
+        logger.warning(
+            "%s: after `--`, so the job gets it (to set it for clusterctl, type it before `--`)",
+            " ".join(found),
+        )
 
 
 def launch_flags(args: argparse.Namespace) -> LaunchFlags:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterctl.cli.batch import batch_of, follow_batch, print_batch
+from clusterctl.cli.batch import batch_of, print_batch
 from clusterctl.cli.options import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import Interrupted, UsageError
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add = parser.add_argument
     add("-f", "--follow", action="store_true", help="follow until the run is over")
-    add("--node", metavar="SPEC", help="only these nodes: names and ranges")
+    add("--nodes", "--node", dest="node", metavar="SPEC", help="only these nodes: names and ranges")
     add("--rank", metavar="RANKS", help="only these ranks, such as 0-3,7")
     add(
         "-n",
@@ -90,6 +90,8 @@ def _of_batch(args: argparse.Namespace, batch: BatchJob, state: SlurmState) -> i
             hint=f"clusterctl logs {batch.run}",
         )
     if args.follow and state.phase != "ended":
+        from clusterctl.cli.submit import follow_batch  # noqa: PLC0415  (it imports rich)
+
         with _left_in_words(batch.run, follows=True):
             return follow_batch(batch, asks=False)
     print_batch(batch, tail=args.tail, grep=args.grep)

@@ -10,18 +10,15 @@ import sys
 from collections.abc import Sequence
 
 from clusterctl.cli.output import cannot_write, give_up, harden_streams
-from clusterctl.cli.parser import EXIT_USAGE, VERBS, build_parser
+from clusterctl.cli.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
 from clusterctl.cli.signals import termination_as_interrupt
-from clusterctl.errors import ClusterError, Interrupted, InventoryError, UsageError
+from clusterctl.errors import ClusterError, Interrupted, InventoryError
 from clusterctl.safe_text import strip_controls
 
 GARBAGE_THRESHOLD = 50_000
 """New objects until Python looks for cycles; by default it does so all the time while importing."""
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
-
-WITH_COMMAND = frozenset({"exec", "launch", "resume"})
-"""Verbs that take a job's command after `--`."""
 
 logger = logging.getLogger("clusterctl")
 
@@ -86,6 +83,8 @@ def _run(argv: list[str]) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING - 10 * min(args.verbose, 2))
+    if args.quiet:
+        logging.getLogger("clusterctl.messages").setLevel(logging.WARNING)
     if args.verb is None:
         parser.print_help()
         return EXIT_USAGE
@@ -111,9 +110,8 @@ def _do(args: argparse.Namespace) -> int:
 
 def say(error: ClusterError) -> None:
     """Print a known error and its hints to stderr, safe for the terminal; a hint is a line."""
-    word = "usage: " if isinstance(error, UsageError) else "error: "
-    if isinstance(error, InventoryError | Interrupted):
-        word = ""  # `file:line:` first, where editors look for it; a wish is no error
+    # `file:line:` stands first, where editors look for it; a wish is no error.
+    word = "" if isinstance(error, InventoryError | Interrupted) else "error: "
     for line in str(error).splitlines():
         sys.stderr.write(f"{word}{strip_controls(line)}\n")
     for line in (error.hint or "").splitlines():

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from clusterctl import __version__
+from clusterctl.cli import fish
 
 VERBS: dict[str, str] = {
     "init": "look at hosts and write a hosts.yaml of them",
@@ -31,6 +32,41 @@ VERBS: dict[str, str] = {
     "sandbox": "a cluster of real sshd hosts on this machine",
 }
 """Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""
+WITH_COMMAND = frozenset({"exec", "launch", "resume"})
+"""Verbs that take a job's command after `--`."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "init": ("clusterctl init gpu1 gpu2", "clusterctl init 'ubuntu@gpu[01-04]' --accept-new"),
+    "check": (
+        "clusterctl check",
+        "clusterctl check --nodes gpu1,gpu2 --only network",
+        "clusterctl check --explain network.master-port",
+    ),
+    "setup": ("clusterctl setup", "clusterctl setup --requirements requirements.txt --offline"),
+    "exec": ("clusterctl exec -- nvidia-smi -L", "clusterctl exec --nodes gpu1 -- df -h /data"),
+    "sync": ("clusterctl sync", "clusterctl sync --nodes gpu1"),
+    "push": ("clusterctl push", "clusterctl push /models/llama --from gpu1"),
+    "launch": (
+        "clusterctl launch -- train.py --lr 1e-4",
+        "clusterctl launch --nodes 2 --env NCCL_DEBUG=INFO -- train.py",
+        "clusterctl launch --dry-run -- -m train --config config.yaml",
+    ),
+    "resume": (
+        "clusterctl resume --checkpoint latest",
+        "clusterctl resume --checkpoint out/step-000040 --exclude gpu3",
+    ),
+    "status": ("clusterctl status", "clusterctl status --json"),
+    "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),
+    "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),
+    "runs": ("clusterctl runs", "clusterctl runs --prune 5"),
+    "export": (
+        "clusterctl export --to deepspeed",
+        "clusterctl export --to ansible --nodes gpu1,gpu2",
+    ),
+    "forget": ("clusterctl forget gpu3",),
+    "sandbox": ("clusterctl sandbox up --nodes 4", "clusterctl sandbox demo"),
+}
+"""For the end of each verb's help."""
 
 EXIT_USAGE = 2
 
@@ -44,9 +80,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  (argparse's own, and many)
         super().__init__(**{"formatter_class": _formatter, "allow_abbrev": False, **options})
 
+    takes_command = False
+    """The verb takes a command after `--`."""
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the command line, and end."""
-        self.print_usage(sys.stderr)
         sys.stderr.write(f"error: {message}\nhint: {self._next(message)}\n")
         sys.exit(EXIT_USAGE)
 
@@ -64,6 +102,8 @@ class Parser(argparse.ArgumentParser):
         import difflib  # noqa: PLC0415  (only where a word is wrong)
 
         word = _WRONG_WORD.search(message)
+        if word and self.takes_command and not word[1].startswith("-"):
+            return f"{self.prog} -- {message.partition(': ')[2]}"
         below = [
             action.choices or () for action in self._actions if action.nargs == argparse.PARSER
         ]
@@ -83,9 +123,12 @@ class _PrintCompletion(argparse.Action):
         _option: object = None,
     ) -> None:
         assert isinstance(shell, str)
-        import shtab  # noqa: PLC0415  (a tenth of a second, for this one flag)
+        if shell == "fish":
+            sys.stdout.write(fish.completion(build_parser(VERBS)))
+        else:
+            import shtab  # noqa: PLC0415  (a tenth of a second, for this one flag)
 
-        sys.stdout.write(shtab.complete(build_parser(VERBS), shell) + "\n")
+            sys.stdout.write(shtab.complete(build_parser(VERBS), shell) + "\n")
         parser.exit()
 
 
@@ -99,11 +142,11 @@ def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
         description="From a handful of GPU machines and SSH to a running multi-node training.",
     )
     parser.add_argument("--version", action="version", version=f"clusterctl {__version__}")
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="print more on stderr")
+    _add_volume(parser, default=0)
     parser.add_argument(
         "--print-completion",
         action=_PrintCompletion,
-        choices=("bash", "zsh", "tcsh"),
+        choices=("bash", "zsh", "fish", "tcsh"),
         help="print a completion script for a shell",
     )
     # Without `prog` argparse writes a usage for it, for which all of rich is imported.
@@ -116,7 +159,21 @@ def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
         )
         if name in verbs:
             importlib.import_module(f"clusterctl.cli.{name}").add_arguments(child)
+            # Left out, they keep what stands before the verb.
+            _add_volume(child, default=argparse.SUPPRESS)
+            examples = "".join(f"\n  {line}" for line in EXAMPLES[name])
+            above = f"{child.epilog}\n\n" if child.epilog else ""
+            child.epilog = f"{above}Examples:{examples}"
+            child.takes_command = name in WITH_COMMAND
     return parser
+
+
+def _add_volume(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """Add `-v` and `-q`."""
+    verbose = "print more on stderr; again: still more"
+    parser.add_argument("-v", "--verbose", action="count", default=default, help=verbose)
+    quiet = "print only results, warnings and errors"
+    parser.add_argument("-q", "--quiet", action="store_true", default=default, help=quiet)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

@@ -7,12 +7,12 @@ from functools import partial
 
 from clusterctl.api.flags import launch_options
 from clusterctl.api.session import Session
-from clusterctl.cli import batch
 from clusterctl.cli.following import make_display
 from clusterctl.cli.launch import refusals, start
-from clusterctl.cli.launch_options import add_options, launch_flags
+from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.options import load_all
 from clusterctl.cli.run_option import known_cluster, run_name, to_resume
+from clusterctl.cli.submit import submit_and_follow, submits
 from clusterctl.verbs.runs.records import Records
 
 
@@ -37,15 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Launch again; exit codes as `launch`."""
     flags = launch_flags(args)
+    warn_of_flags(args.command)
     display = make_display(as_json=args.json)
     with refusals(display):
         records = Records()
         before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)
         picks = args.nodes or args.exclude
         cluster = load_all(args) if picks else to_resume(args, before)
-        if batch.submits(args, cluster):
+        if submits(args, cluster):
             overrides = launch_options(args.command, flags).overrides
-            return batch.submit_and_follow(args, cluster, overrides)
+            return submit_and_follow(args, cluster, overrides)
         with Session(cluster, accept_new=args.accept_new) as session:
             run, which, command = before.run, args.checkpoint, args.command
             plan = partial(session.plan, command, run=run, checkpoint=which, **flags)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=KEPT,
         metavar="N",
-        help=f"delete logs and records of all but the newest N ended runs ({KEPT})",
+        help=f"delete logs and records of all but the newest N ended runs (default: {KEPT})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     up.add_argument("--gpus", metavar="MODELxCOUNT", help="GPUs that a simulated nvidia-smi shows")
     up.add_argument(
-        "--shells", default="bash", help="login shells of the hosts in turn: dash,bash+noise,…"
+        "--shells",
+        default="bash",
+        help="login shells of the hosts in turn: dash,bash+noise,… (default: bash)",
     )
     up.add_argument(
         "--users", metavar="LIST", help="accounts on every host; hosts.yaml uses the first"

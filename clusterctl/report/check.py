@@ -46,8 +46,8 @@ _INDENT = 5
 _LABEL = 10
 
 
-def print_check(console: Console, result: CheckResult) -> None:
-    """Print nodes, findings and the summary."""
+def print_check(console: Console, result: CheckResult, *, verbose: bool = False) -> None:
+    """Print nodes, findings and the summary; if verbose, what was skipped and why, too."""
     console.print(safe_text(headline(result)))
     if result.network.why:
         console.print(safe_text(f"network: {result.network.why}"))
@@ -63,12 +63,27 @@ def print_check(console: Console, result: CheckResult) -> None:
         console.print()
         console.print(safe_text(f"note {note.check}  {who(note.nodes, result)}", COLORS["skip"]))
         _print_indented(console, "", note.message)
+    if verbose:
+        _print_skipped(console, result)
     if result.last_good and result.last_good.changes:
         console.print()
         _print_changes(console, result.last_good, result)
     console.print()
     console.print(safe_text(summary(result)))
     console.print(safe_text(verdict(result), COLORS[worst(result)]))
+
+
+def _print_skipped(console: Console, result: CheckResult) -> None:
+    """Print the checks that did not apply, by their reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for finding in result.findings:
+        if finding.status == "skip":
+            reason = (finding.message, who(finding.nodes, result))
+            reasons.setdefault(reason, []).append(finding.check)
+    for (message, nodes), checks in reasons.items():
+        console.print()
+        console.print(safe_text(f"skip {nodes}: {message}", COLORS["skip"]))
+        _print_indented(console, "", ", ".join(checks))
 
 
 def _print_changes(console: Console, last: LastGood, result: CheckResult) -> None:

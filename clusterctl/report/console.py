@@ -7,6 +7,7 @@ reads it as markup. `NO_COLOR`, pipes and narrow terminals work; color alone nev
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 100
 """Width of a table without a terminal; sentences stay on one line there, for grep."""
 
+MESSAGES = logging.getLogger("clusterctl.messages")
+"""Its level decides which messages are shown: `-q` raises it to warnings."""
+MESSAGES.setLevel(logging.INFO)
 _STYLES: dict[Level, str] = {"info": "", "warning": "yellow", "error": "red"}
 _SHOWN_NAMES = 3
 
@@ -83,8 +87,15 @@ class Screen:
         """Where messages and progress go."""
         return self._err or make_console(sys.stderr)
 
+    @property
+    def quiet(self) -> bool:
+        """Only results, warnings and errors are wanted."""
+        return not MESSAGES.isEnabledFor(logging.INFO)
+
     def say(self, notice: Notice) -> None:
-        """Print a notice on stderr."""
+        """Print a notice on stderr; if quiet, a warning or an error only."""
+        if notice.level == "info" and self.quiet:
+            return
         where = f"{safe_line(notice.node)}: " if notice.node else ""
         word = "" if notice.level == "info" else f"{notice.level}: "
         self.err.print(safe_text(word + where + safe_line(notice.text), _STYLES[notice.level]))
@@ -97,7 +108,7 @@ class Screen:
     @contextmanager
     def progress(self) -> Iterator[Progressing]:
         """Show the progress of a use case during the block, then remove it."""
-        if not self.err.is_terminal:
+        if self.quiet or not self.err.is_terminal:
             yield Progressing(screen=self, status=None)
             return
         with self.err.status("") as status:

@@ -44,6 +44,8 @@ class TerminalDisplay:
         """Print how the run ended, and why."""
         console = self.screen.err
         view = ended.view
+        if self.screen.quiet and ended.exit_code == 0:
+            return
         style = "green" if ended.exit_code == 0 else "bold red"
         console.print(safe_text(f"{view.run}: {view.state}{_how(ended)}", style))
         if view.first_cause is not None:
@@ -67,7 +69,8 @@ class TerminalDisplay:
         elif not isinstance(event, Tick):
             if not isinstance(event, LogLines) or self.screen.out.is_terminal:
                 self.quiet()
-            self._say(event)
+            if not (self.screen.quiet and _is_well(event)):
+                self._say(event)
 
     def _say(self, event: Event) -> None:
         console = self.screen.err
@@ -96,7 +99,7 @@ class TerminalDisplay:
 
     def _moving(self, text: str) -> None:
         """Show a progress line that the next one replaces; nothing in a pipe."""
-        if not self.screen.err.is_terminal:
+        if self.screen.quiet or not self.screen.err.is_terminal:
             return
         if self._status is None:
             self._status = self.screen.err.status("")
@@ -108,6 +111,13 @@ class TerminalDisplay:
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+def _is_well(event: Event) -> bool:
+    """Tell whether an event only tells that all goes as planned."""
+    if isinstance(event, Checked):
+        return not problems(event.verdict)
+    return isinstance(event, Synced | CheckpointChosen | Planned | JoinProgress | Stopping)
 
 
 def _how(ended: RunResult) -> str:

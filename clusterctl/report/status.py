@@ -86,7 +86,7 @@ def show_cause(console: Console, cause: FirstCause) -> None:
     for line in excerpt(cause.lines)[-_SHOWN_LINES:]:
         console.print(safe_text(f"  | {line}"), soft_wrap=True)
     if cause.remedy:
-        console.print(safe_text(f"remedy: {cause.remedy}"))
+        console.print(safe_text(f"hint: {cause.remedy}"))
 
 
 def unanswered(view: RunStatus) -> str:

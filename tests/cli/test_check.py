@@ -109,8 +109,8 @@ def test_a_strict_check_fails_on_a_warning(
     assert "WARN ssh.ping  10.255.255.1" in capsys.readouterr().out
 
 
-def test_explain_lists_the_ids_for_one_that_resembles_none(
+def test_explain_names_the_list_for_an_id_that_resembles_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", "--explain", "foo"]) == 2
-    assert "hint: the checks are ssh." in capsys.readouterr().err
+    assert "hint: clusterctl check --list shows them" in capsys.readouterr().err

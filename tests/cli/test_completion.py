@@ -46,7 +46,27 @@ def test_bash_completes_files(
     assert completed(bash, "clusterctl", "check", "-i", "la") == ["lab.yaml"]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_fish_completes_verbs_flags_and_choices(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    path = tmp_path / "completion"
+    path.write_text(script("fish", capsys))
+
+    def words(line: str) -> list[str]:
+        code = f"source {path}; complete -C {line!r}"
+        argv = ["fish", "--no-config", "-c", code]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        return [line.split("\t")[0] for line in done.stdout.splitlines()]
+
+    assert words("clusterctl che") == ["check"]
+    assert "--exclude" in words("clusterctl check --ex")
+    assert "--check" not in words("clusterctl init --")
+    assert "torchrun" in words("clusterctl launch --launcher ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
 def test_the_script_is_one_that_the_shell_reads(
     shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -55,6 +75,6 @@ def test_the_script_is_one_that_the_shell_reads(
         pytest.skip(f"{shell} is not installed")
     path = tmp_path / "completion"
     path.write_text(text)
-    check = [shell, "-f", "-n"] if shell != "bash" else [shell, "-n"]
+    check = [shell, "-n"] if shell in {"bash", "fish"} else [shell, "-f", "-n"]
     done = subprocess.run([*check, str(path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

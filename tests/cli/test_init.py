@@ -137,7 +137,7 @@ def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--no-connect", "gpu01"]) == 2
     assert Path("hosts.yaml").read_text() == "mine"
     assert capsys.readouterr().err == (
-        "usage: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
+        "error: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
     )
     assert main(["init", "--no-connect", "--force", "gpu01"]) == 0
     assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"
@@ -170,16 +170,16 @@ def test_a_hostfile_is_converted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--convert", "nowhere"], "usage: --convert nowhere: expected a hostfile, found no such"),
+        (["--convert", "nowhere"], "error: --convert nowhere: expected a hostfile, found no such"),
         (
             ["--convert", "x", "gpu01"],
-            "usage: --convert: expected it alone, found hosts, --from,",
+            "error: --convert: expected it alone, found hosts, --from,",
         ),
         (
             ["-i", "no/such/hosts.yaml"],
-            "usage: no/such/hosts.yaml: expected a place to write, found",
+            "error: no/such/hosts.yaml: expected a place to write, found",
         ),
-        (["--force", "-i", "."], "usage: .: expected a place to write, found: Is a directory"),
+        (["--force", "-i", "."], "error: .: expected a place to write, found: Is a directory"),
     ],
 )
 def test_what_cannot_be_ends_with_2(
@@ -232,4 +232,4 @@ def test_sources_that_contradict_are_refused(
     capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
     assert main(["init", *words]) == 2
-    assert capsys.readouterr().err.startswith(f"usage: {told}")
+    assert capsys.readouterr().err.startswith(f"error: {told}")

@@ -175,7 +175,7 @@ def test_a_file_that_is_there_costs_no_connection(project: Path, tmp_path: Path)
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "usage: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
+        "error: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
     )
     assert (project / "hosts.yaml").read_text() == "mine"
 

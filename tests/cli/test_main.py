@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from clusterctl import __version__
 from clusterctl.cli import init
-from clusterctl.cli.main import main
+from clusterctl.cli.main import main, split_command
+from clusterctl.cli.parser import EXAMPLES, VERBS, build_parser
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
 
 
@@ -65,6 +68,8 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume", "", "--checkpoint", "latest"], "argument RUN: expected a run's id or name"),
         (["sandbox", "fualt"], "hint: did you mean fault?"),
         (["init", "--convert", "no.hosts"], "expected a hostfile, found no such file"),
+        (["launch", "train.py", "--lr", "3"], "hint: clusterctl launch -- train.py --lr 3"),
+        (["exec", "hostname"], "hint: clusterctl exec -- hostname"),
         (["init", "--nope"], "unrecognized arguments: --nope"),
         (["init", "--nope"], "hint: clusterctl init --help"),
         (["init", "--forc"], "unrecognized arguments: --forc"),
@@ -83,11 +88,46 @@ def test_a_wrong_command_line_is_usage(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_the_common_flags_and_shows_examples(verb: str) -> None:
+    parser = build_parser([verb])
+    required = {"resume": ["--checkpoint", "latest"], "export": ["--to", "mpi"], "forget": ["a"]}
+    words = {**required, "sandbox": ["status"]}.get(verb, [])
+    for line in (["-v", "-q", verb, *words], [verb, "-v", "-q", *words]):
+        args = parser.parse_args(line)
+        assert (args.verbose, args.quiet) == (1, True)
+    args = parser.parse_args([verb, *words])
+    assert (args.verbose, args.quiet) == (0, False)
+    assert verb == "sandbox" or "inventory" in args
+    for example in EXAMPLES[verb]:
+        _, *given = shlex.split(example)
+        assert given[0] == verb
+        parser.parse_args(split_command(given)[0])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_tells_every_default(verb: str) -> None:
+    for parser in parsers(build_parser([verb])):
+        for action in parser._actions:
+            if action.default in (None, False, 0, "", (), [], argparse.SUPPRESS):
+                continue
+            assert "(default: " in (action.help or ""), (verb, action.dest)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its subcommands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from parsers(child)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
         (ClusterError("no\nand no", hint="try"), 1, "error: no\nerror: and no\nhint: try\n"),
-        (UsageError("no"), 2, "usage: no\n"),
+        (UsageError("no"), 2, "error: no\n"),
         (ClusterError("no", hint="a: x\nb: y"), 1, "error: no\nhint: a: x\nhint: b: y\n"),
         (InventoryError(("h:1: a", "h:2: b"), hint="c"), 2, "h:1: a\nh:2: b\nhint: c\n"),
         (CouldNotTell("gpu01 is silent"), 3, "error: gpu01 is silent\n"),

@@ -87,7 +87,7 @@ def test_every_verb_refuses_a_bad_inventory(
 def test_every_verb_refuses_an_unknown_host(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--nodes", "gpu9"]) == 2
     assert capsys.readouterr().err == (
-        'usage: --nodes: expected nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
+        'error: --nodes: expected nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
     )
 
 

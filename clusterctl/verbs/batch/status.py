@@ -138,7 +138,7 @@ def _last_error(batch: BatchJob, jobs: BatchJobs) -> str:
             lines = [line for line in file.read().splitlines() if line.strip()]
     except OSError:
         return ""
-    errors = [line for line in lines if line.startswith((b"error:", b"usage:"))]
+    errors = [line for line in lines if line.startswith(b"error:")]
     return printable_words(next(iter(errors), lines[-1] if lines else b""))
 
 

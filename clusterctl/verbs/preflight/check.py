@@ -273,7 +273,7 @@ def _matching_ids(
         if not matching:
             ids = [rule.id for rule in rules]
             near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"the checks are {', '.join(ids)}"
+            hint = f"did you mean {near[0]}?" if near else "clusterctl check --list shows them"
             raise UsageError(f"there is no check {name!r}", hint=hint)
         found |= matching
     return found

@@ -1,0 +1,51 @@
+"""What `-v` and `-q` print, and flags that stand on the wrong side of `--`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from clusterctl.cli.launch_options import warn_of_flags
+from clusterctl.report.console import MESSAGES
+from tests.cli.runs import Project
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(autouse=True)
+def _level() -> Iterator[None]:
+    level = MESSAGES.level
+    yield
+    MESSAGES.setLevel(level)
+
+
+def test_a_quiet_launch_prints_the_jobs_lines_and_nothing_else(project: Project) -> None:
+    done = project.launch("-q", "--", "job.py")
+    assert done.returncode == 0, done
+    assert done.stderr == ""
+    assert "all met" in done.stdout
+
+
+def test_a_quiet_launch_that_fails_still_names_the_cause(project: Project) -> None:
+    done = project.launch("-q", "--env", "BAD=1", "--env", "CODE=7", "--", "job.py")
+    assert done.returncode == 7
+    assert "first cause: node2, rank 1" in done.stderr
+
+
+def test_a_verbose_check_lists_what_was_skipped_and_why(project: Project) -> None:
+    done = project.run("check", "-v")
+    assert done.returncode == 0, done
+    lines = done.stdout.splitlines()
+    at = lines.index("skip all 3 nodes: no GPU is used")
+    assert "accelerator.count" in "".join(lines[at : at + 9])
+    assert "skip all 3 nodes: only with --deep" in lines
+    assert "skip " not in project.run("check").stdout
+
+
+def test_a_flag_of_ours_after_the_dashes_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_flags(["train.py", "--name", "x", "--gpus", "2"])
+    assert caplog.messages == []
+    warn_of_flags(["train.py", "--nodes=2", "--dry-run"])
+    (message,) = caplog.messages
+    assert message.startswith("--nodes=2 --dry-run: after `--`, so the job gets it")
