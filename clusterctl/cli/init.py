@@ -22,6 +22,7 @@ from clusterctl.verbs.init.draft import (
     name_for,
     write,
 )
+from clusterctl.verbs.init.with_train import REQUIREMENTS, copy_train, expect_no_train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +65,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accept-new", action="store_true", help="record the keys of hosts not known yet"
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--with-train",
+        action="store_true",
+        help="copy the training program to ./train; without HOST, keep the hosts.yaml that is here",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file and say what comes next: 0, or 3 if a host did not answer."""
     path = inventory_path(args)
+    if args.with_train:
+        expect_no_train(Path.cwd())
+        only = path.exists() and not (args.hosts or args.source or args.convert or args.force)
+        code = 0 if only else _write_inventory(args, path)
+        copied = copy_train(Path.cwd())
+        sys.stderr.write(
+            f"wrote {copied.name}/: a program that fine-tunes language models, yours to change\n"
+            f"hint: clusterctl setup --requirements {copied.name}/{REQUIREMENTS}\n"
+            "hint: clusterctl launch -- -m train --smoke\n"
+        )
+        return code
+    return _write_inventory(args, path)
+
+
+def _write_inventory(args: argparse.Namespace, path: Path) -> int:
     expect_new(path, overwrite=args.force)
     drafted = _drafted(args)
     if args.no_connect or args.convert is not None:

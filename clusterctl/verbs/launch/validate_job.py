@@ -38,9 +38,14 @@ def require_script(cluster: Cluster, source: Path) -> None:
     """Refuse to mirror a folder without the job's script, or a script without a place for it.
 
     Raises:
-        UsageError: the command is a script that is not in the folder that is synced, or that no
-            `workdir` takes to the nodes.
+        UsageError: the command is a script, or the training program, that is not in the folder
+            that is synced, or that no `workdir` takes to the nodes.
     """
+    if cluster.job.command[:2] == ("-m", "train") and _lacks_train(cluster, source):
+        raise UsageError(
+            f"command: expected the program train in {source}, found none",
+            hint="clusterctl init --with-train",
+        )
     script = next(iter(cluster.job.command), "")
     if not script.endswith(".py") or Path(script).is_absolute():
         return
@@ -57,6 +62,11 @@ def require_script(cluster: Cluster, source: Path) -> None:
             f"command: expected the script {script} in {source}, found no such file",
             hint="cd to the folder of the code; --no-sync if only the nodes have it",
         )
+
+
+def _lacks_train(cluster: Cluster, source: Path) -> bool:
+    """Tell whether no `train` can be found: neither in the folder nor on a path of the job's."""
+    return not (source / "train").exists() and "PYTHONPATH" not in dict(cluster.job.env)
 
 
 def require_secrets(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.launch import launch
 from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.launch.validate_job import require_script
 from clusterctl.verbs.runs.records import Records
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER
@@ -42,3 +44,13 @@ def test_a_node_that_is_not_reached_stops_a_launch_even_by_force() -> None:
     with pytest.raises(LaunchRefused, match=r"ssh\.connect") as caught:
         drive(steps, lambda _event: None)
     assert caught.value.by == "check"
+
+
+def test_a_launch_of_the_training_program_tells_where_to_get_it(tmp_path: Path) -> None:
+    given = cluster(command=("-m", "train", "--smoke"))
+    with pytest.raises(UsageError, match="expected the program train") as caught:
+        require_script(given, tmp_path)
+    assert caught.value.hint == "clusterctl init --with-train"
+    require_script(cluster(command=("-m", "train"), env=(("PYTHONPATH", "/x"),)), tmp_path)
+    (tmp_path / "train").mkdir()
+    require_script(given, tmp_path)
