@@ -25,7 +25,7 @@ LINK = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]+")
 
 def on_config(config: MkDocsConfig) -> None:
     """Order the pages as docs/README.md lists them; a page that it lacks is a warning of mkdocs."""
-    listed = re.findall(r"\]\(([\w-]+/[\w-]+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
+    listed = re.findall(r"\]\(([\w-]+/[\w.-]+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
     pages = {name: [page for page in listed if page.startswith(f"{name}/")] for name in SECTIONS}
     config.nav = ["README.md", *({SECTIONS[name]: found} for name, found in pages.items() if found)]
 
