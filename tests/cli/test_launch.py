@@ -100,7 +100,7 @@ SCRIPTS = {
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", ["environment", pytest.param("flags", marks=pytest.mark.soak)])
 def test_a_script_that_starts_torchrun_runs_once_a_node(project: Project, script: str) -> None:
     (project.folder / "train.py").write_text(NESTED)
     (project.folder / "train.sh").write_text(SCRIPTS[script])

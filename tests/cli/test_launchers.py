@@ -51,7 +51,16 @@ dist.destroy_process_group()
 os._exit(0)  # threads of gloo may abort the process at Python's own end
 """
 STEPS = 6
-WITH_RANKS = [name for name, launcher in LAUNCHERS.items() if not launcher.one_driver]
+WITH_RANKS = [
+    name
+    for name, launcher in LAUNCHERS.items()
+    if not launcher.one_driver and name != "slurm"  # for it there is `test_slurm`
+]
+MOSTLY = [
+    # Its processes are started in most other tests.
+    pytest.param(name, marks=pytest.mark.soak if name == "direct" else ())
+    for name in WITH_RANKS
+]
 """Launchers that start the same command on every node; `test_ray.py` has the other."""
 
 
@@ -124,7 +133,7 @@ def kill_a_rank(project: Project, rank: int) -> None:
     project.sandbox.on(one["node"], argv)
 
 
-@pytest.mark.parametrize("launcher", WITH_RANKS)
+@pytest.mark.parametrize("launcher", MOSTLY)
 def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     training: Project, launcher: str
 ) -> None:

@@ -45,7 +45,7 @@ def nodes_of(output: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", ["killed", "sshd-killed"])
+@pytest.mark.parametrize("kind", ["killed", pytest.param("sshd-killed", marks=pytest.mark.soak)])
 def test_the_others_finish_without_a_node_that_dies(
     make_sandbox: MakeSandbox, big: Path, kind: str
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_run_continues_without_a_node_whose_supervisor_is_lost(
     assert not run.left()
 
 
+@pytest.mark.soak
 def test_the_run_ends_with_too_few_nodes(make_run: Callable[..., Run]) -> None:
     run = started(make_run)
     for n in (1, 2):  # a worker whose launcher was killed reports its bad end
