@@ -43,7 +43,7 @@ Spellings of other programs are taken where they mean the same; they stand in th
 What belongs to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) is named as such.
 
 The batch of a step is `per_device_train_batch_size` x ranks x `gradient_accumulation_steps`.
-With `global_batch_size` the accumulation is derived, so the batch is the same on any number of nodes; where it does not divide, some places of a step stay empty, and the run prints a warning.
+With `global_batch_size` the accumulation is derived, so the batch is the same on any number of nodes. If it does not divide, the last micro-batch of some ranks has padding samples, which weigh nothing. The run then prints a warning.
 """
 
 

@@ -14,9 +14,13 @@ import train
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = [Path(str(package.__file__)).parent for package in (clusterctl, train)]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]),
+]
 
 MOST_WORDS = 25
+MOST_WORDS_OF_A_PAGE = 29
 
 AVOIDED = {
     r"(?:is|are|was|were|be|been) (?:said|told)": "prints, warns, reports",
@@ -127,6 +131,18 @@ def test_messages_use_standard_terms(room: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_use_standard_terms(page: Path) -> None:
     assert not faults(prose(page.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_have_short_sentences(page: Path) -> None:
+    long = [
+        sentence
+        for part in re.split(r"\n\s*\n|\n(?= *[-*#\d])|[|·]", prose(page.read_text()))
+        for sentence in re.split(r"[.:;!?]\s", " ".join(part.split()))
+        if len(re.findall(r"\w\S*", sentence)) > MOST_WORDS_OF_A_PAGE
+        and not re.fullmatch(r"[X ]+", sentence)
+    ]
+    assert not long, "\n".join(long)
 
 
 @EVERY_ROOM
