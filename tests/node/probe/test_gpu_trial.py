@@ -15,6 +15,21 @@ from clusterctl.node.probe.job_ladder import is_right, run_each
 CUDA = pytest.param("cuda:0", marks=pytest.mark.gpu)
 
 
+def try_in_child(device: str) -> dict[str, Any]:
+    """Try a device in a child, as the check does: this process must not hold the GPU.
+
+    With one CPU thread: a fork does not have the threads that torch started for an earlier test.
+    """
+
+    def alone() -> dict[str, Any]:
+        import torch
+
+        torch.set_num_threads(1)
+        return try_gpu(device)
+
+    return run_each({"0": alone}, 120.0)["0"]
+
+
 @pytest.mark.parametrize("size", SIZE.values())
 def test_bfloat16_holds_the_known_product_exactly(size: int) -> None:
     left, right, product = tiles(size)
@@ -30,8 +45,7 @@ def test_bfloat16_holds_the_known_product_exactly(size: int) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_a_sound_device_computes_right_and_tells_its_speed(device: str) -> None:
-    # In a child, as in the check: this process must not hold the GPU.
-    found = run_each({"0": lambda: try_gpu(device)}, 120.0)["0"]
+    found = try_in_child(device)
 
     assert (found["state"], is_right(found)) == ("ok", True), found
     assert found["tflops"] > 0 < found["memory_gb_s"]
@@ -52,7 +66,7 @@ def test_one_wrong_number_of_a_product_is_seen(
         return product
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", wrong)
-    found = run_each({"0": lambda: try_gpu(device)}, 120.0)["0"]
+    found = try_in_child(device)
 
     assert (found["wrong_numbers"], found["wrong_copies"]) == (1, 0)
     assert not is_right(found)
@@ -70,14 +84,14 @@ def test_one_wrong_number_of_a_copy_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
         return target
 
     monkeypatch.setattr(torch.Tensor, "copy_", wrong)
-    found = run_each({"0": lambda: try_gpu("cpu")}, 60.0)["0"]
+    found = try_in_child("cpu")
 
     assert (found["wrong_numbers"], found["wrong_copies"]) == (0, 1)
 
 
 @pytest.mark.torch
 def test_what_torch_says_of_a_gpu_that_is_not_there_is_told() -> None:
-    found = run_each({"0": lambda: try_gpu("cuda:77")}, 60.0)["0"]
+    found = try_in_child("cuda:77")
 
     assert found["state"] == "error"
     assert "CUDA" in found["error"]
@@ -87,7 +101,7 @@ def test_what_torch_says_of_a_gpu_that_is_not_there_is_told() -> None:
 @pytest.mark.gpu
 def test_a_gpu_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gpu_trial.COPIED, "cuda", 1 << 45)
-    found = run_each({"0": lambda: try_gpu("cuda:0")}, 120.0)["0"]
+    found = try_in_child("cuda:0")
 
     assert found["state"] == "error"
     assert "out of memory" in found["error"]
