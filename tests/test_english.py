@@ -68,6 +68,7 @@ AVOIDED = {
 """Pattern of a word or phrase → what to write instead."""
 
 _AVOIDED = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in AVOIDED), re.IGNORECASE)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^ *(```+).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|https?://\S+")
 
@@ -96,7 +97,7 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
 
 def prose(page: str) -> str:
     """Return a document without its code."""
-    return _CODE.sub("X", _FENCE.sub("", page))
+    return _CODE.sub("X", _FENCE.sub("", _COMMENT.sub("", page)))
 
 
 def faults(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from importlib import resources
 from pathlib import Path
 
 from clusterctl.cli.options import add_inventory, complete_files, inventory_path
@@ -70,10 +71,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="copy the training program to ./train; without HOST, keep the hosts.yaml that is here",
     )
+    parser.add_argument(
+        "--print-schema",
+        action="store_true",
+        help="print the JSON schema of hosts.yaml, for editors; write nothing",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file and say what comes next: 0, or 3 if a host did not answer."""
+    if args.print_schema:
+        sys.stdout.write(
+            (resources.files("clusterctl.inventory") / "hosts.schema.json").read_text()
+        )
+        return 0
     path = inventory_path(args)
     if args.with_train:
         expect_no_train(Path.cwd())

@@ -95,7 +95,8 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         # Threads of the process group still run when the interpreter is gone.
         (
             r"\bterminate called without an active exception\b",
-            "end the script with torch.distributed.destroy_process_group()",
+            "a gloo thread outlived Python (pytorch issue 190489): end the script with"  # noqa: ISC004
+            " torch.distributed.destroy_process_group() and time.sleep(0.1)",
         ),
     )
 )

@@ -1,8 +1,8 @@
-"""Shortens torchrun's own noise in launcher logs to one line each.
+"""Shortens torchrun's own noise in launcher logs.
 
-The noise is the traceback of an agent that got SIGTERM or whose rank failed, and the page about the
-exit barrier if the run succeeded: one agent may exit before another one leaves the barrier. That
-page is held back until the end of the run is known. After a failure it is shown in full.
+The traceback of an agent that got SIGTERM, or whose rank failed, becomes one line. The page about
+the exit barrier is left out if the run succeeded: one agent may exit before another one leaves the
+barrier. It is held back until the end of the run is known, and shown in full after a failure.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 
 from clusterctl.logs.entry import Entry, Source
 
-HARMLESS = (
-    b"torchrun: an agent left the exit barrier early: known and harmless, the job had finished"
-    b" (torch's traceback: logs --raw)"
-)
 TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
 
 BARRIER_SECONDS = 30.0
@@ -25,12 +21,14 @@ TRACEBACK_SECONDS = 2.0
 MOST_LINES = 400
 
 _BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
+_STORE = re.compile(rb"\[W\d{4} \S+ TCPStore\.cpp:\d+\] \[c10d\] \w+ failed on SocketImpl")
+"""A lost store, as torch 2.13 prints it before the page about the barrier, with its own frames."""
 _TRACEBACK = b"Traceback (most recent call last):"
 _TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
 _RANK_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _GOES_ON = re.compile(
     rb"\s|$|Traceback \(|During handling of|The above exception|Exception raised from|frame #"
-    rb"|[A-Za-z_][\w.]*(?:Error|Exception)\b"
+    rb"|<omitting python frames>|[A-Za-z_][\w.]*(?:Error|Exception)\b"
 )
 """A traceback line without a prefix, as torch before 2.3 prints it."""
 _NAMES = {b"15": b"TERM", b"2": b"INT", b"1": b"HUP", b"3": b"QUIT"}
@@ -51,6 +49,9 @@ class _Held:
         """Tell whether a line belongs to the page about the exit barrier."""
         if self.rest:
             return False
+        if found := _BARRIER.match(data):  # after the page about the lost store
+            self.prefix = found["prefix"] or b""
+            return True
         return data.startswith(self.prefix) if self.prefix else bool(_GOES_ON.match(data))
 
 
@@ -67,11 +68,12 @@ class TorchrunNoise:
         held = self._held.get(entry.source)
         if held is None:
             found = _BARRIER.match(data)
-            if not found and data != _TRACEBACK:
+            barrier = found is not None or _STORE.match(data) is not None
+            if not barrier and data != _TRACEBACK:
                 return [entry]
-            seconds = BARRIER_SECONDS if found else TRACEBACK_SECONDS
+            seconds = BARRIER_SECONDS if barrier else TRACEBACK_SECONDS
             prefix = (found["prefix"] or b"") if found else b""
-            self._held[entry.source] = _Held(now + seconds, bool(found), prefix, [entry])
+            self._held[entry.source] = _Held(now + seconds, barrier, prefix, [entry])
             return []
         if held.barrier:
             (held.page if held.belongs(data) else held.rest).append(entry)
@@ -100,9 +102,7 @@ class TorchrunNoise:
         """Return all lines held back; `finished`: the run succeeded on every node."""
         out: list[Entry] = []
         for held in self._held.values():
-            if held.barrier and finished:
-                held.page = [_short(held.page, HARMLESS)]
-            out += held.page + held.rest
+            out += held.rest if held.barrier and finished else held.page + held.rest
         self._held = {}
         return out
 

@@ -132,7 +132,8 @@ def require_command(cluster: Cluster) -> None:
     """Raise UsageError for a job without a command."""
     if not cluster.job.command:
         raise UsageError(
-            "no command to launch: expected one after `--`, or job.command in the inventory",
+            "no command to launch: expected one after `--`, or job.command in "
+            + (cluster.file or "the inventory"),
             hint="clusterctl launch -- train.py",
         )
 

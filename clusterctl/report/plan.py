@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
 
 from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
@@ -18,24 +21,35 @@ def show_plan(screen: Screen, plan: Plan) -> None:
     for setting in plan.settings:
         text = f"  {setting.name} = {setting.value}"
         console.print(safe_text(f"{text}  ({setting.origin})"), soft_wrap=True)
+    described = {node.node: _lines(node) for node in plan.nodes}
+    common = [
+        line
+        for line in described[plan.nodes[0].node]
+        if len(plan.nodes) > 1 and all(line in lines for lines in described.values())
+    ]
+    if common:
+        _show(console, "every node", common)
     for node in plan.nodes:
-        _show_node(screen, node)
+        where = f"{node.address} on {node.interface}"
+        title = f"{node.node}: {ranks.name_ranks(node.ranks)} ({node.device}), {where}"
+        _show(console, title, [line for line in described[node.node] if line not in common])
 
 
-def _show_node(screen: Screen, node: NodePlan) -> None:
-    console = screen.out
+def _show(console: Console, title: str, lines: Sequence[str]) -> None:
     console.print()
-    where = f"{node.address} on {node.interface}"
-    console.print(
-        safe_text(f"{node.node}: {ranks.name_ranks(node.ranks)} ({node.device}), {where}")
-    )
-    console.print(safe_text(f"  processes: {node.procs} ({node.procs_origin})"), soft_wrap=True)
-    console.print(safe_text(f"  in {node.workdir}"), soft_wrap=True)
-    console.print(safe_text(f"  {shlex.join(node.command_line)}"), soft_wrap=True)
+    console.print(safe_text(title))
     # Not in columns: the values must stay exact on a narrow terminal and in a file, too.
-    for variable in node.env:
-        text = f"  {variable.name}={_value(variable)}  ({variable.origin})"
-        console.print(safe_text(text), soft_wrap=True)
+    for line in lines:
+        console.print(safe_text(f"  {line}"), soft_wrap=True)
+
+
+def _lines(node: NodePlan) -> list[str]:
+    return [
+        f"processes: {node.procs} ({node.procs_origin})",
+        f"in {node.workdir}",
+        shlex.join(node.command_line),
+        *(f"{variable.name}={_value(variable)}  ({variable.origin})" for variable in node.env),
+    ]
 
 
 def _value(variable: Variable) -> str:

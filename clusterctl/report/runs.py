@@ -27,6 +27,8 @@ REFUSED = frozenset({"busy", "start"})
 def show_runs(screen: Screen, listed: RunList) -> None:
     """Print the runs on stdout, the newest first, in as many columns as fit."""
     if not listed.runs:
+        if not listed.errors:
+            screen.say(Notice(text="no runs yet"))
         return
     rows = [_row(run) for run in listed.runs]
     left_out = LONG if screen.out.width < NARROW else frozenset()

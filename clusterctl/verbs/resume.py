@@ -70,7 +70,7 @@ def resume(
     require_word(checkpoint)
     job, added = _completed(before.cluster.job, cluster.job)
     if added:
-        why = "taken from the inventory, because the run was launched without"
+        why = "taken from the inventory, because the run was launched without them"
         yield Notice(text=f"{' and '.join(added)}: {why}")
     command = tuple((before.resumed or {}).get("command") or job.command)
     job = replace(job, command=command, debug=False)

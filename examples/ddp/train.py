@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -64,6 +65,7 @@ def main() -> None:
     if rank == 0:
         print(f"ended at step {step} on {world_size} ranks", flush=True)
     dist.destroy_process_group()
+    time.sleep(0.1)  # else a thread of gloo may abort the exit (pytorch issue 190489)
 
 
 def save(step: int, model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(f"ended at {total.item():g} on {dist.get_world_size()} ranks", flush=True)
     dist.destroy_process_group()
+    time.sleep(0.1)  # else a thread of gloo may abort the exit (pytorch issue 190489)
 
 
 if __name__ == "__main__":

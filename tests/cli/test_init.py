@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from clusterctl.cli.main import main
 from clusterctl.inventory import load
+from clusterctl.inventory.schema import json_schema
 
 
 @pytest.fixture(autouse=True)
@@ -126,10 +128,12 @@ def test_what_is_commented_out_is_right_when_it_is_not(folder: Path) -> None:
     assert cluster.nodes[0].gpus == 8
 
 
-def test_the_schema_it_names_is_there(folder: Path) -> None:
-    main(["init", "--no-connect"])
-    first = (folder / "hosts.yaml").read_text().splitlines()[0]
-    assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()
+def test_the_schema_is_printed_for_editors(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--print-schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json_schema()
+    assert not (folder / "hosts.yaml").exists()
 
 
 def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:

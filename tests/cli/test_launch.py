@@ -409,6 +409,11 @@ def test_a_dry_run_starts_nothing_and_says_where_values_come_from(project: Proje
     assert "job.py 'x y'" in answer.stdout
     assert "A='b c'" in answer.stdout
     assert "(--env)" in answer.stdout
+    parts = re.compile(r"^(?:every node|node\d: .*)\n(?:  .*\n?)+", re.MULTILINE)
+    common, *nodes = parts.findall(answer.stdout)
+    assert "A='b c'" in common
+    assert [node.split(":")[0] for node in nodes] == ["node1", "node2", "node3"]
+    assert not [node for node in nodes if "A='b c'" in node or "NCCL_SOCKET_IFNAME" not in node]
     assert not list(project.state.rglob("record.json"))
 
 

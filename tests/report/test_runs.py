@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from clusterctl.errors import NodeError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_runs
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
@@ -61,8 +62,12 @@ def test_names_have_a_column_only_where_a_run_has_one() -> None:
     assert "name" in shown(a_run("aaaa", "best"), width=120).splitlines()[0]
 
 
-def test_no_runs_print_nothing() -> None:
-    assert shown(width=80) == ""
+def test_no_runs_print_nothing_but_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    show_runs(Screen(), RunList(runs=(), errors=()))
+    assert capsys.readouterr() == ("", "no runs yet\n")
+    unknown = NodeError("timeout", "connect", node="gpu2")
+    show_runs(Screen(), RunList(runs=(), errors=(unknown,)))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_command_is_shown_without_its_interpreter_and_a_refusal_as_one() -> None:

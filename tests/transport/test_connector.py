@@ -479,4 +479,4 @@ def test_a_killed_controller_leaves_no_ssh_behind(sshd: Sshd, via: str) -> None:
     while any(folder in line for line in command_lines()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # or another test's controller has swept it

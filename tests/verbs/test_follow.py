@@ -313,8 +313,8 @@ def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
     assert (tries, followed.errors) == (5, {})
 
 
-@pytest.mark.parametrize(("state", "count"), [("finished", 1), ("failed", 2)])
-def test_torchs_exit_barrier_is_one_line_only_once_the_run_has_finished(
+@pytest.mark.parametrize(("state", "count"), [("finished", 0), ("failed", 2)])
+def test_torchs_exit_barrier_is_left_out_only_once_the_run_has_finished(
     state: str, count: int
 ) -> None:
     page = b"E1 x] Error waiting on exit barrier. Elapsed: 1 seconds\nE1 x] Traceback (most\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -209,6 +210,9 @@ class Ranks:
     def leave(self) -> None:
         """End the groups; only after success, since a broken group may hang here."""
         dist.destroy_process_group()
+        # Threads of gloo drop the tensors of the last collective and need the GIL for it. If the
+        # interpreter ends first, they abort the process: pytorch issue 190489, seen with 2.13.
+        time.sleep(0.1)
 
 
 def _short(value: str) -> str:

@@ -14,6 +14,7 @@ def port_owner(port: int) -> str:
     for socket in tcp_sockets.listening(port):
         user = user_name(socket.uid)
         pid = min(tcp_sockets.socket_holders({socket.inode}), default=0)
-        command = command_of(pid)[:MAX_CHARACTERS] or "a process"
+        # A program given with -c has line breaks.
+        command = " ".join(command_of(pid).split())[:MAX_CHARACTERS] or "a process"
         return "%s (pid %d, user %s)" % (command, pid, user) if pid else "user " + user
     return ""

@@ -13,7 +13,7 @@ from clusterctl.sandbox.faults.interface import Fault, Place
 SECOND_NETWORK = "10.78.0"
 SECOND_BRIDGE = "switch2"
 
-_LISTEN = """
+_LISTEN = """'another program'
 import socket, sys, time
 server = socket.socket()
 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

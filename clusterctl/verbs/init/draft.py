@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 
 from clusterctl.errors import UsageError
@@ -24,7 +23,6 @@ _UNFIT = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 24
 
 _HEAD = """\
-# yaml-language-server: $schema={schema}
 # The machines of a cluster, how they are reached, and what runs on them.
 # The first node is the master. Next: clusterctl check
 """
@@ -87,7 +85,6 @@ class Draft:
 
     def text(self) -> str:
         """Return the text of the hosts.yaml."""
-        schema = resources.files("clusterctl.inventory") / "hosts.schema.json"
         text = dump(self.cluster, notes=self.notes)
         if self.identity is not None:
             ssh = f"ssh: {flow({'identity': self.identity})}  # also: user, port, jump\n"
@@ -99,7 +96,7 @@ class Draft:
         if any(node.python for node in self.cluster.nodes):
             present.add("defaults")
         options = (text for key, text in _OPTIONS.items() if key not in present)
-        return _HEAD.format(schema=schema) + text + _OTHERS + "".join(options)
+        return _HEAD + text + _OTHERS + "".join(options)
 
 
 def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> Draft:

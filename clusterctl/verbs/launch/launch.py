@@ -15,6 +15,7 @@ from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
 from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
@@ -254,15 +255,10 @@ def _refuse(findings: Sequence[Finding]) -> None:
         LaunchRefused: there are.
     """
     if findings:
-        lines = ["checks that the run depends on did not pass:", *map(_line, findings)]
-        remedy = next((finding.remedy for finding in findings if finding.remedy), "")
-        hint = remedy or "clusterctl check shows details; --force launches anyway"
-        raise LaunchRefused("\n".join(lines), hint=hint, by="check")
-
-
-def _line(finding: Finding) -> str:
-    found = f" ({finding.found})" if finding.found else ""
-    return f"{finding.check}: {', '.join(finding.nodes)}: {finding.message}{found}"
+        # One line each: the verdict was shown before.
+        lines = [f"{fold_hosts(each.nodes)}: {each.message} ({each.check})" for each in findings]
+        hint = f"clusterctl check --explain {findings[0].check}; --force launches anyway"
+        raise LaunchRefused("not launched: " + "\n".join(lines), hint=hint, by="check")
 
 
 def _sync(
@@ -289,7 +285,7 @@ def _sync(
         then = (options.resumed or {}).get("commit")
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
-        known = commits if then or synced.commit else "some file differs, hosts.yaml counts too"
-        text = f"the code differs from the one that the run was launched with: {known}"
+        known = commits if then or synced.commit else "any file of the folder counts"
+        text = f"the code differs from that of the run: {known}"
         yield Notice(text=text, level="warning")
     return synced
