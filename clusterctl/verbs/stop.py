@@ -35,7 +35,7 @@ class Stopping(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedNode:
-    """What stopping came to on one node."""
+    """The result of stopping on one node."""
 
     node: str
     gone: bool
@@ -53,7 +53,7 @@ class StoppedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopResult:
-    """What stopping a run came to."""
+    """The result of stopping a run."""
 
     run: str
     nodes: tuple[StoppedNode, ...]

@@ -27,7 +27,7 @@ class JoinProgress(Event):
     missing: tuple[str, ...]
     """`host:rank`, in rank order; or hosts, where their launchers keep all ranks waiting."""
     quiet: bool
-    """Nobody has joined for a while."""
+    """No rank has joined for a while."""
     seconds: float
     """Since the launch began to wait."""
 
