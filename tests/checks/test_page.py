@@ -18,6 +18,6 @@ def test_the_page_is_what_the_registry_says() -> None:
     )
 
 
-def test_the_readme_counts_all_checks() -> None:
+def test_the_guide_counts_all_checks() -> None:
     count = len(every_check())
-    assert f"\n{count} checks in " in (DOCS.parent / "README.md").read_text()
+    assert f"\n{count} checks in " in (DOCS / "how-to" / "check-a-cluster.md").read_text()

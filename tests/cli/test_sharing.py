@@ -40,7 +40,8 @@ def test_runs_with_disjoint_gpus_share_a_machine(
     code, _, err = launch("1,2")
     assert code == 125
     for run, held in ((first, "0, 1"), (second, "2, 3")):
-        assert f"another run uses GPU {held} of the node (run {run} " in err
+        found = f"expected: free GPUs found: run {run} "
+        assert f"another run uses GPU {held} of the node {found}" in err
     code, _, err = launch("3", "--force")
     assert code == 125
     assert f"the machine is busy: run {second} " in err

@@ -86,6 +86,7 @@ def test_a_step_stays_until_what_it_detached_has_ended(tmp_path: Path) -> None:
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
+                (tmp_path / "left").write_text(str(os.getpid()))
                 os.close(output)
                 time.sleep(600)
             os._exit(0)
@@ -94,7 +95,8 @@ def test_a_step_stays_until_what_it_detached_has_ended(tmp_path: Path) -> None:
     os.close(output)
     try:
         assert os.read(answer, 1) == b"", "the controller must see the end of the answers"
-        (left,) = wait_for_one_child(pid)
+        left = psutil.Process(int((tmp_path / "left").read_text()))
+        wait_for_only_child(pid, left)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
         left.kill()
         assert os.waitpid(pid, 0) == (pid, 0)
@@ -102,13 +104,9 @@ def test_a_step_stays_until_what_it_detached_has_ended(tmp_path: Path) -> None:
         os.close(answer)
 
 
-def wait_for_one_child(pid: int) -> list[psutil.Process]:
-    """Return the only child, once it was adopted."""
+def wait_for_only_child(pid: int, left: psutil.Process) -> None:
+    """Wait until a process has adopted another and has no other child."""
     until = time.monotonic() + 30
-    process = psutil.Process(pid)
-    while True:
-        children = process.children()
-        if len(children) == 1 and not process.children(recursive=True)[1:]:
-            return children
+    while (children := psutil.Process(pid).children()) != [left]:
         assert time.monotonic() < until, children
         time.sleep(0.02)

@@ -194,7 +194,7 @@ def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
     said: list[str] = []
     steps = resumed(before, now, pool)
     drive(steps, lambda event: said.append(event.text) if isinstance(event, Notice) else None)
-    whose = "taken from the inventory, because the run was launched without"
+    whose = "taken from the inventory, because the run was launched without them"
     assert said == [f"{name}: {whose}" for name in asked]
 
 
