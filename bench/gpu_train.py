@@ -76,7 +76,7 @@ def make(folder: Path, options: argparse.Namespace) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
     )  # fmt: skip
     tokenizer.train_from_iterator([text], special)
-    fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    fast: Any = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
     )
     fast.save_pretrained(folder / "model")
@@ -168,7 +168,7 @@ def trainer(options: argparse.Namespace) -> dict[str, Any]:
 
     times: list[float] = []
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             self.began = time.perf_counter()
 

@@ -47,9 +47,7 @@ def write_model(folder: Path, gigabytes: float) -> int:
         "glm4_moe", num_hidden_layers=1 + max(1, round(gigabytes / LAYER)), **SHAPE
     )
     with torch.device("meta"):
-        network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            shape, dtype=torch.bfloat16
-        )
+        network = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
     folder.mkdir()
     shape.save_pretrained(folder)
     shards: list[dict[str, Any]] = [{}]

@@ -93,7 +93,7 @@ def make(folder: Path) -> None:
     words["<eos>"] = words.pop("w1")
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")  # type: ignore[no-untyped-call]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
     fast.save_pretrained(folder / "model")
     torch.manual_seed(0)
     LlamaForCausalLM(

@@ -67,7 +67,7 @@ def make_family(folder: Path, name: str, tokenizer: Path, *, seed: int = 0) -> P
 
     shape = AutoConfig.for_model(name, **COMMON | FAMILIES[name])
     torch.manual_seed(seed)
-    network = AutoModelForCausalLM.from_config(shape)  # type: ignore[no-untyped-call]
+    network = AutoModelForCausalLM.from_config(shape)
     for buffer_name, buffer in network.named_buffers():
         if buffer_name.endswith("e_score_correction_bias"):
             buffer.normal_(std=0.1)

@@ -43,7 +43,7 @@ def make_model(folder: Path, *, tied: bool = False, seed: int = 0) -> Path:
         show_progress=False,
     )
     tokenizer.train_from_iterator(paragraphs()[:300], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")  # type: ignore[no-untyped-call]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
     shape = LlamaConfig(

@@ -71,9 +71,7 @@ def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_cod
         base, trust_remote_code=trust_remote_code, local_files_only=True
     )
     with torch.device("meta"):
-        network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            shape, trust_remote_code=trust_remote_code
-        )
+        network = AutoModelForCausalLM.from_config(shape, trust_remote_code=trust_remote_code)
     named = revert_weight_conversion(network, _in_own_dtype(weights(checkpoint), network))
     # Parts of one tensor would be written as one.
     kept = {name: tensor.clone() for name, tensor in named.items()}

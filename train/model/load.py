@@ -49,7 +49,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         "trust_remote_code": trust,
     }
     if bare:
-        network = AutoModelForCausalLM.from_config(shape, **how)  # type: ignore[no-untyped-call]
+        network = AutoModelForCausalLM.from_config(shape, **how)
     else:
         how["output_loading_info"] = True
         network, found = cast(

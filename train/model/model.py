@@ -250,7 +250,7 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
             room for it on this one.
         ModelError: A part of it is not sharded, not filled, or cannot be.
     """
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     mesh = ranks.mesh(layout)
     dtype = compute_dtype(config, ranks.device)
     with room_for("the base model"):

@@ -69,7 +69,7 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     base = base_of(network)
     sources = files(folder)
     with torch.device("meta"):
-        plain: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        plain: Any = AutoModelForCausalLM.from_config(
             base.config,
             dtype=next(p.dtype for n, p in base.named_parameters() if "lora_" not in n),
             attn_implementation=config.attn_implementation,

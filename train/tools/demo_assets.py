@@ -153,7 +153,7 @@ def _make_model(folder: Path, prose: list[str], pretrain: int, seed: int) -> Non
     )
     if pretrain:
         _pretrain(model, tokenizer(code[:900_000])["input_ids"], pretrain)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     model.save_pretrained(folder)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # the nodes may read it as another user
@@ -175,7 +175,7 @@ def make_tokenizer(texts: list[str]) -> Any:  # noqa: ANN401  (a transformers to
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END,
         pad_token=END,

@@ -107,7 +107,7 @@ def answers(
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
         ids = encode(tokenizer, prompt)

@@ -48,7 +48,7 @@ def tokenizer_of(family: Family) -> Any:
     bare.decoder = decoders.ByteLevel()
     bare.add_special_tokens([AddedToken(mark, special=True) for mark in family.marks])
     bare.add_tokens([AddedToken(word, special=False) for word in family.words])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=bare,
         bos_token=family.marks[0],
         eos_token=family.eos,

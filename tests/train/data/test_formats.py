@@ -40,9 +40,7 @@ def tokenizer() -> Any:
         show_progress=False,
     )
     bare.train_from_iterator(paragraphs()[:100], trainer)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=bare, eos_token="<eos>", chat_template=TEMPLATE
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="<eos>", chat_template=TEMPLATE)
 
 
 def samples(tokenizer: Any, record: object, seq_len: int = 1000) -> list[Sample]:

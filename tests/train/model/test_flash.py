@@ -89,7 +89,7 @@ def test_flash_attention_takes_the_bounds_of_documents(
     losses = []
     for attention in ("sdpa", "flash_for_tests"):
         torch.manual_seed(0)
-        network = AutoModelForCausalLM.from_config(shape, attn_implementation=attention)  # type: ignore[no-untyped-call]
+        network = AutoModelForCausalLM.from_config(shape, attn_implementation=attention)
         model = Model(
             network, network, "single", None, torch.float32, (),  # type: ignore[arg-type]
             flash="flash" in attention,

@@ -94,7 +94,7 @@ def fill(env: RankEnv, folder: Path, layout: str) -> None:
     from train.model.parallelize import shard
 
     torch.set_num_threads(1)
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     ranks = Ranks.join(env, timeout=60, rendezvous=f"file://{folder / 'rendezvous'}")
     config = Config(name_or_path=str(folder), dataset_path="-", method="full")
     network: Any = bare(config, folder, torch.float32)
@@ -135,7 +135,7 @@ def filled(folder: Path, family: str, shape: dict[str, Any], nodes: tuple[int, .
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **COMMON | shape)
-    network: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    network: Any = AutoModelForCausalLM.from_config(config)
     network.save_pretrained(folder)
     processes = []
     for rank in range(sum(nodes)):

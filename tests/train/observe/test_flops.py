@@ -36,7 +36,7 @@ def network(family: str, **shape: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))  # type: ignore[no-untyped-call]
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
 
 
 @pytest.mark.torch
