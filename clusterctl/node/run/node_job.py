@@ -33,10 +33,28 @@ class PeerLinkAddress(TypedDict):
     lost_after: float
 
 
+class Elastic(TypedDict):
+    """What an elastic run keeps to plan the part of a node that joins it."""
+
+    max_nodes: int
+    job: Dict[str, Any]
+    """The job as it was planned; values of `env_from` are not in it."""
+    workdir: Optional[str]
+    """The one of `--workdir`, for every node."""
+    gpus: Optional[int]
+    """Of `--gpus`: the most GPUs of each node."""
+    subnet: str
+    """The data network; empty: each node's route to the master decided."""
+    tree: str
+    """Hash of the code; empty: the launch did not sync."""
+
+
 class KnownThere(TypedDict, total=False):
     """What the node adds."""
 
     user: str
+    attempt: int
+    """Which part of the run the node has, from 1: one that was lost may join again."""
     boot_id: str
     cgroup: str
 
@@ -66,6 +84,10 @@ class NodeJob(KnownThere):
     """A worker's processes serve the master's: they end once it is over there, not before."""
     hostfile: str
     """The content of the file that CLUSTERCTL_HOSTFILE names."""
+    elastic: Optional[Elastic]
+    """None: the number of nodes is fixed."""
+    joined: bool
+    """The node joins a run that is under way."""
     min_nodes: int
     """The run continues while so many nodes are left; 0: it needs all of them."""
     argv: List[str]
