@@ -11,7 +11,7 @@ from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.wire import SCHEMA, plain
 
 if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
+    from clusterctl.node.run.node_job import NodeJob, NodePart
 
 
 def node_job(
@@ -70,7 +70,7 @@ def node_job(
     }
 
 
-def node_part(node: NodePlan, *, state: str | None) -> Mapping[str, Any]:
+def node_part(node: NodePlan, *, state: str | None) -> NodePart:
     """Return what of a node's job no other node has."""
     return {
         "node": node.node,

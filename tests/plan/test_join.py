@@ -70,5 +70,5 @@ def test_secrets_are_in_the_body_alone(plan: Planner) -> None:
 
 @pytest.mark.parametrize("wrong", [{"elastic": None}, {"elastic": {}}, {"master": 3}, {"run": 1}])
 def test_a_job_of_no_elastic_run_is_refused(plan: Planner, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="elastic"):
         RunningJob.read({**running(plan).job, **wrong})

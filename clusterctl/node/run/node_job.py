@@ -59,37 +59,19 @@ class KnownThere(TypedDict, total=False):
     cgroup: str
 
 
-class NodeJob(KnownThere):
-    """What is started on one node; it holds no secret."""
+class NodePart(TypedDict):
+    """What of a node's job no other node has."""
 
-    schema: int
-    run: str
-    cluster: str
-    name: Optional[str]
-    controller: str
-    resumed: Optional[Dict[str, Any]]
-    """Of a resume, the run and the checkpoint that it resumes from."""
     node: str
     state: Optional[str]
     """The inventory's folder for state; None: the default one."""
     node_rank: int
-    nnodes: int
-    launcher: str
     launcher_argv: List[str]
     """Empty: the supervisor starts the ranks."""
     launcher_program: str
     """The function of the agent that starts the launcher and the ranks; empty: we start it."""
-    launcher_decides: bool
     ends_with_master: bool
     """A worker's processes serve the master's: they end once it is over there, not before."""
-    hostfile: str
-    """The content of the file that CLUSTERCTL_HOSTFILE names."""
-    elastic: Optional[Elastic]
-    """None: the number of nodes is fixed."""
-    joined: bool
-    """The node joins a run that is under way."""
-    min_nodes: int
-    """The run continues while so many nodes are left; 0: it needs all of them."""
     argv: List[str]
     wrap: List[str]
     """In front of each rank's command."""
@@ -100,17 +82,40 @@ class NodeJob(KnownThere):
     procs: int
     device: str
     first_rank: int
-    world_size: int
     workdir: str
     path_first: Optional[str]
     env: List[List[str]]
     """Name, value and layer of each variable."""
+    address: str
+    interface: str
+    lock: str
+
+
+class NodeJob(KnownThere, NodePart):
+    """What is started on one node; it holds no secret."""
+
+    schema: int
+    run: str
+    cluster: str
+    name: Optional[str]
+    controller: str
+    resumed: Optional[Dict[str, Any]]
+    """Of a resume, the run and the checkpoint that it resumes from."""
+    nnodes: int
+    launcher: str
+    launcher_decides: bool
+    hostfile: str
+    """The content of the file that CLUSTERCTL_HOSTFILE names."""
+    elastic: Optional[Elastic]
+    """None: the number of nodes is fixed."""
+    joined: bool
+    """The node joins a run that is under way."""
+    min_nodes: int
+    """The run continues while so many nodes are left; 0: it needs all of them."""
+    world_size: int
     env_init: Optional[str]
     stop: StopRequest
     master: MasterAddress
-    address: str
-    interface: str
     workers: List[str]
     link: PeerLinkAddress
     start_timeout: float
-    lock: str

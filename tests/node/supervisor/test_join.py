@@ -16,7 +16,7 @@ RANK = "import time; print('up', flush=True); time.sleep(600)"
 
 def elastic(make_run: Callable[..., Run], *, most: int = 3, **options: Any) -> Run:
     """Start an elastic run on two of three nodes, with ranks that need no rendezvous."""
-    run = make_run(RANK, nodes=3, lost_after=8.0, **options)
+    run = make_run(RANK, nodes=3, lost_after=15.0, **options)
     kept = {"max_nodes": most, "job": {}, "workdir": None, "gpus": None, "subnet": "", "tree": ""}
     run.change = {
         "min_nodes": 1,
