@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
@@ -36,7 +36,7 @@ def node_job(
         tree: hash of the code that was synced; empty: none was.
     """
     elastic = {**plain(plan.elastic), "tree": tree} if plan.elastic else None
-    return {
+    job = {
         **node_part(node, state=state),
         "schema": SCHEMA,
         "run": plan.run,
@@ -68,6 +68,7 @@ def node_job(
         },
         "start_timeout": plan.start_timeout,
     }
+    return cast("NodeJob", job)
 
 
 def node_part(node: NodePlan, *, state: str | None) -> NodePart:

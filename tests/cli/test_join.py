@@ -38,7 +38,7 @@ SECRET = {"TOKEN": "s3cret-of-the-shell"}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 240
+    until = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < until, "it never came true"
         time.sleep(0.3)
@@ -80,7 +80,7 @@ def kill_part(project: Project, node: str) -> None:
 
 
 def test_a_node_joins_and_one_that_was_lost_joins_again(training: Project) -> None:
-    launched = training.start("launch", "--nodes", "2", "--lost-after", "10", env=SECRET)
+    launched = training.start("launch", "--nodes", "2", "--lost-after", "6", env=SECRET)
     wait_until(lambda: world(training) == 2 or launched.poll() is not None)
     assert launched.poll() is None, launched.communicate()
 
