@@ -38,6 +38,7 @@ from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Level
+from clusterctl.verbs.join import NodeJoin
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
 from clusterctl.verbs.preflight.check import LastGood
 from clusterctl.verbs.preflight.rungs import RungRow
@@ -491,6 +492,14 @@ class StopDocument(TypedDict):
     """With `--all`: nodes that did not answer."""
 
 
+class JoinDocument(TypedDict):
+    """`join`: which nodes joined a run."""
+
+    schema: int
+    run: str
+    nodes: list[NodeJoin]
+
+
 class SandboxDocument(TypedDict):
     """The hosts of a sandbox."""
 
@@ -640,6 +649,7 @@ DOCUMENTS = {
     "setup": SetupDocument,
     "push": PushResult,
     "sync": SyncDocument,
+    "join": JoinDocument,
     "status": StatusDocument,
     "stop": StopDocument,
     "runs": RunsDocument,

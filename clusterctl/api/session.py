@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.exec import ExecResult
+    from clusterctl.verbs.join import JoinResult
     from clusterctl.verbs.launch.launch import LaunchOptions
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
@@ -333,6 +334,52 @@ class Session:
             )
         _, plan, _ = run_to_end(prepare(cluster, self._pool(cluster), options), on_event)
         return plan
+
+    def join(
+        self,
+        run: str | None = None,
+        *,
+        nodes: str,
+        force: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> JoinResult:
+        """Let nodes join an elastic run: new ones, or ones that it has lost.
+
+        Args:
+            run: its id or name; None: the only live one.
+            nodes: names and ranges of the inventory.
+            force: let them join in spite of checks that failed, and with other code.
+            on_event: called with each event while they join.
+
+        Raises:
+            CouldNotTell: the run's master does not answer.
+            ClusterError: the run is over, or there is none.
+            UsageError: the inventory lacks a node, or a variable of `env_from` is not set.
+        """
+        from clusterctl.verbs.join import JoinOptions, join, remember
+
+        chosen = named(self.cluster, nodes, option="--nodes")
+        known = self.run(run)
+        record = known.record
+        if known.cluster.name != self.cluster.name:
+            raise UsageError(
+                f"{known.id} is a run of cluster {known.cluster.name}, found the inventory of"
+                f" {self.cluster.name}",
+                hint="clusterctl join -i FILE, with the inventory of the launch",
+            )
+        recorded = record is not None and not record.discovered
+        options = JoinOptions(
+            source=Path(record.source) if record is not None and record.source else Path.cwd(),
+            environment=os.environ,
+            env_from=frozenset(self.cluster.job.env_from)
+            | (frozenset(record.cluster.job.env_from) if record and recorded else frozenset()),
+            force=force,
+        )
+        steps = join(self.cluster, self._pool, known.id, known.cluster, chosen, options)
+        result, joined = run_to_end(steps, on_event)
+        if record is not None:
+            remember(self._records, record, joined)
+        return result
 
     def run(self, run: str | None = None) -> Run:
         """Return a run.

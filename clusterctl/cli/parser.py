@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "push": "bring models and data to every node",
     "launch": "check, sync and start the job on every node, and follow it",
     "resume": "launch the job again from a verified checkpoint",
+    "join": "let nodes join an elastic run while it runs",
     "status": "show what a run is doing, or why it ended",
     "logs": "show the merged logs of a run",
     "stop": "stop a run, and verify that nothing of it is left",
@@ -54,6 +55,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "resume": (
         "clusterctl resume --checkpoint latest",
         "clusterctl resume --checkpoint out/step-000040 --exclude gpu3",
+    ),
+    "join": (
+        "clusterctl join --nodes gpu3",
+        "clusterctl join lab-20261120-9f3c --nodes 'gpu[3-4]'",
     ),
     "status": ("clusterctl status", "clusterctl status --json"),
     "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),

@@ -18,7 +18,7 @@ from clusterctl.plan.container import folders_of, run_words
 from clusterctl.plan.environment import compose_environment
 from clusterctl.plan.launchers.interface import LaunchContext
 from clusterctl.plan.lock import lock_name
-from clusterctl.plan.plan import NodePlan, Plan, Setting
+from clusterctl.plan.plan import ElasticPlan, NodePlan, Plan, Setting
 from clusterctl.plan.processes import Processes, count_processes
 
 
@@ -58,12 +58,14 @@ def make_plan(
     require_equal_nodes(cluster, [count.procs for count in counts])
     *first_ranks, world_size = itertools.accumulate((c.procs for c in counts), initial=0)
     nodes = tuple(
-        _plan_node(
+        plan_node(
+            node,
             cluster=cluster,
             facts=facts[node.name],
             network=network,
             run=run,
             node_rank=node_rank,
+            nnodes=len(cluster.nodes),
             count=count,
             first_rank=first_rank,
             world_size=world_size,
@@ -87,6 +89,7 @@ def make_plan(
         lost_after=job.lost_after,
         launcher_decides=launcher.restarts(job.args) or elastic is not None,
         min_nodes=elastic[0] if elastic else 0,
+        elastic=_elastic_plan(cluster, network, elastic[1]) if elastic else None,
         name=name,
         controller=controller,
         gathers=bool(nodes[0].launcher_argv)
@@ -155,18 +158,37 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
     )
 
 
-def _plan_node(
+def _elastic_plan(cluster: Cluster, network: Network, max_nodes: int) -> ElasticPlan:
+    """Return what a node that joins later is planned by."""
+    origins, master = dict(cluster.origins), cluster.master
+    return ElasticPlan(
+        max_nodes=max_nodes,
+        job=cluster.job,
+        workdir=master.workdir if "workdir" in origins else None,
+        gpus=master.gpus_limit,
+        subnet=network.subnet,
+    )
+
+
+def plan_node(
+    node: Node,
     *,
     cluster: Cluster,
     facts: NodeFacts,
     network: Network,
     run: str,
     node_rank: int,
+    nnodes: int,
     count: Processes,
     first_rank: int,
     world_size: int,
 ) -> NodePlan:
-    node, job = cluster.nodes[node_rank], cluster.job
+    """Return what is started on one node.
+
+    Raises:
+        LaunchRefused: it has no address on the data network.
+    """
+    job = cluster.job
     launcher = launchers.find_launcher(job.launcher)
     root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
     folder = posixpath.join(root, cluster.name, run, node.name)
@@ -175,7 +197,7 @@ def _plan_node(
         python=_interpreter(node, facts),
         node=node.name,
         node_rank=node_rank,
-        nnodes=len(cluster.nodes),
+        nnodes=nnodes,
         procs=count.procs,
         gpus=count.gpus,
         world_size=world_size,

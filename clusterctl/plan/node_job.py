@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.wire import SCHEMA, plain
 
 if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
+    from clusterctl.node.run.node_job import NodeJob, NodePart
 
 
 def node_job(
@@ -22,6 +22,7 @@ def node_job(
     state: str | None,
     link_port: int = 0,
     resumed: Mapping[str, Any] | None = None,
+    tree: str = "",
 ) -> NodeJob:
     """Return the argument `job` of `start`; the node stores it, so it holds no secret.
 
@@ -32,36 +33,25 @@ def node_job(
         state: the node's `state` in the inventory.
         link_port: the port that the master's `start` returned; 0 for the master itself.
         resumed: for a resume, the run and the checkpoint that it resumes from.
+        tree: hash of the code that was synced; empty: none was.
     """
-    return {
+    elastic = {**plain(plan.elastic), "tree": tree} if plan.elastic else None
+    job = {
+        **node_part(node, state=state),
         "schema": SCHEMA,
         "run": plan.run,
         "cluster": plan.cluster,
         "name": plan.name,
         "controller": plan.controller,
         "resumed": plain(resumed),
-        "node": node.node,
-        "state": state,
-        "node_rank": node.node_rank,
         "nnodes": len(plan.nodes),
         "launcher": plan.launcher,
-        "launcher_argv": list(node.launcher_argv),
-        "launcher_program": node.launcher_program,
         "launcher_decides": plan.launcher_decides,
-        "ends_with_master": node.ends_with_master,
         "min_nodes": plan.min_nodes,
+        "elastic": elastic,
+        "joined": False,
         "hostfile": plan.hostfile,
-        "argv": list(node.argv),
-        "wrap": list(node.wrap),
-        "container": list(node.container),
-        "python": node.python,
-        "procs": node.procs,
-        "device": node.device,
-        "first_rank": node.first_rank,
         "world_size": plan.world_size,
-        "workdir": node.workdir,
-        "path_first": node.path_first,
-        "env": [[v.name, v.value, v.layer] for v in node.env if v.value is not None],
         "env_init": plan.env_init,
         "stop": plain(plan.stop),
         "master": {
@@ -69,8 +59,6 @@ def node_job(
             "address": plan.master_address,
             "port": plan.master_port,
         },
-        "address": node.address,
-        "interface": node.interface,
         "workers": [worker.node for worker in plan.workers],
         "link": {
             "address": plan.master_address,
@@ -79,6 +67,31 @@ def node_job(
             "lost_after": plan.lost_after,
         },
         "start_timeout": plan.start_timeout,
+    }
+    return cast("NodeJob", job)
+
+
+def node_part(node: NodePlan, *, state: str | None) -> NodePart:
+    """Return what of a node's job no other node has."""
+    return {
+        "node": node.node,
+        "state": state,
+        "node_rank": node.node_rank,
+        "launcher_argv": list(node.launcher_argv),
+        "launcher_program": node.launcher_program,
+        "ends_with_master": node.ends_with_master,
+        "argv": list(node.argv),
+        "wrap": list(node.wrap),
+        "container": list(node.container),
+        "python": node.python,
+        "procs": node.procs,
+        "device": node.device,
+        "first_rank": node.first_rank,
+        "workdir": node.workdir,
+        "path_first": node.path_first,
+        "env": [[v.name, v.value, v.layer] for v in node.env if v.value is not None],
+        "address": node.address,
+        "interface": node.interface,
         "lock": node.lock,
     }
 
@@ -90,8 +103,15 @@ def node_secrets(
 
     Of the controller's `environment` only the names in `env_from` are used.
     """
-    env = {name: environment[name] for name in plan.env_from if name in environment}
-    secrets: dict[str, Any] = {"env": env, "token": identity.token}
+    secrets = worker_secrets(plan.env_from, environment, identity.token)
     if node.node_rank == 0:
         secrets["key"] = identity.key
     return json.dumps(secrets).encode()
+
+
+def worker_secrets(
+    env_from: Sequence[str], environment: Mapping[str, str], token: str
+) -> dict[str, Any]:
+    """Return what a worker gets that is never written to disk."""
+    env = {name: environment[name] for name in env_from if name in environment}
+    return {"env": env, "token": token}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clusterctl.inventory.cluster import LauncherName, Stop
+from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.wire import SCHEMA
 
 Layer = Literal["built-in", "chosen", "asked", "launcher"]
@@ -84,6 +84,21 @@ class NodePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticPlan:
+    """What an elastic run keeps on its nodes, to plan the part of a node that joins it."""
+
+    max_nodes: int
+    job: Job
+    """The job as it is planned."""
+    workdir: str | None
+    """The one of `--workdir`, for every node."""
+    gpus: int | None
+    """Of `--gpus`: the most GPUs of each node."""
+    subnet: str
+    """The data network; empty: each node's route to the master decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What starts on all nodes."""
 
@@ -105,6 +120,8 @@ class Plan:
     """The launcher restarts ranks: the end of a rank is not the end of the run."""
     min_nodes: int = 0
     """The run continues while so many nodes are left; 0: it needs all of them."""
+    elastic: ElasticPlan | None = None
+    """None: the number of nodes is fixed."""
     name: str = ""
     """The user's own name for the run."""
     controller: str = ""

@@ -16,7 +16,7 @@ from clusterctl.logs.filter import Filter
 from clusterctl.logs.merge import Merger
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.run_log import RunLog
 
@@ -121,14 +121,32 @@ def follow(
                             lines.add(found)
                         else:
                             yield found
+                            errors.pop(_add_newcomer(found, log, stream, lines, waiting), None)
             yield from lines.ready()
-            if _given_up(waiting, lost, alone=len(waiting) == len(names)):
+            if _given_up(waiting, lost, alone=len(waiting) == len(log.events)):
                 break
     for name in lost.tries:
         silence = "stopped answering; its part of the run may still be running"
         errors.setdefault(name, NodeError("lost", FOLLOW, silence, node=name))
     yield from lines.rest(finished=log.finished)
     return Followed(log=log, errors=errors)
+
+
+def _add_newcomer(
+    found: Event, log: RunLog, stream: MultiStream, lines: MergedLines, waiting: set[str]
+) -> str:
+    """Follow the node that has joined the run by this event; return its name.
+
+    Empty: none has, or it is followed already.
+    """
+    joined = log.newcomer(found.event) if isinstance(found, NodeEvent) else ""
+    if not joined or joined in waiting:
+        return ""
+    waiting.add(joined)
+    log.node_runs.pop(joined, None)
+    lines.open([joined])
+    stream.add(joined, log.follow_request(joined))
+    return joined
 
 
 class MergedLines:

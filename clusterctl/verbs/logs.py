@@ -20,7 +20,7 @@ from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.response_schema import LOG_NAME, tail_schema_error
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, bad_output, node_error
@@ -159,6 +159,12 @@ def read_logs(
                             lines.add(found)
                         elif isinstance(found, Notice):
                             yield found
+                        elif isinstance(found, NodeEvent):
+                            joined = log.newcomer(found.event)
+                            if joined and joined not in requests:
+                                requests[joined] = log.read_request(joined, lines=tail)
+                                lines.open([joined])
+                                stream.add(joined, requests[joined])
             yield from lines.ready()
     yield from lines.rest(finished=log.finished)
     return errors
@@ -227,6 +233,13 @@ def collect(
             if item is None or item[0] in errors:
                 continue
             node, message = item
+            joined = (
+                "" if isinstance(message, Reply) else log.newcomer(message.head.get("event") or {})
+            )
+            if joined and joined not in requests:
+                requests[joined] = log.copy_request(joined)
+                copies[joined] = _Copy(folder / joined)
+                stream.add(joined, requests[joined])
             if isinstance(message, Reply):
                 if error := node_error(message):
                     errors[node] = error

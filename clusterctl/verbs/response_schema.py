@@ -96,7 +96,9 @@ NODE_RUN = _object(
     name=str,
     command=_TEXTS,
     workdir=str,
-    master=_object({}, address=str, port=_PORT),
+    master=_object({}, node=str, address=str, port=_PORT),
+    nodes=_TEXTS,
+    attempt=_COUNT,
     supervisor=dict,
     end=_object({}, state=str, by=str, reason=str, time=_SECONDS, over=_SECONDS),
     resumed=_object(
@@ -147,6 +149,8 @@ _LOG = _object(
 ERROR = _object({"kind": str, "message": str}, hint=str, holder=dict)
 STATUS: Schema = {"node": NODE_RUN}
 RUNS: Schema = {"runs": _Each(NODE_RUN)}
+ASKED = _object({}, job=dict)
+ADMITTED: Schema = {"job": dict, "node_rank": _RANK, "nodes": _TEXTS, "link_port": _PORT}
 STARTED: Schema = {"pid": _PID, "link_port": _PORT}
 EXECUTED: Schema = {"exit_code": _Number(0, 255), "timed_out": bool}
 MADE_VENV: Schema = {"state": str, "version": str, "packages": _Table(str)}
@@ -160,6 +164,7 @@ STOPPED = _object(
     port_free=bool,
     port_holder=dict,
     gpu_free=bool,
+    nodes=_TEXTS,
 )
 _CANDIDATE = _object(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from clusterctl.errors import OPERATION, NodeError
@@ -50,6 +50,15 @@ def node_args(cluster: Cluster, node: Node) -> dict[str, object]:
 def run_args(run: str, cluster: Cluster, node: Node) -> dict[str, object]:
     """Return the arguments that name a node's part of a run."""
     return {**node_args(cluster, node), "run": run}
+
+
+def joined_later(cluster: Cluster, names: Iterable[str]) -> tuple[Node, ...]:
+    """Return those of the nodes that a run has by now which are not known to run it.
+
+    Only the inventory's nodes count: no node makes us connect elsewhere.
+    """
+    there = frozenset(names)
+    return tuple(node for node in cluster.left_out if node.name in there)
 
 
 WORDS_LIMIT = 16 * 1024

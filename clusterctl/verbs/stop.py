@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.errors import NodeError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import STOPPED
-from clusterctl.verbs.rpc import Nodes, run_args, validated_answer
+from clusterctl.verbs.rpc import Nodes, joined_later, run_args, validated_answer
 
 TICK = 0.5
 VERIFY_SECONDS = 60.0
@@ -109,13 +109,12 @@ def stop(
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }
     planned = _planned(plan or {})
-    requests = {
-        node.name: Request(
-            op="stop",
-            args={**run_args(run, cluster, node), **order, "planned": planned.get(node.name)},
-        )
-        for node in cluster.nodes
-    }
+
+    def request(node: Node) -> Request:
+        args = {**run_args(run, cluster, node), **order, "planned": planned.get(node.name)}
+        return Request(op="stop", args=args)
+
+    requests = {node.name: request(node) for node in cluster.nodes}
     outcomes: dict[str, StoppedNode] = {}
     limit = seconds + VERIFY_SECONDS
     reached: dict[str, float] = {}
@@ -131,12 +130,22 @@ def stop(
             reached.setdefault(node, now)
             if isinstance(message, Reply):
                 outcomes[node] = _stopped_node(message)
+                for joined in joined_later(cluster, _nodes_in(message)):
+                    if joined.name not in requests:
+                        requests[joined.name] = request(joined)
+                        stream.add(joined.name, requests[joined.name])
             elif "stage" in message.head:
                 yield Stopping(node=node, stage=str(message.head["stage"]))
     for name in requests:
         late = StoppedNode(node=name, gone=False, failure=f"timeout: not done in {limit:.0f} s")
         outcomes.setdefault(name, late)
-    return StopResult(run=run, nodes=tuple(outcomes[node.name] for node in cluster.nodes))
+    return StopResult(run=run, nodes=tuple(outcomes[name] for name in requests))
+
+
+def _nodes_in(reply: Reply) -> Sequence[str]:
+    """Return the nodes of the run that a master named in its answer."""
+    head = validated_answer(reply, STOPPED)
+    return () if isinstance(head, NodeError) else head.get("nodes") or ()
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -34,6 +34,8 @@ def test_bash_completes_verbs_and_flags(capsys: pytest.CaptureFixture[str]) -> N
     assert completed(bash, "clusterctl", "che") == ["check"]
     assert set(completed(bash, "clusterctl", "st")) == {"status", "stop"}
     assert "--exclude" in completed(bash, "clusterctl", "check", "--ex")
+    assert completed(bash, "clusterctl", "jo") == ["join"]
+    assert completed(bash, "clusterctl", "join", "--no") == ["--nodes"]
     assert "--check" not in completed(bash, "clusterctl", "init", "--")
 
 
@@ -61,6 +63,7 @@ def test_fish_completes_verbs_flags_and_choices(
         return [line.split("\t")[0] for line in done.stdout.splitlines()]
 
     assert words("clusterctl che") == ["check"]
+    assert words("clusterctl jo") == ["join"]
     assert "--exclude" in words("clusterctl check --ex")
     assert "--check" not in words("clusterctl init --")
     assert "torchrun" in words("clusterctl launch --launcher ")

@@ -12,6 +12,7 @@ OPERATIONS: dict[str, str] = {
     "exec": "clusterctl.node.commands.exec_command:exec_command",
     "hello": "clusterctl.node.agent.main:hello",
     "clear": "clusterctl.node.mirror.mirror:remove_tokens",
+    "join": "clusterctl.node.run.join:join",
     "make-venv": "clusterctl.node.commands.make_venv:make_venv",
     "platform": "clusterctl.node.commands.make_venv:describe_platform",
     "place": "clusterctl.node.mirror.mirror:apply_sync",

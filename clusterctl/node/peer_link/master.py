@@ -48,6 +48,8 @@ class Master:
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])
+        self._joining: Set[str] = set()
+        """Workers that may join, but have not come yet; the end of the run waits for none."""
         self._finished: Set[str] = set()
         listening = socket.socket(address_family(link["address"]), socket.SOCK_STREAM)
         try:
@@ -73,6 +75,19 @@ class Master:
     def all_done(self) -> bool:
         """Every worker of the run has ended."""
         return self._expected <= self._finished
+
+    def expect(self, name: str) -> None:
+        """Let a worker come that was lost, or was not part of the run."""
+        self._joining.add(name)
+        channel = self._channels.pop(name, None)
+        if channel is not None:
+            channel.close()  # of its earlier part
+        self._last.pop(name, None)
+        self._last_error.pop(name, None)
+
+    def withdraw(self, name: str) -> None:
+        """Expect a worker no longer that has not come."""
+        self._joining.discard(name)
 
     def give_up_on_missing(self) -> None:
         """Expect those no longer that have never been there."""
@@ -128,7 +143,8 @@ class Master:
             token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
         )
         self._unauthenticated.remove(channel.close)
-        if not known or name not in self._expected:
+        joins = name in self._joining and self._over is None
+        if not known or not (joins or name in self._expected):
             channel.close()
             return
         channel.name = name
@@ -141,7 +157,13 @@ class Master:
             channel.send({"ending": self._ending})
         if self._over is not None:
             channel.send({"over": self._over})
-        if name in self.missing:
+        if joins:
+            self._joining.remove(name)
+            self._expected.add(name)
+            self._finished.discard(name)
+            self.missing.discard(name)
+            self._events.joined(name)
+        elif name in self.missing:
             self.missing.remove(name)
             self._events.joined(name)
 

@@ -36,6 +36,12 @@ class NoPeers:
     def give_up_on_missing(self) -> None:
         """There is nobody to miss."""
 
+    def expect(self, name: str) -> None:
+        """Nobody can join without a link."""
+
+    def withdraw(self, name: str) -> None:
+        """Nobody was let in."""
+
     def send_ending(self, message: PeerMessage) -> None:
         """There is nobody to tell."""
 
@@ -46,6 +52,12 @@ class NoPeers:
         """There is nothing to leave."""
 
 
+def may_grow(job: NodeJob) -> bool:
+    """Tell whether nodes may join the run later."""
+    elastic = job.get("elastic")
+    return elastic is not None and elastic["max_nodes"] > 1
+
+
 def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents) -> Peers:
     """Return this node's side of the link.
 
@@ -53,7 +65,7 @@ def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: Peer
         OSError: the master's address cannot be listened on.
         OperationError: `python`: this Python has no `ssl`.
     """
-    if job["nnodes"] == 1:
+    if job["nnodes"] == 1 and not may_grow(job):
         return NoPeers()
     try:  # here, because a run on one node needs no encryption
         from clusterctl.node.peer_link.master import Master  # noqa: PLC0415

@@ -83,6 +83,12 @@ class Worker:
     def give_up_on_missing(self) -> None:
         """Expect the master no longer: silence says that sooner."""
 
+    def expect(self, name: str) -> None:
+        """Only the master lets nodes join."""
+
+    def withdraw(self, name: str) -> None:
+        """Only the master lets nodes join."""
+
     def send_ending(self, message: PeerMessage) -> None:
         """Tell the master, which tells the others, now or when it can be reached."""
         self._send({"ending": message})

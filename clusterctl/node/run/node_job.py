@@ -33,41 +33,45 @@ class PeerLinkAddress(TypedDict):
     lost_after: float
 
 
+class Elastic(TypedDict):
+    """What an elastic run keeps to plan the part of a node that joins it."""
+
+    max_nodes: int
+    job: Dict[str, Any]
+    """The job as it was planned; values of `env_from` are not in it."""
+    workdir: Optional[str]
+    """The one of `--workdir`, for every node."""
+    gpus: Optional[int]
+    """Of `--gpus`: the most GPUs of each node."""
+    subnet: str
+    """The data network; empty: each node's route to the master decided."""
+    tree: str
+    """Hash of the code; empty: the launch did not sync."""
+
+
 class KnownThere(TypedDict, total=False):
     """What the node adds."""
 
     user: str
+    attempt: int
+    """Which part of the run the node has, from 1: one that was lost may join again."""
     boot_id: str
     cgroup: str
 
 
-class NodeJob(KnownThere):
-    """What is started on one node; it holds no secret."""
+class NodePart(TypedDict):
+    """What of a node's job no other node has."""
 
-    schema: int
-    run: str
-    cluster: str
-    name: Optional[str]
-    controller: str
-    resumed: Optional[Dict[str, Any]]
-    """Of a resume, the run and the checkpoint that it resumes from."""
     node: str
     state: Optional[str]
     """The inventory's folder for state; None: the default one."""
     node_rank: int
-    nnodes: int
-    launcher: str
     launcher_argv: List[str]
     """Empty: the supervisor starts the ranks."""
     launcher_program: str
     """The function of the agent that starts the launcher and the ranks; empty: we start it."""
-    launcher_decides: bool
     ends_with_master: bool
     """A worker's processes serve the master's: they end once it is over there, not before."""
-    hostfile: str
-    """The content of the file that CLUSTERCTL_HOSTFILE names."""
-    min_nodes: int
-    """The run continues while so many nodes are left; 0: it needs all of them."""
     argv: List[str]
     wrap: List[str]
     """In front of each rank's command."""
@@ -78,17 +82,40 @@ class NodeJob(KnownThere):
     procs: int
     device: str
     first_rank: int
-    world_size: int
     workdir: str
     path_first: Optional[str]
     env: List[List[str]]
     """Name, value and layer of each variable."""
+    address: str
+    interface: str
+    lock: str
+
+
+class NodeJob(KnownThere, NodePart):
+    """What is started on one node; it holds no secret."""
+
+    schema: int
+    run: str
+    cluster: str
+    name: Optional[str]
+    controller: str
+    resumed: Optional[Dict[str, Any]]
+    """Of a resume, the run and the checkpoint that it resumes from."""
+    nnodes: int
+    launcher: str
+    launcher_decides: bool
+    hostfile: str
+    """The content of the file that CLUSTERCTL_HOSTFILE names."""
+    elastic: Optional[Elastic]
+    """None: the number of nodes is fixed."""
+    joined: bool
+    """The node joins a run that is under way."""
+    min_nodes: int
+    """The run continues while so many nodes are left; 0: it needs all of them."""
+    world_size: int
     env_init: Optional[str]
     stop: StopRequest
     master: MasterAddress
-    address: str
-    interface: str
     workers: List[str]
     link: PeerLinkAddress
     start_timeout: float
-    lock: str

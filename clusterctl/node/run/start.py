@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 from shlex import quote
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent import loader
@@ -19,7 +19,7 @@ from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.program_path import find_program
-from clusterctl.node.run import containers
+from clusterctl.node.run import containers, rejoin
 from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.detach import detach_command
 from clusterctl.node.run.environ_bytes import Environment, original_environment
@@ -40,6 +40,7 @@ START_SECONDS = 60.0
 CHECK_SECONDS = 10.0
 """How long workdir and the command's folders may take to answer."""
 LAST_LINES = 20
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -60,6 +61,8 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     }
     job["container"] = containers.fill_in(sent["container"], job["workdir"])
     secrets = json.loads(body or b"{}")
+    joins = bool(job.get("joined"))
+    job["attempt"] = rejoin.require_ended(job) if joins else 1
     holder = next(run_lock.lock_holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
         raise run_lock.in_use_error(holder)
@@ -76,14 +79,25 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         become_subreaper()
     outliving = [] if channel.outlived else detach_command(unit)
     paths = NodePaths.of(job)
-    paths.create()
-    write_files(paths, job)
     env = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     start = {"job": job, "env": env, "secrets": secrets}
     markers = [*run_environment(job["run"], job["node"]), ENV_LOCK + b"=" + job["lock"].encode()]
     guard = agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
-    try:
+    with rejoin.continued_folder(paths) if job["attempt"] > 1 else new_folder(paths):
+        write_files(paths, job)
         return Message(start_detached(paths, [*outliving, *guard], markers, start))
+
+
+@contextlib.contextmanager
+def new_folder(paths: NodePaths) -> Iterator[None]:
+    """Make the run's folder; if the block fails, delete it.
+
+    Raises:
+        OperationError: `state-folder`: it cannot be made, or is there already.
+    """
+    paths.create()
+    try:
+        yield
     except Exception:
         shutil.rmtree(paths.folder, ignore_errors=True)  # it would look like a run that was lost
         raise
@@ -204,15 +218,14 @@ def write_files(paths: NodePaths, job: NodeJob) -> None:
         OperationError: `state-folder`: there is no room, or another reason not to write.
     """
     try:
-        with open(os.open(paths.agent, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        with open(os.open(paths.agent, WRITE, 0o600), "wb") as file:
             file.write(loader.program())
         write_json(paths.job, job)
-        with open(os.open(paths.hostfile, os.O_WRONLY | os.O_CREAT, 0o600), "w") as hosts:
+        with open(os.open(paths.hostfile, WRITE, 0o600), "w") as hosts:
             hosts.write(job["hostfile"])
-        os.mkdir(paths.nccl, 0o700)
+        os.makedirs(paths.nccl, 0o700, exist_ok=True)
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
-        shutil.rmtree(paths.folder, ignore_errors=True)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
 
 

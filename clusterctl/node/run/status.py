@@ -99,6 +99,8 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "world_size": job.get("world_size"),
         "min_nodes": job.get("min_nodes", 0),
         "resumed": job.get("resumed"),
+        "attempt": job.get("attempt", 1),
+        "nodes": snapshot.get("nodes"),
         "state": state,
         "ranks": ranks,
         "supervisor": {

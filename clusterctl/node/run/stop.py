@@ -8,6 +8,7 @@ import time
 from typing import Any, Dict
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
+from clusterctl.node.file_io import read_json
 from clusterctl.node.run import containers, foreign_gpu_use, processes, release_check
 from clusterctl.node.run.node_run import NodeRun
 from clusterctl.node.run.own_agent import hand_over
@@ -35,7 +36,8 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Returns:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
         `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
-        took GPU memory during the run and are not known to be of it.
+        took GPU memory during the run and are not known to be of it. `nodes`: on the master, all
+        nodes of the run.
     """
     del body
     if was_forbidden(args) or (args.get("bars") and forbid_start(args)):
@@ -71,7 +73,8 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         node_run.write_missing_end(str(args.get("reason") or "stopped"))
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
-    return Message({"gone": not left, "left": left, "strangers": others, **proven})
+    nodes = read_json(node_run.paths.supervisor).get("nodes")
+    return Message({"gone": not left, "left": left, "strangers": others, "nodes": nodes, **proven})
 
 
 def create_placeholder(args: Dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) 
     up = answer_starter(answer, {"event": "up", "pid": os.getpid(), **port})
     os.close(answer)
     if not up:
-        supervisor.stop({"reason": "the process that started it did not wait for it", "grace": 0})
+        supervisor.give_up("the process that started it did not wait for it")
     try:
         supervisor.run()
     except Exception as error:  # noqa: BLE001  (whatever it is, nothing may be left running)
@@ -71,6 +71,9 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
     job = own_job(start)
     if job["node_rank"] == 0:  # where the others look for us
         job["link"] = {**job["link"], "port": known["link_port"]}
+        # Nodes may have joined since the launch.
+        nodes = read_json(paths.supervisor).get("nodes") or [job["node"], *job["workers"]]
+        job["workers"] = nodes[1:]
     record = RunFiles(paths)
     try:
         control_socket: Optional[ControlSocket] = ControlSocket.acquire(job["lock"])
@@ -81,7 +84,7 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
         # Another took the port: the other nodes learn the end from the silence.
-        alone: NodeJob = {**job, "nnodes": 1}
+        alone: NodeJob = {**job, "nnodes": 1, "elastic": None}
         supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
     if control_socket is not None:
         serve_requests(control_socket, job, supervisor)

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents
@@ -18,7 +18,9 @@ from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run_lock import PeerProcess
+from clusterctl.node.supervisor.admission import Admission
 from clusterctl.node.supervisor.log_space import LogSpace
+from clusterctl.node.supervisor.members import Members
 from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
 from clusterctl.node.supervisor.ranks import Ranks
 from clusterctl.node.supervisor.shutdown import (
@@ -74,8 +76,7 @@ class Supervisor:
             on_success=self._succeeded,
             on_end=self._update,
         )
-        self._left: Set[str] = set()
-        """Nodes that an elastic run has lost."""
+        self._members = Members(job)
         self._ending: Optional[Shutdown] = None
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
@@ -83,7 +84,7 @@ class Supervisor:
         events = PeerEvents(
             ending=self._peer_is_ending,
             lost=self._peer_is_lost,
-            joined=lambda node: record.event("peer-joined", peer=node),
+            joined=self._peer_joined,
             clock=lambda offset, error: record.event(
                 "clock", offset_s=round(offset, 6), error_s=round(error, 6)
             ),
@@ -93,6 +94,13 @@ class Supervisor:
             ),
         )
         self._peers = connect(self.loop, job, secrets, events)
+        self._admission = Admission(
+            self.loop,
+            self._members,
+            self._peers,
+            secrets["token"],
+            on_change=lambda: record.write_snapshot(self.snapshot()),
+        )
 
     @property
     def link_port(self) -> int:
@@ -105,7 +113,12 @@ class Supervisor:
         Raises:
             OSError: they cannot be started.
         """
-        self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port)
+        self._record.event(
+            "supervisor-up",
+            pid=os.getpid(),
+            link_port=self.link_port,
+            attempt=self._job.get("attempt", 1),
+        )
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
@@ -138,6 +151,7 @@ class Supervisor:
             "began": self._began,
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.launcher_joined,
+            "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "end": self._end,
         }
 
@@ -153,6 +167,8 @@ class Supervisor:
         if ask == "stop":
             self.stop(request)
             return {}
+        if ask == "join":
+            return self._admission.answer(request, ending=self._ending is not None)
         return {"error": "no such question: %s" % ask}
 
     def stop(self, order: Dict[str, Any]) -> None:
@@ -160,6 +176,19 @@ class Supervisor:
         reason = str(order.get("reason") or "stopped")
         settings = {**self._job["stop"], **order, "reason": reason}
         self._end_everywhere(Cause.read({**settings, "by": "stop", "node": self._job["node"]}))
+
+    def give_up(self, reason: str) -> None:
+        """End what was just started; a node that was about to join does not end the run."""
+        if self._job.get("joined"):
+            node = self._job["node"]
+            self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
+        else:
+            self.stop({"reason": reason, "grace": 0})
+
+    def _peer_joined(self, node: str) -> None:
+        self._members.arrive(node)
+        self._record.event("peer-joined", peer=node)
+        self._record.write_snapshot(self.snapshot())
 
     # Causes of an end.
 
@@ -221,11 +250,9 @@ class Supervisor:
 
         Only the master counts them. Its own end is that of the run: it has the launcher's store.
         """
-        least = self._job.get("min_nodes", 0)
-        if not least or self._job["node_rank"] != 0 or self._ending is not None:
+        if self._job["node_rank"] != 0 or self._ending is not None:
             return False
-        self._left.add(node)
-        if self._job["nnodes"] - len(self._left) < least:
+        if not self._members.leave(node):
             return False
         self._record.event("peer-left", peer=node, message=words)
         return True

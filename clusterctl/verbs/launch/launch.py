@@ -171,7 +171,13 @@ def launch(
         raise Interrupted("interrupted; nothing was started") from None
     try:
         yield from start_run(
-            pool, record.cluster, plan, os.environ, record.resumed, force=options.force
+            pool,
+            record.cluster,
+            plan,
+            os.environ,
+            record.resumed,
+            tree=record.tree,
+            force=options.force,
         )
     except (LaunchRefused, Interrupted) as error:
         state = "stopped" if isinstance(error, Interrupted) else "failed"

@@ -41,6 +41,7 @@ def start_run(
     environment: Mapping[str, str],
     resumed: Mapping[str, Any] | None = None,
     *,
+    tree: str = "",
     force: bool = False,
 ) -> Generator[Event, None, None]:
     """Start every node's part.
@@ -51,6 +52,7 @@ def start_run(
         plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
+        tree: hash of the code that was synced; empty: none was.
         force: start also where the last sync did not finish.
 
     Yields:
@@ -64,7 +66,9 @@ def start_run(
 
     def request(node: NodePlan, link_port: int) -> Request:
         state = cluster.node(node.node).state
-        job = node_job(plan, node, identity, state=state, link_port=link_port, resumed=resumed)
+        job = node_job(
+            plan, node, identity, state=state, link_port=link_port, resumed=resumed, tree=tree
+        )
         secrets = node_secrets(plan, node, identity, environment)
         return Request(op="start", args={"job": job, "forces": force}, body=secrets)
 

@@ -125,6 +125,7 @@ def _line(
     if view is not None:
         # A node that took no part need not answer.
         took_part = frozenset(node.name for node in record.cluster.nodes)
+        took_part |= view.node_runs.keys()  # some may have joined since
         answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
         view = _judged(nodes, replace(view, nodes=answers, remembered=end))
     return ListedRun(
@@ -133,11 +134,17 @@ def _line(
         state=view.state if view else str(end.get("state", "unknown")),
         ended_by=view.ended_by if view else str(end.get("ended_by", "")),
         began=record.began,
-        nodes=tuple(node.name for node in record.cluster.nodes),
+        nodes=_names(record, view),
         command=record.cluster.job.command,
         name=str(record.options.get("name") or (view.name if view else "")),
         checkpoint=str((record.resumed or {}).get("checkpoint", "")),
     )
+
+
+def _names(record: RunRecord, view: RunStatus | None) -> tuple[str, ...]:
+    """Return the nodes of a run, those too that have joined since this machine heard of it."""
+    names = [node.name for node in record.cluster.nodes]
+    return tuple(dict.fromkeys([*names, *(view.node_runs if view else ())]))
 
 
 def _judged(nodes: Nodes, view: RunStatus) -> RunStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from clusterctl.verbs.rpc import (
     ANSWER_SECONDS,
     Nodes,
     call_all,
+    joined_later,
     run_args,
     validated_answer,
 )
@@ -31,24 +33,29 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
     Yields:
         `Progress`.
     """
-    requests = {
-        node.name: Request(op="status", args=run_args(run, cluster, node)) for node in cluster.nodes
-    }
     node_runs: dict[str, Mapping[str, Any]] = {}
     errors: dict[str, NodeError] = {}
-    replies = yield from call_all(nodes, requests, phase="status")
-    for reply in replies.values():
-        answer = validated_answer(reply, STATUS)
-        if not isinstance(answer, NodeError):
-            node_runs[reply.node] = answer["node"]
-        elif not (answer.answered and answer.state == "no-run"):
-            errors[reply.node] = answer
+    asked = cluster.nodes
+    while asked:
+        requests = {
+            node.name: Request(op="status", args=run_args(run, cluster, node)) for node in asked
+        }
+        replies = yield from call_all(nodes, requests, phase="status")
+        for reply in replies.values():
+            answer = validated_answer(reply, STATUS)
+            if not isinstance(answer, NodeError):
+                node_runs[reply.node] = answer["node"]
+            elif not (answer.answered and answer.state == "no-run"):
+                errors[reply.node] = answer
+        names = itertools.chain(*(one.get("nodes") or () for one in node_runs.values()))
+        asked = joined_later(cluster, names)  # since this machine last heard of the run
+        cluster = cluster.with_nodes((*cluster.nodes, *asked))
     return view_of(run, cluster, node_runs, errors)
 
 
 def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | None:
     """Read the events and the ends of the logs, and say why the run ended badly."""
-    log = RunLog(view.run, cluster)
+    log = RunLog(view.run, cluster.with_nodes(tuple(answer.node for answer in view.nodes)))
     read_ends(nodes, log, view.node_runs)
     return log.first_cause() or cause_of_ends(view)
 

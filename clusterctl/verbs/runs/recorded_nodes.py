@@ -28,7 +28,9 @@ def reached(record: RunRecord, now: Cluster) -> Cluster:
     for node in record.cluster.nodes:
         current = now.node(node.name)
         nodes.append(replace(node, host=current.host, ssh=current.ssh, local=current.local))
-    return record.cluster.with_nodes(tuple(nodes))
+    # Those left out may have joined, since the launch or since this machine heard of the run.
+    cluster = replace(record.cluster, left_out=(*now.nodes, *now.left_out))
+    return cluster.with_nodes(tuple(nodes))
 
 
 def lacks(record: RunRecord, now: Cluster) -> bool:

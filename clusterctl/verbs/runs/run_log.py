@@ -91,6 +91,8 @@ class RunLog:
         """Logs are not read from their beginning."""
         self._nested = False
         """The user was warned that each rank starts a launcher."""
+        self._lost: set[str] = set()
+        """Nodes without which an elastic run continued; they may join again."""
         self._clocks: dict[str, float] = {}
         """Seconds that each node's clock is ahead of the master's."""
 
@@ -178,6 +180,27 @@ class RunLog:
             for name, events in self.events.items()
         )
 
+    def newcomer(self, event: Mapping[str, Any]) -> str:
+        """Take an event of the run; return the node that has joined by it, empty if none has.
+
+        It may be one that was lost, and of which was read before. Only the inventory's nodes count.
+        """
+        kind, name = event.get("kind"), event.get("peer")
+        if kind == "peer-left":
+            self._lost.add(str(name))
+        if kind != "peer-joined" or not isinstance(name, str) or self._some_nodes:
+            return ""
+        if name in self.events:
+            again = name in self._lost
+            self._lost.discard(name)
+            return name if again else ""
+        node = next((one for one in self.cluster.left_out if one.name == name), None)
+        if node is None:
+            return ""
+        self.cluster = self.cluster.with_nodes((*self.cluster.nodes, node))
+        self.events[name], self._logs[name] = [], {}
+        return name
+
     def _request(self, node: str, *, follow: bool = False, **options: object) -> Request:
         begin = {EVENTS: self._events_read.get(node, 0)}
         for file, log in self._logs[node].items():
@@ -205,6 +228,8 @@ class RunLog:
         """Keep the parts of an event that show the first cause."""
         if event["kind"] == "clock":
             self._clock_events[node] = event
+        elif event["kind"] == "supervisor-up":
+            self.events[node].clear()  # the node joined again: the run continued after these
         elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
             texts = {key: str(event[key])[:LINE_BYTES] for key in _TEXTS if event.get(key)}
             numbers = {key: event[key] for key in _NUMBERS if key in event}

@@ -45,6 +45,8 @@ class SyncOptions:
     """The words of the command that is launched then: files that they name are wanted there."""
     launching: bool = False
     """A launch or a resume wants it, and could do without."""
+    tree: str = ""
+    """The hash that the folder must have; empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,8 @@ def sync(
 
     Raises:
         UsageError: a node has no workdir, or the folder is not one to mirror.
-        SyncRefused: it would delete too much; nothing was changed.
+        SyncRefused: it would delete too much, or the folder has other code than `options` ask for;
+            nothing was changed.
     """
     began = time.monotonic()
     homeless = [node.name for node in cluster.nodes if not node.workdir]
@@ -74,6 +75,12 @@ def sync(
         raise UsageError(message, hint=f"add `workdir: /a/path` to {cluster.file or 'hosts.yaml'}")
     pool.begin()  # while the folder is read here
     found = read_source(source, leave_out=_checkpoints(cluster, source))
+    wanted = options.tree if options else ""
+    if wanted and found.tree != wanted:
+        raise SyncRefused(
+            f"the code in {source} differs from that of the run",
+            hint="run the command in a folder with the run's code; --force takes this one",
+        )
     if found.size > LARGE:
         text = f"mirroring {len(found.listing)} files, {found.size >> 20} MiB"
         yield Notice(text=f"{text}; list what is not code in .clusterctlignore", level="warning")

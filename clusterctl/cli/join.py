@@ -1,0 +1,60 @@
+"""`clusterctl join`: let nodes join an elastic run while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from clusterctl.api.session import Session
+from clusterctl.cli.options import add_inventory, load_all
+from clusterctl.cli.run_option import run_name
+from clusterctl.report.console import Screen
+from clusterctl.report.join import show_join
+from clusterctl.verbs.runs.find_run import SeveralLive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        type=run_name,
+        metavar="RUN",
+        help="the run to join; omitted: the only live one",
+    )
+    add_inventory(parser)
+    parser.add_argument(
+        "--nodes",
+        required=True,
+        metavar="SPEC",
+        help="nodes of the inventory that join: names and ranges such as gpu[02-04,07]",
+    )
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="join in spite of checks that failed, and with other code",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    parser.epilog = "The run must be elastic: launcher_args: [--nnodes=MIN:MAX]"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Let them join; 0 all joined, 1 a node was refused, 3 a node did not answer."""
+    screen = Screen()
+    session = Session(load_all(args), accept_new=args.accept_new)
+    with session, screen.progress() as progress:
+        try:
+            result = session.join(
+                args.run, nodes=args.nodes, force=args.force, on_event=progress.show
+            )
+        except SeveralLive as several:
+            several.hint = f"clusterctl join {several.runs[0]} --nodes {args.nodes}"
+            raise
+    if args.json:
+        print(json.dumps(result.document()))
+    else:
+        show_join(screen, result)
+    return result.exit_code

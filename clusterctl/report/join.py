@@ -1,0 +1,23 @@
+"""Prints which nodes joined a run, and why others did not."""
+
+from __future__ import annotations
+
+from clusterctl.report.console import Screen, safe_text
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.join import JoinResult
+
+
+def show_join(screen: Screen, result: JoinResult) -> None:
+    """Print those that joined on stdout; errors and hints on stderr."""
+    joined = [node.node for node in result.nodes if node.state == "joined"]
+    if joined:
+        text = f"{result.run}: {', '.join(joined)} joined; the launcher starts the ranks again"
+        screen.out.print(safe_text(text))
+    for node in result.nodes:
+        if node.state == "joined":
+            continue
+        for line in node.message.splitlines() or [node.state]:
+            screen.say(Notice(text=line, node=node.node, level="error"))
+        if node.hint:
+            # Never wrapped: you may copy it.
+            screen.err.print(safe_text(f"hint: {node.hint}"), soft_wrap=True)

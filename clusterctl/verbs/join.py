@@ -1,0 +1,341 @@
+"""Let nodes join an elastic run: check them, verify the code, ask the master, start their part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from clusterctl.errors import ClusterError, CouldNotTell, LaunchRefused, NodeError, SyncRefused
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.join import RunningJob
+from clusterctl.plan.plan import NodePlan
+from clusterctl.transport.interface import Request
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.launch.start_run import START_SECONDS
+from clusterctl.verbs.launch.validate_job import require_secrets
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
+from clusterctl.verbs.response_schema import ADMITTED, ASKED, STARTED, TREE
+from clusterctl.verbs.rpc import ANSWER_SECONDS, run_args, validated_answer
+from clusterctl.verbs.runs.node_answers import node_answers
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.sync.result import SyncOptions
+from clusterctl.verbs.sync.sync import SYNC_SECONDS, sync
+from clusterctl.wire import SCHEMA, Message, plain
+
+JoinState = Literal["joined", "refused", "unreachable"]
+JOINED, REFUSED, UNREACHABLE = 0, 1, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoin:
+    """Whether one node joined."""
+
+    node: str
+    state: JoinState
+    """joined: its part of the run is started; its ranks follow at the next rendezvous."""
+    message: str = ""
+    """Why it did not."""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult:
+    """Which nodes joined a run."""
+
+    run: str
+    nodes: tuple[NodeJoin, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 all joined; 1 a node was refused; 3 a node did not answer."""
+        states = {node.state for node in self.nodes}
+        if "refused" in states:
+            return REFUSED
+        return UNREACHABLE if "unreachable" in states else JOINED
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `join --json` prints."""
+        return {"schema": SCHEMA, **plain(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions:
+    """How nodes join."""
+
+    source: Path
+    """The folder that is synced to a node without the run's code."""
+    environment: Mapping[str, str]
+    """The controller's own; only what `env_from` names is taken."""
+    env_from: frozenset[str] = frozenset()
+    """The names that this machine's inventory or record allows; a node alone cannot add one."""
+    force: bool = False
+    """Go on in spite of checks that failed, and with other code."""
+
+
+class _Refused(Exception):  # noqa: N818  (one node's outcome, not a fault)
+    """The node does not join."""
+
+    def __init__(self, message: str, hint: str = "", state: JoinState = "refused") -> None:
+        super().__init__(message)
+        self.hint, self.state = hint, state
+
+
+def join(
+    inventory: Cluster,
+    pool_of: Callable[[Cluster], Pool],
+    run: str,
+    run_cluster: Cluster,
+    nodes: Sequence[Node],
+    options: JoinOptions,
+) -> Generator[Event, None, tuple[JoinResult, tuple[tuple[Node, NodePlan], ...]]]:
+    """Let nodes join a run, one after the other.
+
+    Args:
+        inventory: all nodes, those of the run among them.
+        pool_of: returns the connections to the nodes of a cluster.
+        run: its id.
+        run_cluster: the nodes that run it, as far as they are known.
+        nodes: of the inventory: those that are to join.
+        options: how they join.
+
+    Yields:
+        `Progress`, `Notice`.
+
+    Returns:
+        The result, and each node that joined with its plan.
+
+    Raises:
+        CouldNotTell: the run's master does not answer.
+        ClusterError: the run is over, or no node knows it.
+        UsageError: a variable that `env_from` names is not set.
+    """
+    outcomes: list[NodeJoin] = []
+    joined: list[tuple[Node, NodePlan]] = []
+    for node in nodes:
+        view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
+        newcomer = _Newcomer(inventory, pool_of, _master(view, inventory), node, options)
+        try:
+            joined.append((yield from newcomer.join(run, view)))
+        except _Refused as refused:
+            outcomes.append(
+                NodeJoin(
+                    node=node.name, state=refused.state, message=str(refused), hint=refused.hint
+                )
+            )
+            continue
+        outcomes.append(NodeJoin(node=node.name, state="joined"))
+        known = tuple(one for one in run_cluster.nodes if one.name != node.name)
+        run_cluster = run_cluster.with_nodes((*known, node))
+    return JoinResult(run=run, nodes=tuple(outcomes)), tuple(joined)
+
+
+def _master(view: RunStatus, inventory: Cluster) -> Node:
+    """Return the run's master.
+
+    Raises:
+        CouldNotTell: it does not answer.
+        ClusterError: the run is over, or unknown.
+    """
+    names = {str((one.get("master") or {}).get("node")) for one in view.node_runs.values()}
+    name = next(iter(names), "")
+    silent = {answer.node.name: answer.error for answer in view.silent}
+    if name in silent or (not view.known and silent):
+        errors = "; ".join(f"{node}: {error}" for node, error in silent.items())
+        raise CouldNotTell(f"{view.run}: its master does not answer: {errors}")
+    if not view.live:
+        hint = f"clusterctl resume {view.run} --checkpoint latest"
+        raise ClusterError(f"{view.run}: the run is over: {view.state}", hint=hint)
+    try:
+        return inventory.node(name)
+    except KeyError:
+        raise ClusterError(
+            f"{view.run}: its master {name} is not in {inventory.file or 'the inventory'}",
+            hint="clusterctl join -i FILE, with the inventory of the launch",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Newcomer:
+    """A node that is to join."""
+
+    inventory: Cluster
+    pool_of: Callable[[Cluster], Pool]
+    master: Node
+    node: Node
+    options: JoinOptions
+
+    def join(self, run: str, view: RunStatus) -> Generator[Event, None, tuple[Node, NodePlan]]:
+        """Check the node, verify its code, and start its part.
+
+        Raises:
+            _Refused: it does not join.
+            CouldNotTell: the master does not answer.
+        """
+        name = self.node.name
+        answer = self._ask_master(run, asks=True).head
+        try:
+            running = RunningJob.read(answer["job"])
+        except ValueError as error:
+            raise _Refused(f"the run's job cannot be read: {error}") from error
+        cluster = running.cluster(self.inventory, self.node)
+        unlisted = [one for one in cluster.job.env_from if one not in self.options.env_from]
+        if unlisted:
+            file = self.inventory.file or "the inventory"
+            raise _Refused(
+                f"the run was launched with env_from: {', '.join(unlisted)}, which {file} lacks",
+                "add it to `env_from:` of the job in the inventory",
+            )
+        require_secrets(cluster)
+        verdict = yield from check(cluster, self.pool_of(cluster), CheckOptions(code=False))
+        yield from self._judge(verdict)
+        yield from self._bring_code(cluster, running)
+        if cluster.job.check:
+            own = cluster.with_nodes((cluster.node(name),))
+            verdict_of_code = yield from check_code(own, self.pool_of(own), verdict)
+            yield from self._judge(verdict_of_code)
+        plan = self._start(run, running, cluster, verdict, view)
+        yield Progress(phase="join", done=1, total=1)
+        return cluster.node(name), plan
+
+    def _ask_master(self, run: str, **how: bool) -> Message:
+        """Ask whether the node may join, or let it join, or withdraw that.
+
+        Raises:
+            _Refused: it may not.
+            CouldNotTell: the master does not answer.
+        """
+        pool = self.pool_of(self.inventory)
+        args = {**run_args(run, self.inventory, self.master), "joins": self.node.name, **how}
+        request = Request(op="join", args=args)
+        (reply,) = pool.call({self.master.name: request}, timeout=ANSWER_SECONDS)
+        shape = ASKED if how else ADMITTED
+        found = validated_answer(reply, shape)
+        if not isinstance(found, NodeError):
+            return reply.last
+        if found.answered:
+            raise _Refused(str(found), found.hint)
+        raise CouldNotTell(f"{run}: its master does not answer: {self.master.name}: {found}")
+
+    def _judge(self, verdict: CheckResult) -> Generator[Event, None, None]:
+        """Refuse a node on which a check failed that the run depends on.
+
+        The master is judged too, but it runs the job: what is found there alone does not count.
+        """
+        name = self.node.name
+        unreached = next(
+            (f for f in verdict.findings if f.check == "ssh" and name in f.nodes), None
+        )
+        if unreached is not None and unreached.status in {"fail", "unknown"}:
+            raise _Refused(unreached.message, unreached.remedy, "unreachable")
+        blocking = [finding for finding in verdict.blocking if name in finding.nodes]
+        if blocking and not self.options.force:
+            lines = [f"{finding.message} ({finding.check})" for finding in blocking]
+            hint = f"clusterctl check --explain {blocking[0].check}; --force joins anyway"
+            raise _Refused("\n".join(lines), hint)
+        for finding in verdict.findings:
+            if finding.nodes == (name,) and finding.status in {"warn", "fail", "unknown"}:
+                text = f"{finding.message} ({finding.check})"
+                yield Notice(text=text, level="warning", node=name)
+
+    def _bring_code(self, cluster: Cluster, running: RunningJob) -> Generator[Event, None, None]:
+        """Verify that the node has the run's code; if not, sync it.
+
+        Raises:
+            _Refused: the folder to sync has other code.
+        """
+        node = cluster.node(self.node.name)
+        if not running.tree or not node.workdir:
+            return
+        own = cluster.with_nodes((node,))
+        pool = self.pool_of(own)
+        args = {"workdir": node.workdir, "tree": running.tree}
+        (reply,) = pool.call({node.name: Request(op="tree", args=args)}, timeout=SYNC_SECONDS)
+        found = validated_answer(reply, TREE)
+        if not isinstance(found, NodeError) and found["equal"]:
+            return
+        tree = "" if self.options.force else running.tree
+        options = SyncOptions(command=cluster.job.command, launching=True, tree=tree)
+        try:
+            synced = yield from sync(own, pool, self.options.source, options)
+        except SyncRefused as error:
+            raise _Refused(str(error), error.hint or "") from error
+        for result in synced.nodes:
+            if not result.ok:
+                state: JoinState = "unreachable" if result.state == "unreachable" else "refused"
+                raise _Refused(f"the code is not there: {result.words}", result.hint, state)
+
+    def _start(
+        self,
+        run: str,
+        running: RunningJob,
+        cluster: Cluster,
+        verdict: CheckResult,
+        view: RunStatus,
+    ) -> NodePlan:
+        """Have the master let the node in, and start its part.
+
+        Raises:
+            _Refused: it was not started; the master expects it no longer.
+        """
+        name = self.node.name
+        earlier = view.node_runs.get(name) or {}
+        total = max(int(one.get("world_size") or 0) for one in view.node_runs.values())
+        let_in = self._ask_master(run)
+        head = let_in.head
+        started = False
+        try:
+            plan = running.plan(
+                cluster,
+                verdict.facts[name],
+                verdict.network,
+                node_rank=head["node_rank"],
+                nnodes=len(head["nodes"]),
+                first_rank=total if earlier.get("rank0") is None else int(earlier["rank0"]),
+            )
+            job = running.node_job(
+                plan,
+                state=self.node.state,
+                nodes=head["nodes"],
+                link_port=head["link_port"],
+                world_size=total if earlier else total + plan.procs,
+            )
+            body = running.secrets(let_in.body.decode(), self.options.environment)
+            request = Request(
+                op="start", args={"job": job, "forces": self.options.force}, body=body
+            )
+            own = cluster.with_nodes((cluster.node(name),))
+            (reply,) = self.pool_of(own).call({name: request}, timeout=START_SECONDS)
+            answer = validated_answer(reply, STARTED)
+            if isinstance(answer, NodeError):
+                busy = "the node is busy: " if answer.state == "busy" else ""
+                state: JoinState = "refused" if answer.answered else "unreachable"
+                raise _Refused(f"{busy}{answer}", answer.hint, state)
+            started = True
+        except LaunchRefused as error:
+            raise _Refused(str(error), error.hint or "") from error
+        finally:
+            if not started:
+                self._ask_master(run, withdraws=True)
+        return plan
+
+
+def remember(
+    records: Records, record: RunRecord, joined: Sequence[tuple[Node, NodePlan]]
+) -> RunRecord:
+    """Add the nodes that joined to this machine's record of the run."""
+    for node, node_plan in joined:
+        others = tuple(one for one in record.cluster.nodes if one.name != node.name)
+        place = next((n for n, one in enumerate(record.cluster.nodes) if one.name == node.name), -1)
+        nodes = (*others, node) if place < 0 else (*others[:place], node, *others[place:])
+        plan = dict(record.plan)
+        if "nodes" in plan:
+            kept = [one for one in plan["nodes"] if one.get("node") != node.name]
+            plan["nodes"] = [*kept, plain(node_plan)]
+        record = replace(record, cluster=record.cluster.with_nodes(nodes), plan=plan)
+    if joined:
+        records.write(record)
+    return record

@@ -1,0 +1,127 @@
+"""Nodes join an elastic training: real hosts, real torchrun, real SSH."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.runs import Project
+from tests.cli.test_json import validate
+
+pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(600)]
+
+TRAIN = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+assert os.environ["TOKEN"] == "s3cret-of-the-shell"
+print(f"world {world} on {os.environ['CLUSTERCTL_NODE']}", flush=True)
+out = pathlib.Path("out")
+while not (out / "end").exists():
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        out.mkdir(exist_ok=True)
+        (out / f"world{world}-{os.environ['TORCHELASTIC_RESTART_COUNT']}").touch()
+        (out / "now").write_text(str(world))
+    time.sleep(0.1)
+"""
+CONF = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"
+SECRET = {"TOKEN": "s3cret-of-the-shell"}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def training(project: Project) -> Project:
+    """A project with an elastic job."""
+    (project.folder / "train.py").write_text(TRAIN)
+    document = yaml.safe_load(project.inventory.read_text())
+    job = {
+        "launcher": "torchrun",
+        "launcher_args": ["--nnodes=2:3", "--max-restarts=3", f"--rdzv-conf={CONF}"],
+        "command": ["train.py"],
+        "env": {"OMP_NUM_THREADS": "1"},
+        "env_from": ["TOKEN"],
+    }
+    project.inventory.write_text(yaml.safe_dump({**document, "job": job}, sort_keys=False))
+    return project
+
+
+def world(project: Project) -> int:
+    now = project.placed / "out" / "now"
+    return int(now.read_text() or 0) if now.exists() else 0
+
+
+def states(project: Project, **env: str) -> dict[str, str]:
+    answer = project.run("status", "--json", env=env)
+    document: dict[str, Any] = json.loads(answer.stdout)
+    return {node["node"]: node["state"] for node in document["nodes"]}
+
+
+def kill_part(project: Project, node: str) -> None:
+    """Kill a node's supervisor and its guard, so that nobody is left there to say why."""
+    (one,) = [each for each in project.status()["nodes"] if each["node"] == node]
+    kill = f"import os; os.killpg(os.getpgid({one['supervisor']['pid']}), 9)"
+    killed = project.sandbox.on(node, [sys.executable, "-c", kill])
+    assert killed.returncode == 0, killed.stderr
+
+
+def test_a_node_joins_and_one_that_was_lost_joins_again(training: Project) -> None:
+    launched = training.start("launch", "--nodes", "2", "--lost-after", "6", env=SECRET)
+    wait_until(lambda: world(training) == 2 or launched.poll() is not None)
+    assert launched.poll() is None, launched.communicate()
+
+    # A node that was not part of the launch.
+    refused = training.run("join", "--nodes", "node2", env=SECRET)
+    assert refused.returncode == 1
+    assert "part of the run already" in refused.stderr
+    assert training.run("join", "--nodes", "node9").returncode == 2
+    joined = training.run("join", "--nodes", "node3", "--json", env=SECRET)
+    assert joined.returncode == 0, joined.stderr
+    validate("join", json.loads(joined.stdout))
+    wait_until(lambda: world(training) == 3)
+    everybody = dict.fromkeys(("node1", "node2", "node3"), "running")
+    assert states(training) == everybody
+    other = str(training.folder.parent / "another")  # a laptop without a record
+    assert states(training, CLUSTERCTL_STATE=other) == everybody
+
+    # It is lost, and the run continues without it.
+    kill_part(training, "node3")
+    wait_until(lambda: world(training) == 2)
+    assert training.status()["state"] == "running"
+
+    # It joins again; its earlier lines stay.
+    again = training.run("join", "--nodes", "node3", env=SECRET)
+    assert again.returncode == 0, again.stderr
+    wait_until(lambda: world(training) == 3)
+    lines = training.run("logs", "--node", "node3", "--raw").stdout.splitlines()
+    assert lines.count("world 3 on node3") >= 2
+    full = training.run("join", "--nodes", "node3", env=SECRET)
+    assert full.returncode == 1
+
+    stopped = training.run("stop", "--json", "--grace", "5")
+    assert stopped.returncode == 0, stopped.stderr
+    (result,) = json.loads(stopped.stdout)["runs"]
+    assert {node["node"]: node["gone"] for node in result["nodes"]} == dict.fromkeys(
+        everybody, True
+    )
+    out, errors = launched.communicate(timeout=120)
+    assert "world 3 on node3" in out, errors  # whoever followed from the start saw it, too
+    over = training.run("join", "--nodes", "node3", env=SECRET)
+    assert (over.returncode, "is over" in over.stderr) == (1, True)
+    for node in everybody:
+        found = training.sandbox.on(node, ["grep", "-rl", "s3cret-of-the-shell", "/var/tmp"])
+        assert found.stdout == ""
