@@ -168,7 +168,7 @@ def trainer(options: argparse.Namespace) -> dict[str, Any]:
 
     times: list[float] = []
 
-    class Clock(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
+    class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             self.began = time.perf_counter()
 

@@ -220,11 +220,11 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
         for pair in map(corpus.train.sample, order(chosen.seed, 0, len(corpus.train)).tolist())
     ]
 
-    class Marks(TrainerCallback):
+    class Marks(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, *_: Any, **__: Any) -> None:
             clock.mark()
 
-    class InOrder(Trainer):
+    class InOrder(Trainer):  # type: ignore[misc]
         def create_accelerator_and_postprocess(self) -> None:
             super().create_accelerator_and_postprocess()
             # Asked for FSDP on CPUs, accelerate silently does DDP. All that keeps its own FSDP2

@@ -139,8 +139,8 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN40
 
     def keeps_rows(operation: object) -> bool:
         if isinstance(operation, MergeModulelist):
-            return operation.dim == 0
-        return isinstance(operation, Concatenate) and operation.dim > 0
+            return bool(operation.dim == 0)
+        return isinstance(operation, Concatenate) and bool(operation.dim > 0)
 
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]

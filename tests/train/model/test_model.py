@@ -69,7 +69,7 @@ def slow_to_load(rank: int) -> None:
 
     def slowly(*args: object, **how: object) -> object:
         time.sleep(6.0)
-        return load(*args, **how)  # type: ignore[arg-type]
+        return load(*args, **how)
 
     if rank == 0:
         AutoModelForCausalLM.from_pretrained = slowly
@@ -277,7 +277,7 @@ def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(bas
 
     from train.model.load import survey
 
-    class OneWay(ConversionOps):
+    class OneWay(ConversionOps):  # type: ignore[misc]
         """Has no reverse operation."""
 
         def convert(self, input_dict: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
