@@ -88,7 +88,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
     if found.errors:
         silent = "; ".join(f"{one.node}: {one}" for one in found.errors)
         raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
-    raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
+    raise ClusterError("no run is known here", hint="start one: clusterctl launch -- train.py")
 
 
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
@@ -117,7 +117,7 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
     if found.errors:
         silent = ", ".join(one.node for one in found.errors)
         raise CouldNotTell(f"{message}; {silent} did not answer")
-    raise ClusterError(message, hint="clusterctl runs lists those that are")
+    raise ClusterError(message, hint="clusterctl runs")
 
 
 def _view(
