@@ -6,8 +6,11 @@ import re
 import shlex
 from collections.abc import Sequence
 
-_FLAG = re.compile(r"(?P<before>(?:[^:]+: )?)(?P<flag>--?[a-z][a-z-]*)(?: (?P<value>\S+))?")
-_SECONDS_NAME = {"--node": "--nodes", "--inventory": "-i"}
+_FLAG = re.compile(
+    r"(?P<before>(?:[^:]+: )?)(?P<flag>--?[a-z][a-z-]*)(?: (?P<value>'[^']*'|[^\s'\"]+))?"
+)
+_COMMAND = re.compile(r"(?P<before>(?:[^:]+: )?)-- (?P<command>\S.*)")
+_SECOND_NAME = {"--node": "--nodes", "--inventory": "-i"}
 """Second name of a flag → the one that hints use."""
 
 
@@ -15,9 +18,12 @@ def completed(hint: str, words: Sequence[str]) -> str:
     """Return a hint that is only a flag as the whole command: `--nodes 3` as typed with it.
 
     Args:
-        hint: a line; what is neither `--flag value` nor `why: --flag value` stays as it is.
+        hint: a line of `--flag value`, or of `-- COMMAND`, alone or as `why: …`; any other stays.
         words: what was typed, without the program's name.
     """
+    if ran := _COMMAND.fullmatch(hint):
+        ours = words[: words.index("--")] if "--" in words else words
+        return f"{ran['before']}{shlex.join(('clusterctl', *ours))} -- {ran['command']}"
     found = _FLAG.fullmatch(hint)
     if found is None:
         return hint
@@ -32,7 +38,7 @@ def with_flag(words: Sequence[str], flag: str, value: Sequence[str]) -> list[str
     ours, rest = list(words[:at]), list(words[at:])
     for place, word in enumerate(ours):
         name, equals, _ = word.partition("=")
-        if _SECONDS_NAME.get(name, name) == _SECONDS_NAME.get(flag, flag):
+        if _SECOND_NAME.get(name, name) == _SECOND_NAME.get(flag, flag):
             after = place + 1 if equals or not value else place + 2
             return [*ours[:place], name, *value, *ours[after:], *rest]
     return [*ours, flag, *value, *rest]

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,28 @@ def test_every_verb_takes_the_common_flags_and_shows_examples(verb: str) -> None
         _, *given = shlex.split(example)
         assert given[0] == verb
         parser.parse_args(split_command(given)[0])
+
+
+@pytest.mark.parametrize("words", [["up", "-q"], ["-q", "status"], ["heal", "-v"]])
+def test_the_actions_of_the_sandbox_take_the_common_flags(words: list[str]) -> None:
+    args = build_parser(["sandbox"]).parse_args(["sandbox", *words])
+    assert args.verbose or args.quiet
+
+
+@pytest.mark.parametrize("verb", ["status", "stop", "logs"])
+def test_an_unknown_run_without_an_inventory_asks_for_one(
+    verb: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path))
+    assert main([verb, "foo"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: run foo has no record on this machine, and hosts.yaml,")
+    assert err.endswith(f"hint: clusterctl {verb} foo -i hosts.yaml\n")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -256,7 +256,10 @@ def _refuse(findings: Sequence[Finding]) -> None:
     """
     if findings:
         # One line each: the verdict was shown before.
-        lines = [f"{fold_hosts(each.nodes)}: {each.message} ({each.check})" for each in findings]
+        nodes: dict[str, list[str]] = {}
+        for each in findings:
+            nodes.setdefault(f"{each.message} ({each.check})", []).extend(each.nodes)
+        lines = [f"{fold_hosts(dict.fromkeys(names))}: {text}" for text, names in nodes.items()]
         hint = f"clusterctl check --explain {findings[0].check}\nlaunch anyway: --force"
         raise LaunchRefused("not launched: " + "\n".join(lines), hint=hint, by="check")
 

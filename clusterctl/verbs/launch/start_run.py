@@ -139,10 +139,8 @@ def _refuse(errors: Iterable[NodeError]) -> None:
     hints: dict[str, list[str]] = {}
     busy = False
     for error in sorted(errors, key=lambda one: one.node):
-        is_busy = error.state == "busy"
-        busy = busy or is_busy
-        message = f"the node is busy: {error}" if is_busy else str(error)
-        messages.setdefault(message, []).append(error.node)
+        busy = busy or error.state == "busy"
+        messages.setdefault(str(error), []).append(error.node)
         if error.hint:
             hints.setdefault(error.hint, []).append(error.node)
     if messages:
