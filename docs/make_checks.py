@@ -13,26 +13,28 @@ PAGE = Path(__file__).parent / "reference" / "checks.md"
 HEAD = """\
 # Checks
 
-The checks that `clusterctl check` makes, in this order.
-`python docs/make_checks.py` writes this page from the checks; a test keeps it up to date.
+`clusterctl check` runs these checks, in this order, before a run can fail on them. Look up here
+what a finding means and how to fix it. `clusterctl check --explain ID` prints the same entry in
+your terminal. [Check a cluster](../how-to/check-a-cluster.md) shows how to use the command.
 
 Each check gives each node one status:
 
 | status | meaning | exit code |
 |---|---|---|
 | pass | the node is as expected | 0 |
-| warn | a run works, but slower or less safely | 0, with `--strict` 1 |
+| warn | a run works, but slower or less safely | 0; with `--strict` 1 |
 | fail | a run would fail or give wrong results | 1 |
-| unknown | could not read what it needs; never counts as a pass | 3, unless something failed |
+| unknown | the check could not read what it needs; never a pass | 3, unless something failed |
 | skip | there is nothing to check, or another finding names the cause | 0 |
 
-Equal findings of several nodes are printed as one. If another check found the cause on a node, the
-effect is left out: a node without its shared folder gets no finding for the interpreter in it.
-A fail or unknown of a check marked **stops** stops `launch`, unless you give `--force`.
-
-`--only` and `--skip` take ids and areas: `--only network,storage.shared`.
-`--explain ID` prints the entry of this page. A `hint:` is a command for you to type: clusterctl
-never changes a node by itself.
+- Nodes with the same finding share one entry.
+- If one check explains another, only the cause is reported. For example, a node without its shared
+  folder gets no finding for the interpreter in that folder.
+- A check marked **stops** stops `launch` if it fails or is unknown, unless you give `--force`.
+- **after sync** means that the check runs once your code is on the nodes. **between nodes** means
+  that it needs connections between nodes.
+- `--only` and `--skip` take ids and areas: `--only network,storage.shared`.
+- A `hint:` is a command for you to type. clusterctl never changes a node by itself.
 """
 
 

@@ -15,12 +15,20 @@ PAGE = Path(__file__).parent / "reference" / "commands.md"
 HEAD = """\
 # Commands
 
-What `--help` says, for every verb.
-Written by `python docs/make_commands.py`; a test keeps it equal.
+Every command with all its options, as `--help` prints them. For what to type when, start with
+[the how-tos](../README.md#how-to).
 
-Exit codes: 0 done, 1 problems found, 2 usage or inventory, 3 unknown (a node did not answer).
-`launch` and `resume` end with the job's own code, with 125 when clusterctl ended it before or
-without the job, and with 130 when you stopped following.
+Every command has its own `--help` with examples. `-v` and `-q` work before or after the command.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a problem was found |
+| 2 | the command line or the inventory is wrong |
+| 3 | unknown: a node did not answer |
+
+`launch` and `resume` exit with the job's own code. They exit with 125 if clusterctl ended the run,
+and with 130 if you stopped following. [Exit codes](exit-codes.md) has the details.
 """
 
 

@@ -55,18 +55,26 @@ SCHEMA = REFERENCE / "json.schema.json"
 HEAD = """\
 # Output for programs
 
-The verbs below print JSON on stdout with `--json`. Messages stay on stderr, and the
-[exit code](exit-codes.md) is the same. `schema` is the version of the documents. A later version
-may add keys, so ignore keys that you do not know. Times are seconds since 1970, UTC.
+With `--json`, these commands print JSON on stdout for your scripts. Messages stay on stderr, and
+the [exit code](exit-codes.md) is the same as without `--json`.
 
-[json.schema.json](json.schema.json) has a JSON schema of each document under `$defs`.
-`launch --json`, `resume --json` and `logs --json` print one document a line.
-
-Written by `python docs/make_json.py`; a test compares it with what the verbs print.
+- Most commands print one document. `launch`, `resume` and `logs` print one document per line.
+- `schema` is the version of the documents. Later versions may add keys, so ignore keys that you do
+  not know.
+- Times are in seconds since 1970, UTC.
+- [json.schema.json](json.schema.json) has a JSON schema of each document under `$defs`.
 """
 
 RunState = Literal[
-    "starting", "running", "stopping", "finished", "failed", "stopped", "unreachable", "lost"
+    "queued",
+    "starting",
+    "running",
+    "stopping",
+    "finished",
+    "failed",
+    "stopped",
+    "unreachable",
+    "lost",
 ]
 
 
@@ -80,75 +88,92 @@ class Plus:
 
 class Pair(Plus):
     base = PairRate
-    added = (("from", str, "The node that sent."),)
+    added = (("from", str, "The node that sends."),)
 
 
 class Trial(Plus):
     base = GpuTrial
-    added = (("host", str, ""),)
+    added = (("host", str, "The host of the inventory."),)
 
 
 class NodeDcgm(Plus):
     base = Dcgm
-    added = (("host", str, ""),)
+    added = (("host", str, "The host of the inventory."),)
 
 
 class Cause(Plus):
     base = FirstCause
-    added = (("exit_status", int, "What `launch` exits with."),)
+    added = (("exit_status", int, "The exit code of `launch`."),)
 
 
 class CheckedNode(TypedDict):
     """A node of the run, in rank order."""
 
     host: str
+    """The host of the inventory."""
     name: str
+    """The node's name; other documents use it too."""
     rank: int
-    """The node rank."""
+    """The node rank, from 0."""
     address: str | None
-    """On the data network."""
+    """The address on the data network."""
     interface: str | None
+    """The interface of that address."""
     gpus: int | None
-    """null: not known."""
+    """The number of GPUs; null if it is not known."""
     state: str
-    """`ok`, or the worst status of a finding that names it; `unreachable` if it is silent."""
+    """`ok`, `unreachable`, or the worst status of a finding that names the node."""
 
 
 class Ladder(TypedDict):
-    """What `--deep` tried; empty lists without it."""
+    """What `--deep` tried; the lists are empty without it."""
 
     rungs: list[RungRow]
+    """The steps, in order."""
     gpus: list[Trial]
+    """Each GPU alone."""
     inside: list[Trial]
-    """All-reduces by NCCL over the GPUs of a node."""
+    """NCCL all-reduces over the GPUs of each node."""
     dcgm: list[NodeDcgm]
+    """DCGM's short diagnostic on each node."""
 
 
 class CheckDocument(TypedDict):
-    """`check`: the verdict."""
+    """The nodes, and what the checks found on them."""
 
     schema: int
+    """Version of the document."""
     cluster: str
+    """The cluster's name."""
     nodes: list[CheckedNode]
+    """The nodes that were checked."""
     findings: list[Finding]
-    """Those that passed or were skipped, too."""
+    """All findings, including those that passed or were skipped."""
     pairs: list[Pair]
-    """What `--deep` measured between nodes."""
+    """Speeds between nodes, measured by `--deep`."""
     ladder: Ladder
+    """The steps of `--deep`."""
     last_good: LastGood | None
+    """What changed since the last run that finished well; null if there was none."""
     seconds: float
+    """How long the check took."""
     choices: NotRequired[list[LibraryChoice]]
-    """With `--explain-network`."""
+    """What each library will use, with `--explain-network`."""
 
 
 class CheckInfo(TypedDict):
     """What a check looks for."""
 
     id: str
+    """The name for `--only`, `--skip` and `--explain`."""
     title: str
+    """What holds if the check passes."""
     why: str
+    """What goes wrong otherwise."""
     fix: str
+    """What to do about it."""
     source: str
+    """A page to read; empty if there is none."""
     blocks: bool
     """A failure stops `launch`."""
     explained_by: list[str]
@@ -156,95 +181,130 @@ class CheckInfo(TypedDict):
 
 
 class CheckListDocument(TypedDict):
-    """`check --list`."""
+    """All checks, from `check --list`."""
 
     schema: int
+    """Version of the document."""
     checks: list[CheckInfo]
+    """The checks, in the order in which they run."""
 
 
 class CheckInfoDocument(CheckInfo):
-    """`check --explain ID`."""
+    """One check, from `check --explain ID`."""
 
     schema: int
+    """Version of the document."""
 
 
 class NodeProblem(TypedDict):
     """Why a node has no result."""
 
     node: str
+    """The node's name."""
     kind: str
+    """A [connection state](ssh.md#what-a-node-can-answer), or the kind of the node's error."""
     message: str
+    """What happened, for people."""
     hint: str
+    """What to do next; may be empty."""
     answered: bool
-    """false: the node could not be reached."""
+    """true: the node answered with an error; false: the connection failed."""
     details: dict[str, Any]
+    """More about the error; the keys depend on `kind`."""
 
 
 class ExecNode(TypedDict):
     """What the command did on a node."""
 
     node: str
+    """The node's name."""
     exit_code: int | None
+    """null: the command was not started, or its end is unknown."""
     timed_out: bool
+    """`--timeout` ended the command."""
     stdout: str
+    """What the command printed, at most 1 MiB together with `stderr`."""
     stderr: str
+    """What the command printed on stderr."""
     truncated_bytes: int
+    """How many bytes of output were not kept."""
     error: NodeProblem | None
+    """Why the command was not started, or why its end is unknown."""
 
 
 class ExecDocument(TypedDict):
-    """`exec`."""
+    """The command's result on each node."""
 
     schema: int
+    """Version of the document."""
     command: list[str]
+    """The command, as a list of words."""
     nodes: list[ExecNode]
+    """The nodes, in the order of the inventory."""
 
 
 class SetupNode(TypedDict):
     """The environment of a node."""
 
     node: str
+    """The node's name."""
     state: str
+    """`created`, `updated`, `unchanged`, `shared` (by another node), `failed`, `unreachable`."""
     venv: str
+    """The path of the virtual environment."""
     version: str
-    """Of its Python."""
+    """The version of its Python."""
     packages: dict[str, str]
+    """The version of each installed package."""
     error: NodeProblem | None
+    """Why there is no environment."""
 
 
 class SetupDocument(TypedDict):
-    """`setup`."""
+    """The environment of each node."""
 
     schema: int
+    """Version of the document."""
     requirements: str
+    """The file that was installed."""
     nodes: list[SetupNode]
+    """The nodes, in the order of the inventory."""
     differences: dict[str, dict[str, str]]
-    """Packages of different versions: by name, then by node."""
+    """Packages whose versions differ: by name, then by node."""
 
 
 class SyncDocument(TypedDict):
-    """`sync`."""
+    """What was mirrored, and what each node has now."""
 
     schema: int
+    """Version of the document."""
     cluster: str
+    """The cluster's name."""
     source: str
     """The folder that was mirrored."""
     tree: str
     """Hash of all files and their contents."""
     files: int
+    """The number of files."""
     bytes: int
+    """Their size."""
     commit: str | None
+    """The git commit; null if there is none."""
     dirty: bool
     """The folder has changes that are not in the commit."""
     nodes: list[NodeSync]
+    """The result on each node."""
     seconds: float
+    """How long the sync took."""
 
 
 class RunsDocument(TypedDict):
-    """`runs`: the newest first."""
+    """The runs of the cluster, the newest first."""
 
     schema: int
+    """Version of the document."""
     runs: list[ListedRun]
+    """The runs."""
     troubles: list[NodeProblem]
     """Nodes that did not answer."""
     rebuilt: list[str]
@@ -252,70 +312,93 @@ class RunsDocument(TypedDict):
 
 
 class PruneDocument(TypedDict):
-    """`runs --prune`."""
+    """What `runs --prune` deleted."""
 
     schema: int
+    """Version of the document."""
     removed: list[str]
+    """Runs that were deleted."""
     kept: list[Kept]
+    """Runs that were kept although they are old."""
     troubles: list[NodeProblem]
+    """Nodes that did not answer."""
 
 
 class Supervisor(TypedDict):
     """clusterctl's own process on a node."""
 
     pid: int
+    """Its process id."""
     alive: bool
+    """It is running."""
     beat_age_s: float | None
+    """Seconds since it was last alive."""
     rebooted: bool
-    """The machine was rebooted since."""
+    """The machine was rebooted since the run began."""
 
 
 class GpuUsage(TypedDict):
     """A GPU as nvidia-smi reports it."""
 
     index: int
+    """The GPU's index."""
     percent: int | None
+    """How busy it is."""
     memory_used_bytes: int | None
+    """Memory in use, by any process."""
     memory_total_bytes: int | None
+    """All of its memory."""
 
 
 class Usage(TypedDict):
-    """What a live run uses of a node."""
+    """What a live run uses on a node."""
 
     processes: int
+    """The number of its processes."""
     memory_bytes: int
-    """Without what its processes share."""
+    """Their memory, without what they share."""
     gpus: list[GpuUsage] | None
-    """All of the node."""
+    """All GPUs of the node; null if they could not be read."""
 
 
 class NodeEnd(TypedDict):
-    """How a node's part ended."""
+    """How the run ended on a node."""
 
     state: str
+    """`finished`, `failed`, `stopped` or `lost`."""
     reason: str
+    """Why, in words."""
     exit_code: int | None
+    """Of the rank or launcher that ended it there."""
     by: str
+    """What ended it; see [end.json](run-folder.md#endjson)."""
     time: float
+    """When the end began."""
     over: float | None
-    """When nothing of it was left."""
+    """When nothing of the run was left on the node."""
 
 
 class StatusNode(TypedDict):
-    """A node's part of the run, in launch order."""
+    """A node of the run, in launch order."""
 
     node: str
+    """The node's name."""
     host: str
+    """The host of the inventory."""
     state: str
-    """A state of a run, or `absent`: it has no part of the run."""
+    """[A state of a run](run-states.md), or `absent` if the node has nothing of it."""
     rank0: int | None
-    """Its first rank."""
+    """The node's first rank."""
     ranks: int
+    """The number of its ranks."""
     joined: int
+    """How many of them have joined the rendezvous."""
     supervisor: Supervisor | None
+    """clusterctl's process there."""
     usage: Usage | None
-    """While its part lives."""
+    """While the run lives on the node."""
     end: NodeEnd | None
+    """Once the run has ended there."""
     message: str
     """Why the node did not answer."""
 
@@ -324,144 +407,200 @@ class StatusRank(TypedDict):
     """A rank."""
 
     rank: int
+    """The global rank."""
     node: str
+    """The node's name."""
     local_rank: int
+    """The rank within its node."""
     restarts: int
-    """How often the launcher had restarted its ranks."""
+    """How often the launcher has restarted its ranks."""
     state: Literal["starting", "running", "ended"]
+    """The state of its process."""
     pid: int | None
+    """Its process id."""
     exit_code: int | None
+    """128 + n after signal n; null if it is not known."""
     signal: int | None
+    """The signal that ended it."""
     began: float | None
+    """When it was started."""
     ended: float | None
+    """When it ended."""
     joined: bool
+    """It is past the rendezvous."""
 
 
 class LastLine(TypedDict):
-    """What was printed last, on any node."""
+    """The newest line of the logs, from any node."""
 
     node: str
+    """The node's name."""
     rank: int | None
+    """null: a launcher printed it."""
     line: str
+    """The line."""
     age_s: float
+    """Seconds since it was printed."""
 
 
 class StatusDocument(TypedDict):
-    """`status`; [what the states mean](run-states.md)."""
+    """A run; see [what the states mean](run-states.md)."""
 
     schema: int
+    """Version of the document."""
     run: str
+    """The run's id."""
     cluster: str
+    """The cluster's name."""
     name: str | None
+    """The name given by `--name`."""
     state: RunState
+    """The state of the run."""
     ended_by: str | None
+    """What ended it, as in [the exit codes of launch](launch.md#exit-codes)."""
     began: float | None
+    """When it began."""
     ended: float | None
+    """When it was over on all nodes."""
     command: list[str]
+    """The job's command."""
     nodes: list[StatusNode]
+    """Its nodes."""
     ranks: list[StatusRank]
+    """Its ranks."""
     ray: dict[str, Any] | None
     """With the launcher `ray`: `address`, `version`, `nodes`."""
     slurm: dict[str, str] | None
     """In a batch job: `job`, `state`, `reason`, `nodes`."""
     last_line: LastLine | None
+    """The newest line of the logs."""
     checkpoint: Checkpoint | None
-    """The newest that looks complete."""
+    """The newest one that looks complete."""
     first_cause: Cause | None
+    """Why the run failed."""
 
 
 class StopDocument(TypedDict):
-    """`stop`."""
+    """What is left of each run that was stopped."""
 
     schema: int
+    """Version of the document."""
     runs: list[StopResult]
+    """The runs."""
     silent: list[str]
     """With `--all`: nodes that did not answer."""
 
 
 class SandboxDocument(TypedDict):
-    """`sandbox status`."""
+    """The hosts of a sandbox."""
 
     schema: int
+    """Version of the document."""
     name: str
+    """The sandbox's name."""
     backend: str
+    """`netns` or `loopback`."""
     inventory: str
+    """The path of its hosts.yaml."""
     master_port: int
+    """The port of the rendezvous in that file."""
     hosts: list[Host]
+    """Its hosts."""
     jumps: list[Host]
+    """Its jump hosts."""
     faults: list[ActiveFault]
+    """The faults that are active."""
 
 
 class LineEvent(TypedDict):
     """A line of a log."""
 
     time: float
+    """When it was printed."""
     node: str
+    """The node's name."""
     rank: int | None
-    """null: the launcher's own."""
+    """null: the launcher printed it."""
     offset: int
-    """Of its first byte in the file."""
+    """Offset of its first byte in the file."""
     line: str
+    """The line, without its newline."""
 
 
 class StartedEvent(TypedDict):
-    """A node's part of the run is up."""
+    """The run is up on a node."""
 
     node: str
+    """The node's name."""
     pid: int
-    """Of its supervisor."""
+    """The process id of the node's supervisor."""
 
 
 class EventEvent(TypedDict):
-    """A line of a node's events.jsonl."""
+    """A line of a node's [events.jsonl](run-folder.md#events)."""
 
     node: str
+    """The node's name."""
     event: dict[str, Any]
+    """The event."""
 
 
 class LostEvent(TypedDict):
-    """The connection to a node broke; it is tried again."""
+    """The connection to a node broke; clusterctl tries to reconnect."""
 
     node: str
+    """The node's name."""
     message: str
+    """Why it broke."""
 
 
 class BackEvent(TypedDict):
     """A lost node answers again."""
 
     node: str
+    """The node's name."""
 
 
 class StoppingEvent(TypedDict):
     """A node has reached a stage of stopping."""
 
     node: str
+    """The node's name."""
     stage: str
+    """`asking`, `killing` or `proving` (verifying that nothing is left)."""
 
 
 class CheckpointEvent(TypedDict):
     """`resume` has verified a checkpoint."""
 
     chosen: ChosenCheckpoint
+    """The checkpoint."""
 
 
 class MessageEvent(TypedDict):
     """A notice or a warning."""
 
     level: Level
-    node: str
+    """How serious it is."""
+    node: str | None
+    """The node's name; null if the message is not about one node."""
     text: str
+    """The message."""
 
 
 class EndedEvent(TypedDict):
-    """The last one: how the run ended."""
+    """How the run ended; always the last event."""
 
     run: str | None
-    """null: nothing was launched."""
+    """The run's id; null: nothing was launched."""
     state: RunState | None
+    """The state of the run; null: nothing was launched."""
     exit_code: int
+    """The exit code of the command."""
     ended_by: str
+    """What ended the run, as in [the exit codes of launch](launch.md#exit-codes)."""
     first_cause: NotRequired[FirstCause | None]
+    """Why the run failed."""
     message: NotRequired[str]
     """Why nothing was launched."""
 
@@ -470,7 +609,9 @@ class DetachedDocument(TypedDict):
     """The last line of `launch --detach`."""
 
     schema: int
+    """Version of the document."""
     run: str
+    """The run's id."""
 
 
 EVENTS = {
@@ -604,7 +745,7 @@ def schema_of(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (a type)
         return {"type": "object", "additionalProperties": schema_of(inner[0]) if inner else True}
     if form == "object":
         return {"$ref": f"#/$defs/{name_of(hint)}"}
-    return {"type": SIMPLE[hint]} if hint in SIMPLE else {}
+    return {"type": SIMPLE[inner[0]]} if inner[0] in SIMPLE else {}
 
 
 def object_schema(kind: Any, kinds: Sequence[str] = ()) -> dict[str, Any]:  # noqa: ANN401  (a type)
@@ -665,7 +806,8 @@ def render() -> str:
         blocks += _section(f"## {name.replace('-', ' ')}", kind, shown)
     blocks.append(
         "## Events of launch and resume\n\n"
-        "Each line has `schema` and a `kind`, and the keys of its kind.\n"
+        "`launch --json` and `resume --json` print one event per line. "
+        "Each has `schema`, `kind` and the keys of its kind. `ended` is the last one.\n"
     )
     for name, kind in EVENTS.items():
         blocks += _section(f"### {name}", kind, shown)
@@ -674,7 +816,8 @@ def render() -> str:
 
 def _section(title: str, kind: Any, shown: list[Any]) -> list[str]:  # noqa: ANN401  (a type)
     if kind in shown:
-        return [f"{title}\n\nThe keys of [{name_of(kind)}](#{_anchor(kind)}).\n"]
+        place = _section_of(kind)
+        return [f"{title}\n\nHas the keys of {name_of(kind)}, under [{place}](#{place}).\n"]
     blocks = [f"{title}\n\n{_summary(kind)}\n\n{_table(kind)}\n"]
     shown.append(kind)
     for one in nested(kind):
@@ -684,9 +827,13 @@ def _section(title: str, kind: Any, shown: list[Any]) -> list[str]:  # noqa: ANN
     return blocks
 
 
-def _anchor(kind: Any) -> str:  # noqa: ANN401  (a type)
-    name = next((name for name, one in DOCUMENTS.items() if one is kind), None)
-    return name or next(name for name, one in EVENTS.items() if one is kind)
+def _section_of(kind: Any) -> str:  # noqa: ANN401  (a type)
+    """Return the section that has the keys of an object."""
+    return next(
+        name
+        for name, one in (DOCUMENTS | EVENTS).items()
+        if one is kind or (name in DOCUMENTS and kind in nested(one))
+    )
 
 
 def _summary(kind: Any) -> str:  # noqa: ANN401  (a type)
@@ -695,7 +842,7 @@ def _summary(kind: Any) -> str:  # noqa: ANN401  (a type)
 
 
 def _table(kind: Any) -> str:  # noqa: ANN401  (a type)
-    rows = ["| key | type | |", "|---|---|---|"]
+    rows = ["| key | type | meaning |", "|---|---|---|"]
     for key in keys_of(kind):
         optional = "" if key.required else " (may be missing)"
         meaning = (key.meaning + optional).replace("|", "\\|")
@@ -715,7 +862,7 @@ def _words(hint: Any) -> str:  # noqa: ANN401  (a type)
         return f"object of {_words(inner[0])}" if inner and inner[0] is not Any else "object"
     if form == "object":
         return name_of(hint)
-    return SIMPLE.get(hint, "any")
+    return SIMPLE.get(inner[0], "any")
 
 
 if __name__ == "__main__":

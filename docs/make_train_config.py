@@ -28,22 +28,25 @@ PAGE = Path(__file__).parent / "reference" / "train-config.md"
 HEAD = """\
 # Keys of a training
 
-The keys of `python -m train`.
-Written by `python docs/make_train_config.py`; a test keeps it equal.
+Every key of `python -m train`, with its default and its meaning. [Fine-tune your model](../how-to/fine-tune-your-model.md) shows a first configuration.
 
-A key stands in the file given with `--config`, or on the command line as `--set KEY=VALUE` or as a flag of its own.
-`--learning-rate 1e-4` and `--learning_rate=1e-4` are the same.
-A flag wins over the file, and of two flags the last one.
-Headings in the file (`model:`, `data:`, …) are only for the reader: a key may stand under any of them or under none.
-Under `lora:` the short names `r`, `alpha`, `dropout` and `target_modules` do.
+Put a key into the file of `--config`, or set it on the command line. These three mean the same:
 
-An unknown key is refused with the nearest right one, a wrong value with `file:line: key: expected, found`, all of them at once, exit code 2.
-Spellings of other programs are taken where they mean the same; they stand in the last column.
-`packing: true`, `bf16: true`, `use_lora: false`, `group_by_length: true`, `save_strategy: epoch` are understood as well.
-What belongs to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) is named as such.
+```sh
+python -m train --config config.yaml --learning-rate 1e-4
+python -m train --config config.yaml --learning_rate=1e-4
+python -m train --config config.yaml --set learning_rate=1e-4
+```
+
+- A flag overrides the file. If you give a flag twice, the last one wins.
+- Headings in the file (`model:`, `data:`, …) are optional: a key may be under any heading or none. Under `lora:` you can also write `r`, `alpha`, `dropout` and `target_modules`.
+- An unknown key is an error that names the nearest known key. A wrong value is reported as `file:line: key: expected, found`. All errors of a file are reported at once, with exit code 2.
+- Keys of other programs are accepted if they mean the same: see the last column, and [Keys of other programs](#keys-of-other-programs). `packing: true`, `bf16: true`, `use_lora: false`, `group_by_length: true` and `save_strategy: epoch` work too.
+- Keys that belong to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) are refused, with a message that tells you so.
 
 The batch of a step is `per_device_train_batch_size` x ranks x `gradient_accumulation_steps`.
-With `global_batch_size` the accumulation is derived, so the batch is the same on any number of nodes. If it does not divide, the last micro-batch of some ranks has padding samples, which weigh nothing. The run then prints a warning.
+
+With `global_batch_size` the accumulation is computed for you, so the batch is the same on any number of nodes. If it does not divide evenly, the last micro-batch of some ranks gets padding samples, which have no weight. The run then prints a warning.
 """
 
 
@@ -66,26 +69,26 @@ def _foreign() -> str:
     rows = [
         "## Keys of other programs",
         "",
-        "Besides the spellings above, these keys of axolotl, Surogate and transformers' Trainer are known.",
+        "Besides the spellings above, clusterctl's training program knows these keys of axolotl, Surogate and transformers' Trainer.",
         "",
-        "| their key | is taken as |",
+        "| their key | same as |",
         "|---|---|",
         *_grouped(foreign.SPELLINGS, code=True),
         *(f"| `{key}: true` | `{ours}` |" for key, ours in SWITCHES.items()),
         "",
-        "These change no result here; they are taken with a note:",
+        "These keys change no result here. They are accepted with a note:",
         "",
         "| their key | why |",
         "|---|---|",
         *_grouped(foreign.NO_EFFECT),
         "",
-        "These are refused, all of a file in one error; a value that is empty, 0 or false is taken:",
+        "These keys are refused, all of a file in one error. A value that is empty, 0 or false is accepted:",
         "",
         "| their key | what the error says |",
         "|---|---|",
         *_grouped(refused),
         "",
-        "So are keys that begin with "
+        "Keys that begin with these words are refused too: "
         + ", ".join(f"`{start}`" for start, (_, no) in foreign.PREFIXES.items() if no)
         + ".",
         "",

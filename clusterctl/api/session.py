@@ -461,7 +461,7 @@ class Session:
         find = self._records.find
         launch = launch_options(command, flags)
         nodes, exclude = flags.get("nodes"), flags.get("exclude")
-        if nodes is None and exclude is None:
+        if nodes is None:
             nodes = ",".join(node.name for node in before.cluster.nodes)
         cluster = self._select(nodes, exclude)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:

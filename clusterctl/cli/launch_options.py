@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(
         "lost_after",
         "S",
-        f"seconds without a heartbeat until a node is lost (default: {LOST_AFTER:g})",
+        f"seconds without a heartbeat until a node counts as lost (default: {LOST_AFTER:g})",
     )
     add("--debug", action="store_true", help="set the debug variables of NCCL and torch")
     add("-d", "--detach", action="store_true", help="start the run and do not follow it")

@@ -44,6 +44,11 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"\bdisk quota exceeded\b", "free space or raise the quota: quota -s (on the node)"),
         (r"\bno module named '?torch\b(?!_)", NAME_INTERPRETER),
+        # An ImportError, too.
+        (
+            r"\bfailed to map segment from shared object\b",
+            "clusterctl check --only storage.noexec: a folder there does not allow programs",
+        ),
         (
             r"\bmodulenotfounderror: no module named\b|\bimporterror:",
             "install it on every node (clusterctl setup), or name another interpreter as `python:`",
@@ -91,6 +96,25 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"\bcollective operation timeout\b|\bwatchdog caught collective operation timeout\b",
             "a rank did not come to the collective: look for its last lines with clusterctl logs",
+        ),
+        (
+            r"\bibv_reg_mr\b.*\bfailed\b",
+            "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
+        ),
+        (
+            r"\bcuda error:? 802\b|\berror 802: system not yet initialized\b",
+            "clusterctl check --only accelerator.fabric: nvidia-fabricmanager must run",
+        ),
+        (
+            r"\bresource temporarily unavailable\b|\bcan't start new thread\b",
+            "clusterctl check --only node.processes: raise nproc in /etc/security/limits.conf",
+        ),
+        (
+            (
+                r"\bcuda driver version is insufficient\b|\bno kernel image is available\b"
+                r"|\btorch not compiled with cuda enabled\b"
+            ),
+            "clusterctl check --only python: it compares torch with each node's driver and GPUs",
         ),
         # Threads of the process group still run when the interpreter is gone.
         (

@@ -82,6 +82,16 @@ def test_resume_from_the_latest_says_what_it_took_and_that_the_code_changed(
     assert listed["nodes"] == ["node1", "node2"]
 
 
+def test_resume_without_a_node_takes_the_others_of_the_run_and_no_more(trained: Project) -> None:
+    launched = trained.run("launch", "-i", "hosts.yaml", "--nodes", "node[1-2]")
+    assert launched.returncode == 0, launched.stderr
+    run = trained.status()["run"]
+    checkpoint(trained.placed / "out", 40, run)
+    code, _, stderr = resume(trained, "latest", "--exclude", "node1")
+    assert code == 0, stderr
+    assert [node["host"] for node in trained.status()["nodes"]] == ["node2"]
+
+
 def test_another_controller_knows_the_ancestors_of_a_run_from_its_nodes(
     trained: Project, tmp_path: Path
 ) -> None:

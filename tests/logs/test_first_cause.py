@@ -235,6 +235,13 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("RuntimeError: Rank mismatch", "job.env"),
         ("RuntimeError: Collective operation timeout", "clusterctl logs"),
         ("terminate called without an active exception", "destroy_process_group"),
+        ("NCCL WARN Call to ibv_reg_mr failed", "node.memlock"),
+        ("RuntimeError: CUDA error 802: system not yet initialized", "accelerator.fabric"),
+        ("ImportError: /tmp/x.so: failed to map segment from shared object", "storage.noexec"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "node.processes"),
+        ("RuntimeError: can't start new thread", "node.processes"),
+        ("CUDA error: no kernel image is available for execution on the device", "only python"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "only python"),
     ],
 )
 def test_a_remedy_fits_its_message(line: str, word: str) -> None:
