@@ -243,31 +243,45 @@ def time_daemon(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[
     ),
 )
 def login(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare with the other nodes, and tell the connection's time from the shell's."""
+    """Compare with the other nodes, and tell the connection's time from the shell's.
+
+    Slow nodes share a finding: a name server that is away slows all of them.
+    """
     nodes = [n for n in facts.values() if n.answered and not cluster.node(n.node).local]
     connects = {n.node: n.reach.connect_s for n in nodes if n.reach.connect_s is not None}
     shells = {n.node: s for n in nodes if (s := _shell_seconds(n)) is not None}
-    for node in nodes:
-        host = shlex.quote(cluster.node(node.node).host)
-        if _slow(connects, node.node, CONNECT_WARN_S):
-            yield warn(
-                node.node,
-                "its SSH server takes long to accept the login",
-                wanted=f"less than {CONNECT_WARN_S:.0f} s",
-                found=f"{connects[node.node]:.1f} s before the login shell started",
-                remedy="often a DNS server that does not answer: set `UseDNS no` in"
-                f" /etc/ssh/sshd_config, then look at the PAM modules; ssh -vvv {host} true shows"
-                " the step",
-            )
-        if _slow(shells, node.node, LOGIN_WARN_S):
-            yield warn(
-                node.node,
-                "the start files of its login shell take long",
-                wanted=f"less than {LOGIN_WARN_S:.0f} s",
-                found=f"{shells[node.node]:.1f} s from the start of the shell",
-                remedy="in ~/.bashrc, move slow lines, such as `conda init` and `module load`,"
-                f" below the test for an interactive shell; time ssh {host} true measures it",
-            )
+    if slow := [name for name in connects if _slow(connects, name, CONNECT_WARN_S)]:
+        yield warn(
+            tuple(slow),
+            "its SSH server takes long to accept the login",
+            wanted=f"less than {CONNECT_WARN_S:.0f} s",
+            found=f"{_span(connects, slow)} before the login shell started",
+            remedy="often a DNS server that does not answer: set `UseDNS no` in"
+            f" /etc/ssh/sshd_config, then look at the PAM modules; ssh -vvv"
+            f" {_slowest(connects, slow, cluster)} true shows the step",
+        )
+    if slow := [name for name in shells if _slow(shells, name, LOGIN_WARN_S)]:
+        yield warn(
+            tuple(slow),
+            "the start files of its login shell take long",
+            wanted=f"less than {LOGIN_WARN_S:.0f} s",
+            found=f"{_span(shells, slow)} from the start of the shell",
+            remedy="in ~/.bashrc, move slow lines, such as `conda init` and `module load`,"
+            " below the test for an interactive shell; time ssh"
+            f" {_slowest(shells, slow, cluster)} true measures it",
+        )
+
+
+def _span(seconds: dict[str, float], names: list[str]) -> str:
+    """Return the shortest and the longest time: `5.4 to 9.1 s`."""
+    own = [seconds[name] for name in names]
+    shown = dict.fromkeys(f"{value:.1f}" for value in (min(own), max(own)))
+    return f"{' to '.join(shown)} s"
+
+
+def _slowest(seconds: dict[str, float], names: list[str], cluster: Cluster) -> str:
+    """Return the host to try."""
+    return shlex.quote(cluster.node(max(names, key=seconds.__getitem__)).host)
 
 
 def _shell_seconds(node: NodeFacts) -> float | None:

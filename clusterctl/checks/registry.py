@@ -24,6 +24,8 @@ _NO_GPUS, _NO_RDMA, _NOT_ASKED = "no GPU is used", "no RDMA device", "the job do
 SKIP_REASONS = (
     ("accelerator.", _NO_GPUS),
     ("node.shm", _NO_GPUS),
+    ("node.stack", _NO_GPUS),
+    ("storage.noexec", _NO_GPUS),
     ("python.driver", _NO_GPUS),
     ("python.arch", _NO_GPUS),
     ("python.cuda", _NO_GPUS),
@@ -32,6 +34,8 @@ SKIP_REASONS = (
     ("network.efa", _NO_RDMA),
     ("network.transport", _NO_RDMA),
     ("node.memlock", _NO_RDMA),
+    ("node.machine-id", "no machine id"),
+    ("storage.speed", "the job names no checkpoints"),
     ("network.bond", "no bond of interfaces"),
     ("network.proxy", "no proxy is set"),
     ("deep.", "only with --deep"),

@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
             hint="set `user: root` for the nodes, or: clusterctl exec -- sudo -n COMMAND",
         )
     if args.stream and args.json:
-        raise UsageError("--stream prints lines, --json one document: expected one of them")
+        raise UsageError(
+            "expected either --stream or --json, found both", hint="clusterctl exec --help"
+        )
     screen, lines = Screen(), LinePrinter()
     session = Session(load_all(args), accept_new=args.accept_new)
     with session, screen.progress() as progress:

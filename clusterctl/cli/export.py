@@ -32,7 +32,10 @@ def run(args: argparse.Namespace) -> int:
     from clusterctl.inventory.export import FORMATS as WRITERS  # noqa: PLC0415
 
     if args.node is not None and args.to != _OF_ONE_NODE:
-        raise UsageError(f"--node: expected --to {_OF_ONE_NODE} with it, found --to {args.to}")
+        raise UsageError(
+            f"--node: expected --to {_OF_ONE_NODE} with it, found --to {args.to}",
+            hint=f"--to {_OF_ONE_NODE}",
+        )
     cluster = select(load_all(args), args.nodes, args.exclude)
     node = None
     if args.node is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -116,5 +117,6 @@ def launch_flags(args: argparse.Namespace) -> LaunchFlags:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--env: expected NAME=VALUE, found {text!r}")
+        hint = f"--env {shlex.quote(name or 'NAME')}=VALUE"
+        raise UsageError(f"--env: expected NAME=VALUE, found {text!r}", hint=hint)
     return name, value

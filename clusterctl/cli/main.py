@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from clusterctl.cli.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.retyped import completed
 from clusterctl.cli.signals import termination_as_interrupt
-from clusterctl.errors import ClusterError, Interrupted, InventoryError
+from clusterctl.errors import ClusterError, Interrupted, UsageError
 from clusterctl.safe_text import strip_controls
 
 GARBAGE_THRESHOLD = 50_000
@@ -72,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     """Parse the command line and run its verb."""
     verb = _verb_of(argv)
-    parser = build_parser([verb] if verb else [])
     words = argv
     argv, command = split_command(argv) if verb in WITH_COMMAND else (argv, [])
+    parser = build_parser([verb] if verb else [], command)
     try:
         args = parser.parse_args(argv, argparse.Namespace(command=command, words=words))
     except SystemExit as exit_request:
@@ -97,7 +98,9 @@ def _do(args: argparse.Namespace) -> int:
         code = importlib.import_module(f"clusterctl.cli.{args.verb}").run(args)
         sys.stdout.flush()
     except ClusterError as error:
-        say(error)
+        if isinstance(error, UsageError) and not error.hint:
+            error.hint = f"clusterctl {args.verb} --help"
+        say(error, args.words)
         return error.exit_code
     except Exception as problem:
         if cannot_write(problem):
@@ -108,11 +111,15 @@ def _do(args: argparse.Namespace) -> int:
     return code
 
 
-def say(error: ClusterError) -> None:
-    """Print a known error and its hints to stderr, safe for the terminal; a hint is a line."""
-    # `file:line:` stands first, where editors look for it; a wish is no error.
-    word = "" if isinstance(error, InventoryError | Interrupted) else "error: "
+def say(error: ClusterError, words: Sequence[str] = ()) -> None:
+    """Print a known error and its hints to stderr, safe for the terminal; a hint is a line.
+
+    Args:
+        error: what happened.
+        words: what was typed: a hint that is only a flag becomes the whole command.
+    """
+    word = "" if isinstance(error, Interrupted) else "error: "  # a wish is no error
     for line in str(error).splitlines():
         sys.stderr.write(f"{word}{strip_controls(line)}\n")
     for line in (error.hint or "").splitlines():
-        sys.stderr.write(f"hint: {strip_controls(line)}\n")
+        sys.stderr.write(f"hint: {strip_controls(completed(line, words))}\n")

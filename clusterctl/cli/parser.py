@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-import itertools
 import re
+import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from clusterctl import __version__
 from clusterctl.cli import fish
+from clusterctl.cli.retyped import with_word
 
 VERBS: dict[str, str] = {
     "init": "look at hosts and write a hosts.yaml of them",
@@ -75,8 +76,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 EXIT_USAGE = 2
 
-_WRONG_WORD = re.compile(r"(?:arguments: |(?:VERB|ACTION): invalid choice: ')([^\s'=]+)")
-"""The word that argparse's message is about."""
+_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
+_ONE_VALUE = re.compile(r"argument (.+?): expected one argument")
+_MISSING = "the following arguments are required: "
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,37 +86,87 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  (argparse's own, and many)
         super().__init__(**{"formatter_class": _formatter, "allow_abbrev": False, **options})
+        self.words: Sequence[str] = ()
+        """What stood after the verb."""
 
     takes_command = False
     """The verb takes a command after `--`."""
+    command: Sequence[str] = ()
+    """The words after `--`, which are not parsed here."""
+    example = ""
+    """A command that is complete."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the command line, and end."""
-        sys.stderr.write(f"error: {message}\nhint: {self._next(message)}\n")
+        """Say what is wrong with the command line, and what to type instead; end."""
+        what, hint = self._explained(message)
+        sys.stderr.write(f"error: {what}\nhint: {hint or f'{self.prog} --help'}\n")
         sys.exit(EXIT_USAGE)
 
     def parse_known_args(  # type: ignore[override]  # argparse's overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; a verb that is left with words says so itself, as it knows its own flags."""
+        self.words = tuple(args or ())
         found, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            self._refuse(rest)
         return found, rest
 
-    def _next(self, message: str) -> str:
-        """Return what was probably meant, else where to read."""
-        import difflib  # noqa: PLC0415  (only where a word is wrong)
+    def _refuse(self, rest: Sequence[str]) -> NoReturn:
+        """End because of words that mean nothing here."""
+        wrong, *_ = rest
+        if self.takes_command and not wrong.startswith("-"):
+            ours = [word for word in self.words if word not in rest]
+            what = f"expected `--` before the command, found {wrong!r} without it"
+            self._end(what, [*ours, "--", *rest])
+        if not wrong.startswith("-"):
+            self._end(f"expected no further word, found {wrong!r}", None)
+        flag = wrong.partition("=")[0]
+        near = _nearest(flag, self._option_string_actions)
+        typed = with_word(self.words, flag, near) if near else None
+        self._end(f"expected a flag of it, found {flag}", typed)
 
-        word = _WRONG_WORD.search(message)
-        if word and self.takes_command and not word[1].startswith("-"):
-            return f"{self.prog} -- {message.partition(': ')[2]}"
-        below = [
-            action.choices or () for action in self._actions if action.nargs == argparse.PARSER
-        ]
-        known = [*self._option_string_actions, *itertools.chain(*filter(None, below))]
-        near = difflib.get_close_matches(word[1], known, n=1, cutoff=0.75) if word else []
-        return f"did you mean {near[0]}?" if near else f"{self.prog} --help"
+    def _end(self, what: str, typed: Sequence[str] | None) -> NoReturn:
+        """End with a message about this verb, and the words to type after it."""
+        hint = f"{self.prog} --help" if typed is None else self._typed(typed)
+        sys.stderr.write(f"error: {self.prog}: {what}\nhint: {hint}\n")
+        sys.exit(EXIT_USAGE)
+
+    def _typed(self, words: Sequence[str]) -> str:
+        """Return the whole command with these words after the verb."""
+        behind = ("--", *self.command) if self.command else ()
+        return f"{self.prog} {shlex.join((*words, *behind))}"
+
+    def _explained(self, message: str) -> tuple[str, str]:
+        """Return argparse's message in the form of all others, and a hint or nothing."""
+        if choice := _CHOICE.fullmatch(message):
+            name, wrong = choice[1], choice[2]
+            known = [word.strip("'") for word in choice[3].split(", ")]
+            near = _nearest(wrong, known)
+            hint = self._typed(with_word(self.words, wrong, near)) if near else ""
+            return f"{name}: expected {', '.join(known)}; found {wrong!r}", hint
+        if lacking := _ONE_VALUE.fullmatch(message):
+            metavar = next(
+                (a.metavar for a in self._actions if "/".join(a.option_strings) == lacking[1]), None
+            )
+            return f"{lacking[1]}: expected {metavar or 'a value'}, found none", ""
+        if message.startswith(_MISSING):
+            names = message.removeprefix(_MISSING)
+            # The flag may be there, with a typo: argparse looks for what is missing first.
+            flags = [word.partition("=")[0] for word in self.words if word.startswith("--")]
+            for name in names.split(", "):
+                if near := _nearest(name, flags):
+                    typed = self._typed(with_word(self.words, near, name))
+                    return f"{self.prog}: expected {name}, found {near}", typed
+            return f"{self.prog}: expected {names}, found none", self.example
+        return message.removeprefix("argument "), ""
+
+
+def _nearest(wrong: str, known: Iterable[str]) -> str | None:
+    """Return what was probably meant."""
+    import difflib  # noqa: PLC0415  (only where a word is wrong)
+
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.7)), None)
 
 
 class _PrintCompletion(argparse.Action):
@@ -137,10 +189,14 @@ class _PrintCompletion(argparse.Action):
         parser.exit()
 
 
-def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
+def build_parser(verbs: Collection[str], command: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Build the parser with the arguments of these verbs; their modules alone are imported.
 
     The other verbs are known by name and summary.
+
+    Args:
+        verbs: those that may be parsed.
+        command: the words after `--`, for the hints.
     """
     parser = Parser(
         prog="clusterctl",
@@ -165,12 +221,22 @@ def build_parser(verbs: Collection[str]) -> argparse.ArgumentParser:
         if name in verbs:
             importlib.import_module(f"clusterctl.cli.{name}").add_arguments(child)
             # Left out, they keep what stands before the verb.
-            _add_volume(child, default=argparse.SUPPRESS)
+            for each in (child, *_below(child)):
+                _add_volume(each, default=argparse.SUPPRESS)
             examples = "".join(f"\n  {line}" for line in EXAMPLES[name])
             above = f"{child.epilog}\n\n" if child.epilog else ""
             child.epilog = f"{above}Examples:{examples}"
             child.takes_command = name in WITH_COMMAND
+            child.command = command
+            child.example = EXAMPLES[name][0]
     return parser
+
+
+def _below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of a verb's own actions."""
+    for action in parser._actions:  # noqa: SLF001  (argparse has no other way)
+        if action.nargs == argparse.PARSER and isinstance(action.choices, dict):
+            yield from action.choices.values()
 
 
 def _add_volume(parser: argparse.ArgumentParser, *, default: object) -> None:

@@ -16,9 +16,9 @@ from dataclasses import replace
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_inventory, inventory_path, load_all
-from clusterctl.errors import CouldNotTell, InventoryError
+from clusterctl.errors import ClusterError, CouldNotTell, InventoryError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.load import VARIABLE, fingerprint
+from clusterctl.inventory.load import DEFAULT, VARIABLE, fingerprint
 from clusterctl.inventory.machine import is_here, normal_address, own_addresses
 from clusterctl.verbs.runs.find_run import SeveralLive
 from clusterctl.verbs.runs.recorded_nodes import lacks, report_changes, report_ignored
@@ -63,6 +63,12 @@ def open_session(args: argparse.Namespace) -> Session:
     if not args.run:
         return Session(known_cluster(args, records))
     record = records.find(args.run)
+    if record is None and not _has_inventory(args):
+        raise ClusterError(
+            f"run {args.run} has no record on this machine,"
+            f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
+            hint=f"-i {DEFAULT}" if not records.all() else "clusterctl runs",
+        )
     return Session(load_all(args) if record is None else to_ask(args, record))
 
 

@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List or prune; 3 where a node did not answer."""
     if args.prune is not None and args.discover:
-        raise UsageError("expected either --discover or --prune, found both")
+        raise UsageError(
+            "expected either --discover or --prune, found both",
+            hint="clusterctl runs --discover",
+        )
     screen = Screen()
     cluster = known_cluster(args, Records())
     listed = list_batches(cluster) if args.prune is None else None

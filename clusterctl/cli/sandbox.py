@@ -8,10 +8,13 @@ import os
 import sys
 from collections.abc import Callable
 
+from clusterctl.cli.options import whole
+from clusterctl.report.console import Screen
 from clusterctl.sandbox import demo, gpus, layout, sandbox
 from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.faults.registry import FAULTS
 from clusterctl.sandbox.sandbox import Sandbox
+from clusterctl.verbs.events import Notice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parsers["demo"].set_defaults(name="demo")
     up = parsers["up"]
-    up.add_argument("--nodes", type=int, default=3, metavar="N", help="how many hosts (default: 3)")
+    up.add_argument(
+        "--nodes", type=whole(1), default=3, metavar="N", help="how many hosts (default: 3)"
+    )
     for child in (up, parsers["demo"]):
         child.add_argument(
             "--backend", choices=tuple(sandbox.BACKENDS), help="default: netns for root"
@@ -47,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--ip", choices=("4", "6", "both"), default="4", help="IP version (default: 4)")
     up.add_argument(
-        "--jumps", type=int, default=0, metavar="N", help="jump hosts in front (default: 0)"
+        "--jumps", type=whole(0), default=0, metavar="N", help="jump hosts in front (default: 0)"
     )
     parsers["status"].add_argument("--json", action="store_true", help="print one JSON document")
     parsers["exec"].add_argument("--on", metavar="NODE", help="on this host, as root, without SSH")
@@ -121,13 +126,19 @@ def _fault(args: argparse.Namespace) -> int:
 
 
 def _heal(args: argparse.Namespace) -> int:
-    for one in sandbox.find(args.name).heal():
+    healed = sandbox.find(args.name).heal()
+    for one in healed:
         print(f"{one.node}: healed of {one.kind} {one.value}".rstrip())
+    if not healed:
+        Screen().say(Notice(text=f"sandbox {args.name}: no host has a fault"))
     return 0
 
 
 def _down(args: argparse.Namespace) -> int:
+    existed = layout.Layout.of(args.name).root.exists()
     sandbox.remove(args.name)
+    found = "stopped and removed" if existed else "there is none"
+    Screen().say(Notice(text=f"sandbox {args.name}: {found}"))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Sequence
 
 from clusterctl.cli.batch import batch_of, held, live_batches, stop_batch
@@ -30,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stop; 0 stopped and verified, 1 something is left, 3 not verified on some node."""
     if args.all and args.run:
-        raise UsageError("expected either RUN or --all, found both")
+        raise UsageError(
+            "expected either RUN or --all, found both",
+            hint=f"clusterctl stop {shlex.quote(args.run)}\nclusterctl stop --all",
+        )
     screen = Screen()
     results: list[StopResult] = []
     silent: Sequence[NodeError] = ()

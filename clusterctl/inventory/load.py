@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,16 +96,19 @@ def _bytes(path: Path) -> bytes:
     except FileNotFoundError:
         others = (path.parent / name for name in _OTHER_NAMES)
         other = next((other for other in others if other.is_file()), None)
-        init = "clusterctl init HOST... writes one; -i FILE names another"
+        place = "" if str(path) == DEFAULT else f" -i {shlex.quote(str(path))}"
         problem, hint = (
             "expected an inventory, found no such file",
-            f"-i {other}" if other else init,
+            f"-i {other}" if other else f"write one: clusterctl init gpu1 gpu2{place}",
         )
     except IsADirectoryError:
         problem, hint = "expected a file, found a folder", f"-i {path / 'hosts.yaml'}"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        problem, hint = f"expected a readable file, found: {reason}", "-i FILE names another"
+        problem, hint = (
+            f"expected a readable file, found: {reason}",
+            f"ls -l {shlex.quote(str(path))}",
+        )
     else:
         if len(content) <= SIZE_LIMIT:
             return content

@@ -24,7 +24,10 @@ _EMPTY = '""'
 class Problems:
     """Collects problems of one file and raises them together, in the file's order."""
 
-    hint: ClassVar[str] = "clusterctl init -i new.yaml writes a valid one to compare with"
+    hint: ClassVar[str] = "a valid one to compare with: clusterctl init --no-connect -i new.yaml"
+
+    shows_keys: ClassVar[bool] = True
+    """The place of a problem is told by its key, too."""
 
     def __init__(self, file: str) -> None:
         """Start with none."""
@@ -46,7 +49,7 @@ class Problems:
     def add(self, path: Path, *, wanted: str, found: str, line: int | None = None) -> None:
         """Add one problem."""
         line = self.line(path) if line is None else line
-        key = f" {key_of(path)}:" if path else ""
+        key = f" {key_of(path)}:" if path and self.shows_keys else ""
         self._found.append((line, f"{self.place(line)}:{key} expected {wanted}, found {found}"))
 
     def raise_if_any(self) -> None:
@@ -67,10 +70,11 @@ class ArgumentProblems(Problems):
     """Problems of hosts on the command line: a line is an argument, 0 the name."""
 
     hint = "clusterctl init --help"
+    shows_keys = False
 
     def place(self, line: int) -> str:
         """Return the number of the argument."""
-        return f"argument {line}" if line else "--name"
+        return f"HOST {line}" if line else "--name"
 
 
 def key_of(path: Path) -> str:

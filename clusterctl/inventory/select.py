@@ -31,7 +31,10 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
         out = {node.name for node in named(cluster, exclude, option="--exclude")}
         left = tuple(node for node in left if node.name not in out)
         if not left:
-            raise UsageError("--exclude: expected a node left, found none", hint=_example(cluster))
+            raise UsageError(
+                "--exclude: expected a node left, found none",
+                hint=f"--exclude {cluster.nodes[-1].name}" if len(cluster.nodes) > 1 else None,
+            )
     if nodes is not None and _COUNT.fullmatch(nodes.strip()):
         count = int(nodes)
         if not 1 <= count <= len(left):
@@ -41,11 +44,13 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
         left = left[:count]
     elif nodes is not None:
         chosen = {node.name for node in named(cluster, nodes, option="--nodes")}
-        left = tuple(node for node in left if node.name in chosen)
-    if not left:
-        raise UsageError(
-            "--nodes: expected a node that is not excluded, found none", hint=_example(cluster)
-        )
+        picked = tuple(node for node in left if node.name in chosen)
+        if not picked:
+            raise UsageError(
+                f"--nodes: expected a node that is not excluded, found only {printable(nodes)}",
+                hint=f"--nodes {left[0].name}",
+            )
+        left = picked
     return cluster.with_nodes(left)
 
 

@@ -244,7 +244,7 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
         known = "run %s%s of user %s, since %s" % (run, about, user, since)
         resources = [name[:UUID_CHARACTERS] for name in valid_resources(holder)]
         known += ", on " + ", ".join(resources) if resources else ""
-        hint = "clusterctl status %s shows it; --nodes or --exclude launches on other nodes" % run
+        hint = "launch on other nodes (--nodes, --exclude), or see: clusterctl status %s" % run
         if uid != os.getuid():
             hint = (
                 "wait for it, ask user %s to stop it, or leave the node out with --exclude" % user

@@ -60,6 +60,7 @@ def show_outputs(screen: Screen, result: ExecResult) -> None:
                 sys.stdout.write(strip_controls(line) + "\n")
             if node.truncated:
                 sys.stdout.write(f"… and {node.truncated} bytes more: --stream prints all\n")
+            sys.stdout.flush()  # before what follows on stderr
 
 
 def show_ends(screen: Screen, result: ExecResult) -> None:
@@ -67,7 +68,7 @@ def show_ends(screen: Screen, result: ExecResult) -> None:
     for names, node in equal_outputs(result.nodes):
         if node.error is not None:
             where = safe_line(fold_hosts(names))
-            screen.err.print(safe_text(f"{where}: {node.error}", "bold red"))
+            screen.err.print(safe_text(f"error: {where}: {node.error}", "bold red"))
             if node.error.hint:
                 screen.err.print(safe_text(f"hint: {node.error.hint}"), soft_wrap=True)
     if any("sudo: a " in node.text("stderr") for node in result.nodes if not node.ok):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -53,7 +54,10 @@ def form_of(path: Path) -> Form:
     forms: dict[str, Form] = {".html": html_page, ".htm": html_page, ".md": markdown_page}
     form = forms.get(path.suffix.lower())
     if form is None:
-        raise UsageError(f"{path}: expected a name that ends in .html or .md")
+        raise UsageError(
+            f"--report: expected a name that ends in .html or .md, found {path}",
+            hint=f"--report {shlex.quote(str(path.with_suffix('.html')))}",
+        )
     return form
 
 
@@ -67,7 +71,10 @@ def write_page(path: Path, result: CheckResult) -> None:
     try:
         path.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(
+            f"{path}: expected a place to write, found: {error.strerror}",
+            hint=f"ls -ld {shlex.quote(str(path.absolute().parent))}",
+        ) from error
 
 
 def html_page(result: CheckResult) -> str:

@@ -71,7 +71,10 @@ class Sandbox:
         hosts = {host.name: host for host in (*self.jumps, *self.hosts)}
         if name not in hosts:
             expected = f"expected one of {', '.join(hosts)}"
-            raise UsageError(f"sandbox {self.name}: {expected}, found {name!r}")
+            raise UsageError(
+                f"sandbox {self.name}: {expected}, found {name!r}",
+                hint=f"clusterctl sandbox status --name {self.name}",
+            )
         return hosts[name]
 
     def folder(self, name: str) -> Path:
@@ -125,8 +128,8 @@ class Sandbox:
         Raises:
             ClusterError: this sandbox does not support it.
         """
-        fault = registry.find(kind)
         place = self._place(self.host(node), value or "")
+        fault = registry.find(kind, node)
         if value is None:
             place = replace(place, value=fault.default(place))
         return registry.inject(self.layout, fault, place)

@@ -187,7 +187,7 @@ def require_ranks(wanted: Filter, view: RunStatus) -> None:
     if count and unknown:
         raise UsageError(
             f"--rank: expected {ranks.fold_ranks(range(count))}, found {ranks.fold_ranks(unknown)}",
-            hint=f"clusterctl status {view.run} shows the ranks of each node",
+            hint=f"clusterctl status {view.run}",
         )
 
 

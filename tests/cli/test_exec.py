@@ -67,13 +67,13 @@ class TestOnHosts:
         done = project.run("exec", "--", "nvidia-smi | head")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
-            "node[1-3]: command not found: nvidia-smi | head\n"
+            "error: node[1-3]: command not found: nvidia-smi | head\n"
             "hint: for a shell's line: clusterctl exec -- sh -c 'LINE'\n"
             "not run on 3 of 3 nodes\n"
         )
         done = project.run("exec", "--cwd", "/none", "--", "true")
         assert done.returncode == 1
-        assert "cannot run /none: No such file or directory" in done.stderr
+        assert "--cwd: expected a folder on the node, found no /none\n" in done.stderr
 
     def test_signals_count_as_in_a_shell_and_input_is_at_its_end(self, project: Project) -> None:
         done = project.run("exec", "--", "sh", "-c", "cat; kill -9 $$")

@@ -72,8 +72,11 @@ def test_accelerates_file_is_for_one_machine(capsys: pytest.CaptureFixture[str])
         (["--to", "mpi", "--node", "gpu01"], "--node: expected --to accelerate with it, found"),
         (["--to", "accelerate", "--node", "gpu[01-02]"], "--node gpu[01-02]: expected one node"),
         (["--to", "accelerate", "--node", "gpu09"], "--node: expected nodes of hosts.yaml"),
-        (["--to", "nomad"], "invalid choice: 'nomad'"),
-        ([], "the following arguments are required: --to"),
+        (
+            ["--to", "nomad"],
+            "--to: expected deepspeed, mpi, ansible, ssh_config, accelerate; found 'nomad'",
+        ),
+        ([], "hint: clusterctl export --to deepspeed\n"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -96,7 +96,7 @@ def test_a_private_key_is_written_for_all_hosts(folder: Path, hosts: list[str]) 
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("none", None, "expected a private key: No such file or directory"),
+        ("none", None, "expected a private key, found: No such file or directory"),
         ("key.pub", "ssh-ed25519 AAAA", "expected a private key, found another file\nhint: --id"),
     ],
 )
@@ -141,7 +141,8 @@ def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--no-connect", "gpu01"]) == 2
     assert Path("hosts.yaml").read_text() == "mine"
     assert capsys.readouterr().err == (
-        "error: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
+        "error: hosts.yaml: expected no file yet, found one\n"
+        "hint: overwrite it: clusterctl init --no-connect gpu01 --force\n"
     )
     assert main(["init", "--no-connect", "--force", "gpu01"]) == 0
     assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"
@@ -151,14 +152,11 @@ def test_hosts_that_are_none_are_all_told(capsys: pytest.CaptureFixture[str]) ->
     assert main(["init", "--no-connect", "gpu01", "gpu01", "b[3-1]", "--name", "My Lab"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         (
-            "--name: cluster: expected a name of 1 to 24 characters a-z, 0-9 and -, no - in front,"
+            "error: --name: expected a name of 1 to 24 characters a-z, 0-9 and -, no - in front,"
             ' found "My Lab"'
         ),
-        (
-            'argument 2: nodes[1].host: expected each host once, found "gpu01" again'
-            " (first at argument 1)"
-        ),
-        'argument 3: nodes[2].host: expected the smaller number first: 1-3, found "b[3-1]"',
+        ('error: HOST 2: expected each host once, found "gpu01" again (first at HOST 1)'),
+        'error: HOST 3: expected the smaller number first: 1-3, found "b[3-1]"',
         "hint: clusterctl init --help",
     ]
     assert not Path("hosts.yaml").exists()

@@ -175,7 +175,8 @@ def test_a_file_that_is_there_costs_no_connection(project: Path, tmp_path: Path)
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "error: hosts.yaml: expected no file yet, found one\nhint: --force overwrites it\n"
+        "error: hosts.yaml: expected no file yet, found one\nhint: overwrite it: clusterctl init -i"
+        " hosts.yaml 203.0.113.1 --force\n"
     )
     assert (project / "hosts.yaml").read_text() == "mine"
 

@@ -62,7 +62,7 @@ def test_a_missing_inventory_is_never_this_machine(folder: Path) -> None:
     with pytest.raises(InventoryError) as caught:
         selected()
     assert str(caught.value) == "hosts.yaml: expected an inventory, found no such file"
-    assert caught.value.hint == "clusterctl init HOST... writes one; -i FILE names another"
+    assert caught.value.hint == "write one: clusterctl init gpu1 gpu2"
 
 
 @pytest.mark.parametrize("verb", ["check", "sync", "launch", "runs", "forget gpu01"])
@@ -75,11 +75,11 @@ def test_every_verb_refuses_a_bad_inventory(
     assert out == ""
     assert err.splitlines() == [
         (
-            'hosts.yaml:2: nodes[1].host: expected each host once, found "gpu01" again'
+            'error: hosts.yaml:2: nodes[1].host: expected each host once, found "gpu01" again'
             " (first at hosts.yaml:2)"
         ),
-        'hosts.yaml:3: workdri: expected "workdir", found "workdri"',
-        "hint: clusterctl init -i new.yaml writes a valid one to compare with",
+        'error: hosts.yaml:3: workdri: expected "workdir", found "workdri"',
+        "hint: a valid one to compare with: clusterctl init --no-connect -i new.yaml",
     ]
 
 
@@ -87,7 +87,8 @@ def test_every_verb_refuses_a_bad_inventory(
 def test_every_verb_refuses_an_unknown_host(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--nodes", "gpu9"]) == 2
     assert capsys.readouterr().err == (
-        'error: --nodes: expected nodes of hosts.yaml (a,b,c), found "gpu9"\nhint: --nodes a\n'
+        'error: --nodes: expected nodes of hosts.yaml (a,b,c), found "gpu9"\n'
+        f"hint: clusterctl {verb} --nodes a\n"
     )
 
 

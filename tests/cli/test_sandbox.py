@@ -41,7 +41,11 @@ def test_up_status_fault_heal_down(clusterctl: Run) -> None:
     assert shown["faults"] == [{"node": "node2", "kind": "port-taken", "value": "4001"}]
     assert "port-taken 4001" in clusterctl("status").stdout
     assert clusterctl("heal").stdout == "node2: healed of port-taken 4001\n"
-    assert clusterctl("down").returncode == 0
+    assert clusterctl("heal").stderr.endswith(": no host has a fault\n")
+    down = clusterctl("down", "-v")
+    assert (down.returncode, down.stderr.endswith(": stopped and removed\n")) == (0, True)
+    assert clusterctl("down").stderr.endswith(": there is none\n")
+    assert clusterctl("down", "-q").stderr == ""
     gone = clusterctl("status")
     assert gone.returncode == 2
     assert "hint: clusterctl sandbox up" in gone.stderr
@@ -64,13 +68,14 @@ def test_exec_on_a_host(clusterctl: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("up", "--nodes", "0"), "--nodes: expected 1 or more"),
+        (("up", "--nodes", "0"), "--nodes: expected a whole number, 1 or more"),
         (("up", "--gpus", "H100"), "as H100x8"),
         pytest.param(
             *(("up", "--shells", "ksh"), "found 'ksh'"),
             marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root to choose shells"),
         ),
         (("exec", "--", "true"), "no sandbox"),
+        (("up", "--nodes", "x"), "--nodes: expected a whole number, 1 or more, found 'x'"),
         (("down", "--name", "No/Such"), "sandbox name: expected"),
     ],
 )

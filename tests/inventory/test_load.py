@@ -146,7 +146,7 @@ def test_a_missing_file_is_an_error_that_says_how_to_write_one(tmp_path: Path) -
     with pytest.raises(InventoryError) as caught:
         load(tmp_path / "hosts.yaml")
     assert str(caught.value) == f"{tmp_path}/hosts.yaml: expected an inventory, found no such file"
-    assert caught.value.hint == "clusterctl init HOST... writes one; -i FILE names another"
+    assert caught.value.hint == f"write one: clusterctl init gpu1 gpu2 -i {tmp_path}/hosts.yaml"
 
 
 def test_a_file_that_may_be_meant_is_named(tmp_path: Path) -> None:

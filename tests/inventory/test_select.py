@@ -86,14 +86,14 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
         (
             "gpu01",
             "gpu01",
-            "--nodes: expected a node that is not excluded, found none",
+            "--nodes: expected a node that is not excluded, found only gpu01",
             "--nodes gpu07",
         ),
         (
             "1",
             "gpu[01-03,07],10.0.0.5",
             "--exclude: expected a node left, found none",
-            "--nodes gpu07",
+            "--exclude 10.0.0.5",
         ),
     ],
 )

@@ -263,7 +263,7 @@ def test_slurms_own_lists_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (None, "expected SLURM_JOB_NODELIST, which an allocation sets, found none"),
         ("gpu[1-", "SLURM_JOB_NODELIST: expected a closing ]"),
-        ("gpu01,gpu01", "SLURM_JOB_NODELIST: argument 2: nodes[1].host: expected each host once"),
+        ("gpu01,gpu01", "SLURM_JOB_NODELIST: HOST 2: expected each host once"),
     ],
 )
 def test_without_an_allocation_there_is_a_hint(

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import time
+from shlex import quote
 from typing import Any, Dict, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
@@ -62,12 +63,15 @@ def exec_command(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mes
 def _start(argv: List[str], cwd: Optional[str]) -> "subprocess.Popen[bytes]":
     environment = original_environment()
     folder = os.path.expanduser(cwd or "~")
+    if not os.path.isdir(folder):
+        message = "--cwd: expected a folder on the node, found no %s" % folder
+        raise OperationError("exec", message, hint="clusterctl exec -- mkdir -p %s" % quote(folder))
     name = os.fsencode(argv[0])
     where = os.path.join(os.fsencode(folder), name) if b"/" in name else name
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     program = find_program(where, path)
     if program is None:
-        hint = ""
+        hint = "write its full path: the node's PATH is %s" % os.fsdecode(path)
         if _SHELL_SIGNS & set(argv[0]):
             hint = "for a shell's line: clusterctl exec -- sh -c 'LINE'"
         raise OperationError("exec", "command not found: %s" % argv[0], hint=hint)

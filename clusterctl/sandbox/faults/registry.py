@@ -46,8 +46,8 @@ class ActiveFault:
     value: str
 
 
-def find(kind: str) -> Fault:
-    """Return the fault of this name.
+def find(kind: str, node: str = "NODE") -> Fault:
+    """Return the fault of this name; `node` is for the hint.
 
     Raises:
         UsageError: there is none.
@@ -56,8 +56,10 @@ def find(kind: str) -> Fault:
         return FAULTS[kind]
     near = get_close_matches(kind, FAULTS, n=1)
     raise UsageError(
-        f"fault: expected one of {', '.join(FAULTS)}; found {kind!r}",
-        hint=f"did you mean {near[0]}?" if near else "clusterctl sandbox fault --help",
+        f"KIND: expected {', '.join(FAULTS)}; found {kind!r}",
+        hint=f"clusterctl sandbox fault {node} {near[0]}"
+        if near
+        else "clusterctl sandbox fault --help",
     )
 
 

@@ -139,7 +139,7 @@ def from_source(
     if not path.exists():
         raise UsageError(
             f"--from {source}: expected a file or slurm, found no such file",
-            hint="clusterctl init HOST... takes the hosts from the command line",
+            hint="or name the hosts: clusterctl init gpu1 gpu2",
         )
     return Draft(cluster=load_source(path, name=name, group=group), identity=key)
 
@@ -155,13 +155,14 @@ def _key(identity: Path) -> str:
         first = path.read_bytes()[:64]
     except OSError as error:
         raise UsageError(
-            f"--identity {identity}: expected a private key: {error.strerror}"
+            f"--identity {identity}: expected a private key, found: {error.strerror}",
+            hint="ls ~/.ssh",
         ) from None
     if b"PRIVATE KEY" not in first:
         private = path.with_suffix("") if path.suffix == ".pub" else None
         raise UsageError(
             f"--identity {identity}: expected a private key, found another file",
-            hint=f"--identity {private}" if private else "ssh-keygen -t ed25519 makes one",
+            hint=f"--identity {private}" if private else "make one: ssh-keygen -t ed25519",
         )
     return str(path)
 
@@ -176,7 +177,7 @@ def from_hostfile(hostfile: Path) -> Draft:
     if not hostfile.exists():
         raise UsageError(
             f"--convert {hostfile}: expected a hostfile, found no such file",
-            hint="clusterctl init HOST... writes an inventory without one",
+            hint="or name the hosts: clusterctl init gpu1 gpu2",
         )
     return Draft(cluster=load(hostfile))
 
@@ -232,7 +233,7 @@ def expect_new(path: Path, *, overwrite: bool) -> None:
         UsageError: it exists and is not to be overwritten.
     """
     if not overwrite and os.path.lexists(path):
-        raise UsageError(f"{path}: expected no file yet, found one", hint="--force overwrites it")
+        raise UsageError(f"{path}: expected no file yet, found one", hint="overwrite it: --force")
 
 
 def write(path: Path, text: str, *, overwrite: bool) -> None:

@@ -240,7 +240,7 @@ def _judge(
             text = f"left out: {', '.join(finding.nodes)}: {finding.message}"
             yield Notice(text=text, level="warning")
         if not healthy:
-            hint = "clusterctl check shows details"
+            hint = "clusterctl check"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
         cluster = cluster.with_nodes(healthy)
         verdict = yield from check(without_synced(cluster), pool, check_options)
@@ -262,8 +262,11 @@ def _refuse(findings: Sequence[Finding]) -> None:
     """
     if findings:
         # One line each: the verdict was shown before.
-        lines = [f"{fold_hosts(each.nodes)}: {each.message} ({each.check})" for each in findings]
-        hint = f"clusterctl check --explain {findings[0].check}; --force launches anyway"
+        nodes: dict[str, list[str]] = {}
+        for each in findings:
+            nodes.setdefault(f"{each.message} ({each.check})", []).extend(each.nodes)
+        lines = [f"{fold_hosts(dict.fromkeys(names))}: {text}" for text, names in nodes.items()]
+        hint = f"clusterctl check --explain {findings[0].check}\nlaunch anyway: --force"
         raise LaunchRefused("not launched: " + "\n".join(lines), hint=hint, by="check")
 
 

@@ -5,7 +5,7 @@ What was started is ended again when any node cannot start its part.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,11 @@ def start_run(
                 yield Started(node=reply.node, pid=answer["pid"])
             _refuse(errors)
     except LaunchRefused as refused:
+        left = _end(nodes, cluster, plan.run, begun)
+        hints = (refused.hint, _stop_hint(plan.run, left))
         raise LaunchRefused(
-            "\n".join([str(refused), *_end(nodes, cluster, plan.run, begun)]),
-            hint=refused.hint,
+            "\n".join([str(refused), *left]),
+            hint="\n".join(filter(None, hints)) or None,
             by=refused.by,
         ) from refused
     except KeyboardInterrupt:
@@ -100,7 +102,7 @@ def start_run(
         finally:  # also when nobody can read that any more
             left = _end(nodes, cluster, plan.run, begun)
         message = "\n".join(left) or f"{plan.run}: interrupted; nothing of it is left"
-        raise Interrupted(message) from None
+        raise Interrupted(message, hint=_stop_hint(plan.run, left)) from None
     except BaseException:
         _end(nodes, cluster, plan.run, begun)
         raise
@@ -117,14 +119,18 @@ def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list
     except KeyboardInterrupt:
         listed = ", ".join(node.name for node in begun_on.nodes)
         what = f"it is not known what is left on {listed}"
-        return [f"{run}: interrupted; {what}: clusterctl stop {run}"]
-    left = "something of it is left"
+        return [f"{run}: interrupted; {what}"]
+    left, unknown = f"something of {run} is left", f"what is left of {run} is unknown"
     return [
-        f"{node.node}: {left if node.left or node.strangers else node.failure}:"
-        f" clusterctl stop {run}"
+        f"{node.node}: {left if node.left or node.strangers else f'{unknown}: {node.failure}'}"
         for node in result.nodes
         if node.left or node.strangers or node.failure
     ]
+
+
+def _stop_hint(run: str, left: Sequence[str]) -> str | None:
+    """Return what ends the rest, if there may be any."""
+    return f"clusterctl stop {run}" if left else None
 
 
 def _refuse(errors: Iterable[NodeError]) -> None:
@@ -137,10 +143,8 @@ def _refuse(errors: Iterable[NodeError]) -> None:
     hints: dict[str, list[str]] = {}
     busy = False
     for error in sorted(errors, key=lambda one: one.node):
-        is_busy = error.state == "busy"
-        busy = busy or is_busy
-        message = f"the node is busy: {error}" if is_busy else str(error)
-        messages.setdefault(message, []).append(error.node)
+        busy = busy or error.state == "busy"
+        messages.setdefault(str(error), []).append(error.node)
         if error.hint:
             hints.setdefault(error.hint, []).append(error.node)
     if messages:

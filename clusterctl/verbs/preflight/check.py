@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -248,9 +248,13 @@ def select_checks(options: CheckOptions) -> tuple[Check, ...]:
         UsageError: they name one that does not exist.
     """
     rules = every_check()
-    only = _matching_ids(options.only, rules) if options.only else {rule.id for rule in rules}
-    wanted = only - _matching_ids(options.skip, rules)
+    every = {rule.id for rule in rules}
+    only = _matching_ids(options.only, rules, "--only") if options.only else every
+    wanted = only - _matching_ids(options.skip, rules, "--skip")
     return tuple(rule for rule in rules if rule.id in wanted)
+
+
+_LIST = "clusterctl check --list"
 
 
 def find_check(identity: str) -> Check:
@@ -260,23 +264,42 @@ def find_check(identity: str) -> Check:
         UsageError: there is none.
     """
     rules = every_check()
-    (name,) = _matching_ids((identity,), rules, areas=False)
-    return next(rule for rule in rules if rule.id == name)
+    found = next((rule for rule in rules if rule.id == identity), None)
+    if found is None:
+        ids = [rule.id for rule in rules]
+        # Of an area, such as `network`, the first one.
+        near = [*(one for one in ids if one.startswith(f"{identity}.")), *_close(identity, ids)]
+        raise UsageError(
+            f"--explain: expected a check's id, found {identity!r}",
+            hint=f"--explain {near[0]}" if near else _LIST,
+        )
+    return found
 
 
-def _matching_ids(
-    names: tuple[str, ...], rules: tuple[Check, ...], *, areas: bool = True
-) -> set[str]:
+def _matching_ids(names: tuple[str, ...], rules: tuple[Check, ...], option: str) -> set[str]:
+    """Return the ids of these checks and areas.
+
+    Raises:
+        UsageError: there is no such check or area.
+    """
+    ids = [rule.id for rule in rules]
     found: set[str] = set()
     for name in names:
-        matching = {r.id for r in rules if r.id == name or (areas and r.id.startswith(name + "."))}
+        matching = {one for one in ids if one == name or one.startswith(f"{name}.")}
         if not matching:
-            ids = [rule.id for rule in rules]
-            near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else "clusterctl check --list shows them"
-            raise UsageError(f"there is no check {name!r}", hint=hint)
+            areas = dict.fromkeys(one.partition(".")[0] for one in ids)
+            near = _close(name, ids if "." in name else (*areas, *ids))
+            right = ",".join(near[0] if one == name else one for one in names) if near else ""
+            raise UsageError(
+                f"{option}: expected checks or areas, found {name!r}",
+                hint=f"{option} {right}" if right else _LIST,
+            )
         found |= matching
     return found
+
+
+def _close(name: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
 
 
 def _row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +22,10 @@ def save_facts(path: Path, facts: Mapping[str, NodeFacts]) -> None:
     try:
         path.write_text(json.dumps(to_document(facts), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(
+            f"{path}: expected a place to write, found: {error.strerror}",
+            hint=f"ls -ld {shlex.quote(str(path.absolute().parent))}",
+        ) from error
 
 
 def load_facts(path: Path) -> dict[str, NodeFacts]:
@@ -34,7 +38,7 @@ def load_facts(path: Path) -> dict[str, NodeFacts]:
         return from_document(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(
-            f"{path}: {error.strerror}", hint="clusterctl check --save-facts FILE"
+            f"{path}: {error.strerror}", hint="write one: clusterctl check --save-facts facts.json"
         ) from error
     except (DocumentError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not saved facts: {error}") from error

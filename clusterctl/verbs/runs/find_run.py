@@ -87,8 +87,11 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
         return max(ages, key=lambda run: (ages[run], run))
     if found.errors:
         silent = "; ".join(f"{one.node}: {one}" for one in found.errors)
-        raise CouldNotTell(f"no run is known, and not every node answered: {silent}")
-    raise ClusterError("no run is known here", hint="clusterctl launch -- COMMAND starts one")
+        raise CouldNotTell(
+            f"no run is known, and not every node answered: {silent}",
+            hint="clusterctl check --only ssh",
+        )
+    raise ClusterError("no run is known here", hint="start one: clusterctl launch -- train.py")
 
 
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
@@ -116,8 +119,10 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
     message = f"run {run} is known neither here nor on the nodes of {cluster.name}"
     if found.errors:
         silent = ", ".join(one.node for one in found.errors)
-        raise CouldNotTell(f"{message}; {silent} did not answer")
-    raise ClusterError(message, hint="clusterctl runs lists those that are")
+        raise CouldNotTell(
+            f"{message}; {silent} did not answer", hint="clusterctl check --only ssh"
+        )
+    raise ClusterError(message, hint="clusterctl runs")
 
 
 def _view(

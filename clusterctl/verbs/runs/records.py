@@ -153,7 +153,7 @@ class Records:
             record = next(iter(self.all(cluster)), None)
             missing = f"no run of cluster {cluster} has a record on this machine"
         if record is None:
-            hint = "clusterctl runs --discover rebuilds records from what the nodes know"
+            hint = "rebuild the records from what the nodes know: clusterctl runs --discover"
             raise ClusterError(missing, hint=hint)
         return record
 

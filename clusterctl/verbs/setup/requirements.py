@@ -38,7 +38,7 @@ def read_requirements(given: Path | None, folder: Path) -> Requirements:
     if source is None:
         raise UsageError(
             f"expected {', '.join(NAMES[:-1])} or {NAMES[-1]} in {folder}, found none of them",
-            hint="write requirements.txt, or: clusterctl setup --requirements FILE",
+            hint="with a file of another name: --requirements FILE",
         )
     try:
         if source.name == "uv.lock":
@@ -48,7 +48,8 @@ def read_requirements(given: Path | None, folder: Path) -> Requirements:
         else:
             text = "".join(f"{line}\n" for line in _lines(source, ()))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source}: cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{source}: expected a file of requirements, found: {why}") from error
     return Requirements(source=source, text=text)
 
 
@@ -85,7 +86,7 @@ def _from_project(source: Path) -> str:
     if not isinstance(dependencies, list) or not all(isinstance(d, str) for d in dependencies):
         raise UsageError(
             f"{source}: expected a list of dependencies under [project], found none",
-            hint="clusterctl setup --requirements FILE",
+            hint="with a file of another name: --requirements FILE",
         )
     for line in dependencies:
         _refuse_local(source, 0, line)

@@ -12,8 +12,8 @@ from tests.conftest import MakeSandbox
 
 def test_a_misspelt_fault_is_named() -> None:
     with pytest.raises(UsageError, match="frozn") as refused:
-        registry.find("frozn")
-    assert refused.value.hint == "did you mean frozen?"
+        registry.find("frozn", "node2")
+    assert refused.value.hint == "clusterctl sandbox fault node2 frozen"
 
 
 def test_what_loopback_cannot_have_is_refused(make_sandbox: MakeSandbox) -> None:

@@ -131,13 +131,15 @@ def test_an_interrupt_says_what_it_could_not_end() -> None:
     with pytest.raises(Interrupted) as caught:
         begin(FakePool(CLUSTER, {"a": a, "b": b}))
     assert str(caught.value).splitlines() == [
-        f"a: something of it is left: clusterctl stop {RUN}",
-        f"b: lost (x): clusterctl stop {RUN}",
+        f"a: something of {RUN} is left",
+        f"b: what is left of {RUN} is unknown: lost (x)",
     ]
+    assert caught.value.hint == f"clusterctl stop {RUN}"
     again: dict[str, Any] = {"start": up(1), "stop": interrupted}
     with pytest.raises(Interrupted, match="not known what is left") as caught:
         begin(FakePool(CLUSTER, {"a": again, "b": b}))
-    assert str(caught.value).endswith(f"left on a, b: clusterctl stop {RUN}")
+    assert str(caught.value).endswith("left on a, b")
+    assert caught.value.hint == f"clusterctl stop {RUN}"
 
 
 def test_an_interrupt_while_a_refused_start_is_ended_keeps_the_reason() -> None:
@@ -148,10 +150,11 @@ def test_an_interrupt_while_a_refused_start_is_ended_keeps_the_reason() -> None:
     b: dict[str, Any] = {"start": refusal("exec", "no program", hint="chmod +x it"), "stop": GONE}
     with pytest.raises(LaunchRefused, match="b: no program") as caught:
         begin(FakePool(CLUSTER, {"a": a, "b": b}))
-    assert (caught.value.by, caught.value.hint) == ("start", "chmod +x it")
-    assert str(caught.value).endswith(
-        f"{RUN}: interrupted; it is not known what is left on a, b: clusterctl stop {RUN}"
+    assert (caught.value.by, caught.value.hint) == (
+        "start",
+        f"chmod +x it\nclusterctl stop {RUN}",
     )
+    assert str(caught.value).endswith(f"{RUN}: interrupted; it is not known what is left on a, b")
 
 
 def test_a_display_that_breaks_does_not_keep_the_start_from_being_ended() -> None:

@@ -1,0 +1,54 @@
+"""The command that was typed, with one thing changed: what a hint proposes to type next."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+_FLAG = re.compile(
+    r"(?P<before>(?:[^:]+: )?)(?P<flag>--?[a-z][a-z-]*)(?: (?P<value>'[^']*'|[^\s'\"]+))?"
+)
+_COMMAND = re.compile(r"(?P<before>(?:[^:]+: )?)-- (?P<command>\S.*)")
+_SECOND_NAME = {"--node": "--nodes", "--inventory": "-i"}
+"""Second name of a flag → the one that hints use."""
+
+
+def completed(hint: str, words: Sequence[str]) -> str:
+    """Return a hint that is only a flag as the whole command: `--nodes 3` as typed with it.
+
+    Args:
+        hint: a line of `--flag value`, or of `-- COMMAND`, alone or as `why: …`; any other stays.
+        words: what was typed, without the program's name.
+    """
+    if ran := _COMMAND.fullmatch(hint):
+        ours = words[: words.index("--")] if "--" in words else words
+        return f"{ran['before']}{shlex.join(('clusterctl', *ours))} -- {ran['command']}"
+    found = _FLAG.fullmatch(hint)
+    if found is None:
+        return hint
+    value = shlex.split(found["value"]) if found["value"] else []
+    command = shlex.join(("clusterctl", *with_flag(words, found["flag"], value)))
+    return f"{found['before']}{command}"
+
+
+def with_flag(words: Sequence[str], flag: str, value: Sequence[str]) -> list[str]:
+    """Return the words with the flag in place of the one that was given, else at its end."""
+    at = words.index("--") if "--" in words else len(words)
+    ours, rest = list(words[:at]), list(words[at:])
+    for place, word in enumerate(ours):
+        name, equals, _ = word.partition("=")
+        if _SECOND_NAME.get(name, name) == _SECOND_NAME.get(flag, flag):
+            after = place + 1 if equals or not value else place + 2
+            return [*ours[:place], name, *value, *ours[after:], *rest]
+    return [*ours, flag, *value, *rest]
+
+
+def with_word(words: Sequence[str], wrong: str, right: str) -> list[str]:
+    """Return the words with a word, or a flag with its value behind `=`, written right."""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if word == wrong or (equals and name == wrong):
+            new = right if word == wrong else f"{right}={value}"
+            return [*words[:place], new, *words[place + 1 :]]
+    return list(words)

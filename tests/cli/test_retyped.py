@@ -1,0 +1,36 @@
+"""Hints are whole commands: what was typed, with one thing changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.cli.retyped import completed, with_word
+
+
+@pytest.mark.parametrize(
+    ("hint", "typed", "told"),
+    [
+        ("--nodes 3", "check --nodes 7 -v", "clusterctl check --nodes 3 -v"),
+        ("--nodes 3", "check --nodes=7 -v", "clusterctl check --nodes 3 -v"),
+        ("--nodes 3", "launch -- a.py --nodes 7", "clusterctl launch --nodes 3 -- a.py --nodes 7"),
+        ("--node a", "logs --nodes b", "clusterctl logs --nodes a"),
+        ("-i b.yaml", "runs --inventory a.yaml", "clusterctl runs --inventory b.yaml"),
+        ("launch anyway: --force", "launch -- a", "launch anyway: clusterctl launch --force -- a"),
+        ("--force", "init --force a", "clusterctl init --force a"),
+        ("--name 'a b'", "launch --name x", "clusterctl launch --name 'a b'"),
+        ("--name 'a", "launch", "--name 'a"),
+        ("--identity 'a;b'", "init h", "clusterctl init h --identity 'a;b'"),
+        ("now: -- a.py '{b}'", "resume -v -- a.py", "now: clusterctl resume -v -- a.py '{b}'"),
+        ("-- a.py", "resume", "clusterctl resume -- a.py"),
+        ("clusterctl runs", "stop foo", "clusterctl runs"),
+        ("--force overwrites it", "init", "--force overwrites it"),
+    ],
+)
+def test_a_hint_that_is_a_flag_becomes_the_command(hint: str, typed: str, told: str) -> None:
+    assert completed(hint, typed.split()) == told
+
+
+def test_a_word_is_replaced_where_it_stands() -> None:
+    assert with_word(["--nods", "2"], "--nods", "--nodes") == ["--nodes", "2"]
+    assert with_word(["-v", "--nods=2"], "--nods", "--nodes") == ["-v", "--nodes=2"]
+    assert with_word(["-v"], "--nods", "--nodes") == ["-v"]
