@@ -1,4 +1,4 @@
-"""`clusterctl init`: look at hosts and write a hosts.yaml of them."""
+"""`clusterctl init`: probe hosts and write a `hosts.yaml`."""
 
 from __future__ import annotations
 

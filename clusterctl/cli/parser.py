@@ -16,7 +16,7 @@ from clusterctl.cli import fish
 from clusterctl.cli.retyped import with_word
 
 VERBS: dict[str, str] = {
-    "init": "look at hosts and write a hosts.yaml of them",
+    "init": "probe hosts and write hosts.yaml",
     "check": "find over SSH what would break the run",
     "setup": "make the same Python environment on every node",
     "exec": "run a command on every node",
