@@ -111,7 +111,8 @@ def try_join(
     pool: FakePool, inventory: Cluster = CLUSTER, *, env_from: tuple[str, ...] = ()
 ) -> JoinResult:
     options = JoinOptions(source=Path(), environment={}, env_from=frozenset(env_from))
-    steps = join(inventory, pool.again, RUN, AT_LAUNCH, [CLUSTER.node("b")], options)
+    again: Any = pool.again  # a FakePool is no Pool
+    steps = join(inventory, again, RUN, AT_LAUNCH, [CLUSTER.node("b")], options)
     _, (result, joined) = finish(steps)
     assert joined == ()
     return result
