@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -79,49 +80,62 @@ def kill_part(project: Project, node: str) -> None:
     assert killed.returncode == 0, killed.stderr
 
 
-def test_a_node_joins_and_one_that_was_lost_joins_again(training: Project) -> None:
+EVERYBODY = dict.fromkeys(("node1", "node2", "node3"), "running")
+
+
+def grown(training: Project) -> subprocess.Popen[str]:
+    """Launch on two hosts, let the third join, and return the launch that follows the run."""
     launched = training.start("launch", "--nodes", "2", "--lost-after", "6", env=SECRET)
     wait_until(lambda: world(training) == 2 or launched.poll() is not None)
     assert launched.poll() is None, launched.communicate()
-
-    # A node that was not part of the launch.
-    refused = training.run("join", "--nodes", "node2", env=SECRET)
-    assert refused.returncode == 1
-    assert "part of the run already" in refused.stderr
-    assert training.run("join", "--nodes", "node9").returncode == 2
     joined = training.run("join", "--nodes", "node3", "--json", env=SECRET)
     assert joined.returncode == 0, joined.stderr
     validate("join", json.loads(joined.stdout))
     wait_until(lambda: world(training) == 3)
-    everybody = dict.fromkeys(("node1", "node2", "node3"), "running")
-    assert states(training) == everybody
-    other = str(training.folder.parent / "another")  # a laptop without a record
-    assert states(training, CLUSTERCTL_STATE=other) == everybody
+    return launched
 
-    # It is lost, and the run continues without it.
+
+def stop_everywhere(training: Project, launched: subprocess.Popen[str]) -> None:
+    """Stop the run, which is verified on all three hosts."""
+    stopped = training.run("stop", "--json", "--grace", "5")
+    assert stopped.returncode == 0, stopped.stderr
+    (result,) = json.loads(stopped.stdout)["runs"]
+    assert {node["node"]: node["gone"] for node in result["nodes"]} == dict.fromkeys(
+        EVERYBODY, True
+    )
+    out, errors = launched.communicate(timeout=120)
+    assert "world 3 on node3" in out, errors  # whoever followed from the start saw it, too
+    for node in EVERYBODY:
+        found = training.sandbox.on(node, ["grep", "-rl", SECRET["TOKEN"], "/var/tmp"])
+        assert found.stdout == ""
+
+
+def test_a_node_joins_a_training(training: Project) -> None:
+    launched = grown(training)
+    assert states(training) == EVERYBODY
+    other = str(training.folder.parent / "another")  # a laptop without a record
+    assert states(training, CLUSTERCTL_STATE=other) == EVERYBODY
+    stop_everywhere(training, launched)
+
+
+@pytest.mark.soak
+def test_a_node_that_was_lost_joins_a_training_again(training: Project) -> None:
+    launched = grown(training)
+    refused = training.run("join", "--nodes", "node2", env=SECRET)
+    assert refused.returncode == 1
+    assert "part of the run already" in refused.stderr
+    assert training.run("join", "--nodes", "node9").returncode == 2
+
     kill_part(training, "node3")
     wait_until(lambda: world(training) == 2)
     assert training.status()["state"] == "running"
 
-    # It joins again; its earlier lines stay.
     again = training.run("join", "--nodes", "node3", env=SECRET)
     assert again.returncode == 0, again.stderr
     wait_until(lambda: world(training) == 3)
     lines = training.run("logs", "--node", "node3", "--raw").stdout.splitlines()
     assert lines.count("world 3 on node3") >= 2
-    full = training.run("join", "--nodes", "node3", env=SECRET)
-    assert full.returncode == 1
 
-    stopped = training.run("stop", "--json", "--grace", "5")
-    assert stopped.returncode == 0, stopped.stderr
-    (result,) = json.loads(stopped.stdout)["runs"]
-    assert {node["node"]: node["gone"] for node in result["nodes"]} == dict.fromkeys(
-        everybody, True
-    )
-    out, errors = launched.communicate(timeout=120)
-    assert "world 3 on node3" in out, errors  # whoever followed from the start saw it, too
+    stop_everywhere(training, launched)
     over = training.run("join", "--nodes", "node3", env=SECRET)
     assert (over.returncode, "is over" in over.stderr) == (1, True)
-    for node in everybody:
-        found = training.sandbox.on(node, ["grep", "-rl", "s3cret-of-the-shell", "/var/tmp"])
-        assert found.stdout == ""
