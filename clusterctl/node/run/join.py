@@ -11,6 +11,9 @@ from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.status import LIVE, find_run, node_status
 from clusterctl.wire import Message
 
+ANSWER_SECONDS = 20.0
+"""How long the supervisor may take: on a busy machine longer than for the questions of `status`."""
+
 HINTS = {
     "not-elastic": "clusterctl stop {run}, then resume it with launcher_args: [--nnodes=MIN:MAX]",
     "full": "clusterctl status {run} shows its nodes",
@@ -39,7 +42,7 @@ def join(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     job, saved = read_json(paths.job), read_json(paths.supervisor)
     options = {name: bool(args.get(name)) for name in ("asks", "withdraws")}
     request = {"ask": "join", "node": args["joins"], **options}
-    answer = run_lock.query(job["lock"], request) or {}
+    answer = run_lock.query(job["lock"], request, seconds=ANSWER_SECONDS) or {}
     if not answer or answer.get("pid") != saved.get("pid"):
         state = node_status(paths)["state"]
         if state not in LIVE:
