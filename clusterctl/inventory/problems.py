@@ -27,7 +27,7 @@ class Problems:
     hint: ClassVar[str] = "a valid one to compare with: clusterctl init --no-connect -i new.yaml"
 
     shows_keys: ClassVar[bool] = True
-    """The place of a problem is told by its key, too."""
+    """A problem names its key after its place."""
 
     def __init__(self, file: str) -> None:
         """Start with none."""
