@@ -183,7 +183,7 @@ class FakePool:
 
         def start(name: str, request: Request) -> Call:
             if name not in self._answers:
-                return StreamedCall(self.cluster.node(name), iter([_absent(name)]))
+                return StreamedCall(self._node(name), iter([_absent(name)]))
             return self._start(name, request)
 
         return MultiStream(start, requests, tick=tick, answer_timeout=answer_timeout)
@@ -194,9 +194,14 @@ class FakePool:
     def _start(self, name: str, request: Request) -> FakeCall:
         self.requests.append((name, request))
         answer = self._answers[name][request.op]
-        call = FakeCall(self.cluster.node(name), answer(request) if callable(answer) else answer)
+        call = FakeCall(self._node(name), answer(request) if callable(answer) else answer)
         self.calls.append(call)
         return call
+
+    def _node(self, name: str) -> Node:
+        """Return a node; as with a real pool, one that the command left out is known too."""
+        known = (*self.cluster.nodes, *self.cluster.left_out)
+        return next(node for node in known if node.name == name)
 
 
 def _absent(name: str) -> Reply:

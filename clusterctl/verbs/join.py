@@ -73,7 +73,7 @@ class JoinOptions:
     env_from: frozenset[str] = frozenset()
     """The names that this machine's inventory or record allows; a node alone cannot add one."""
     force: bool = False
-    """Go on in spite of checks that failed, and with other code."""
+    """Join in spite of checks that failed, and with other code."""
 
 
 class _Refused(Exception):  # noqa: N818  (one node's outcome, not a fault)
@@ -140,7 +140,13 @@ def _master(view: RunStatus, inventory: Cluster) -> Node:
         CouldNotTell: it does not answer.
         ClusterError: the run is over, or unknown.
     """
-    names = {str((one.get("master") or {}).get("node")) for one in view.node_runs.values()}
+    masters = [one.get("master") or {} for one in view.node_runs.values()]
+    names = {str(master["node"]) for master in masters if "node" in master}
+    if len(names) > 1:
+        raise ClusterError(
+            f"{view.run}: expected one master, found {', '.join(sorted(names))}",
+            hint=f"clusterctl status {view.run}",
+        )
     name = next(iter(names), "")
     silent = {answer.node.name: answer.error for answer in view.silent}
     if name in silent or (not view.known and silent):

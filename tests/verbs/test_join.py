@@ -150,6 +150,17 @@ def test_a_run_that_is_over_or_silent_ends_the_verb() -> None:
         try_join(pool_of(live()), CLUSTER.with_nodes(()).with_nodes(CLUSTER.nodes[1:]))
 
 
+def test_a_node_that_claims_to_be_the_master_is_not_asked() -> None:
+    parts = {
+        "a": part("a", master=MASTER, world_size=1, nodes=["a", "b"]),
+        "b": part("b", master={**MASTER, "node": "b"}, world_size=1),
+    }
+    pool = FakePool(CLUSTER, {n: {"status": [Message({"node": one})]} for n, one in parts.items()})
+    with pytest.raises(ClusterError, match="expected one master, found a, b"):
+        try_join(pool)
+    assert {request.op for _, request in pool.requests} == {"status"}
+
+
 def test_a_node_cannot_ask_for_secrets_that_the_inventory_does_not_list() -> None:
     elastic = ElasticPlan(
         max_nodes=3, job=Job(command=("x",), env_from=("AWS_KEY",)), workdir=None, gpus=None,
