@@ -107,6 +107,7 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; a verb that is left with words says so itself, as it knows its own flags."""
         self.words = tuple(args or ())
+        self._refuse_help_of_a_command()
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self._refuse(rest)
@@ -116,15 +117,38 @@ class Parser(argparse.ArgumentParser):
         """End because of words that mean nothing here."""
         wrong, *_ = rest
         if self.takes_command and not wrong.startswith("-"):
-            ours = [word for word in self.words if word not in rest]
             what = f"expected `--` before the command, found {wrong!r} without it"
-            self._end(what, [*ours, "--", *rest])
+            self._end(what, [*self._own_words(rest), "--", *rest])
         if not wrong.startswith("-"):
             self._end(f"expected no further word, found {wrong!r}", None)
         flag = wrong.partition("=")[0]
         near = _nearest(flag, self._option_string_actions)
         typed = with_word(self.words, flag, near) if near else None
         self._end(f"expected a flag of it, found {flag}", typed)
+
+    def _refuse_help_of_a_command(self) -> None:
+        """End if `-h` stands behind a command without `--`: it is a flag of that command."""
+        if not self.takes_command or any(not a.option_strings for a in self._actions):
+            return
+        for place, word in enumerate(self.words):
+            before = self._option_string_actions.get(self.words[place - 1]) if place else None
+            if word.startswith("-") or (before is not None and before.nargs is None):
+                continue
+            if {"-h", "--help"} & set(self.words[place:]):
+                self._refuse(self.words[place:])
+            return
+
+    def _own_words(self, rest: Sequence[str]) -> list[str]:
+        """Return the words that are not the rest; the value of a flag may equal one of the rest."""
+        ours, pending, is_value = [], list(rest), False
+        for word in self.words:
+            if pending and word == pending[0] and not is_value:
+                del pending[0]
+            else:
+                ours.append(word)
+            action = self._option_string_actions.get(word)
+            is_value = action is not None and action.nargs is None
+        return ours
 
     def _end(self, what: str, typed: Sequence[str] | None) -> NoReturn:
         """End with a message about this verb, and the words to type after it."""

@@ -72,6 +72,15 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["logs", "--tail"], "error: -n/--tail: expected N, found none\n"),
         (["launch", "--nods", "2", "--", "a.py"], "hint: clusterctl launch --nodes 2 -- a.py\n"),
         (
+            ["launch", "--nodes", "2", "a.py", "--n", "2"],
+            "hint: clusterctl launch --nodes 2 -- a.py --n 2\n",
+        ),
+        (
+            ["launch", "a.py", "--n", "2", "--nodes", "2"],
+            "hint: clusterctl launch --nodes 2 -- a.py --n 2\n",
+        ),
+        (["exec", "--nodes", "a", "df", "-h"], "hint: clusterctl exec --nodes a -- df -h\n"),
+        (
             ["launch", "--launcher", "rayy", "--", "a.py"],
             "hint: clusterctl launch --launcher ray --",
         ),
@@ -114,8 +123,14 @@ def test_a_wrong_command_line_is_usage(
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_takes_the_common_flags_and_shows_examples(verb: str) -> None:
     parser = build_parser([verb])
-    required = {"resume": ["--checkpoint", "latest"], "export": ["--to", "mpi"], "forget": ["a"]}
-    words = {**required, "sandbox": ["status"]}.get(verb, [])
+    required = {
+        "resume": ["--checkpoint", "latest"],
+        "join": ["--nodes", "a"],
+        "export": ["--to", "mpi"],
+        "forget": ["a"],
+        "sandbox": ["status"],
+    }
+    words = required.get(verb, [])
     for line in (["-v", "-q", verb, *words], [verb, "-v", "-q", *words]):
         args = parser.parse_args(line)
         assert (args.verbose, args.quiet) == (1, True)
