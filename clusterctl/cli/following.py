@@ -26,7 +26,7 @@ LaunchDisplay: TypeAlias = TerminalDisplay | JsonDisplay
 """Shows the events of a launch, for a person or for a program."""
 
 LEAVE, STOP, STAY = "leave", "stop", "stay"
-QUESTION = "\n[l]eave it running (Enter), [s]top it, or [f]ollow on? "
+QUESTION = "\n[l]eave it running (Enter), [s]top it, or keep [f]ollowing? "
 QUESTION_SECONDS = 30.0
 
 
