@@ -123,7 +123,7 @@ def _decide(
             common,
             key=lambda subnet: (_is_twice(subnet, found), *_rank(subnet, common[subnet], hosts)),
         )
-        whose = f"all {len(nodes)} nodes share" if len(nodes) > 1 else "the node is in"
+        whose = _whose(len(nodes), len(cluster.nodes))
         reason = f"the only subnet that {whose}"
         if len(common) > 1:
             reason = f"the fastest of the {len(common)} subnets that {whose}"
@@ -133,6 +133,15 @@ def _decide(
     if nodes and len(_toward_master(cluster, facts, found)) == len(nodes):
         return "routed", "", "no common subnet; each node's route to the master decides"
     return _of_the_most(nodes, found)
+
+
+def _whose(answered: int, total: int) -> str:
+    """Return whose subnet it is, and not that of nodes nothing is known of."""
+    if answered == total:
+        return f"all {total} nodes share" if total > 1 else "the node is in"
+    if answered == 1:
+        return "the one node that answered is in"
+    return f"the {answered} nodes that answered share"
 
 
 def _of_the_most(

@@ -45,6 +45,19 @@ def test_the_fastest_common_subnet_wins_whatever_the_interfaces_are_called() -> 
     assert network.why == "the fastest of the 2 subnets that all 2 nodes share"
 
 
+def test_a_node_that_did_not_answer_is_not_counted_among_those_that_share() -> None:
+    known = learned(
+        facts("a", interface("eth0", "10.0.0.1/24")),
+        facts("b", interface("wan", "10.0.0.2/24")),
+    )
+
+    two, one = choose_network(cluster("a", "b", "c"), known), learned(known["a"])
+
+    assert two.why == "the only subnet that the 2 nodes that answered share"
+    only = choose_network(cluster("a", "b", "c"), one)
+    assert only.why == "the only subnet that the one node that answered is in"
+
+
 def test_a_subnet_is_as_fast_as_its_slowest_node() -> None:
     known = learned(
         facts("a", interface("e0", "10.0.0.1/24"), interface("e1", "10.1.0.1/24", speed=100000)),
