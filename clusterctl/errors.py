@@ -128,11 +128,6 @@ class NodeError(Exception):
         """The node answered: its operation refused."""
         return self.phase == OPERATION
 
-    @property
-    def advice(self) -> str:
-        """What is shown, with the hint."""
-        return f"{self}; hint: {self.hint}" if self.hint else str(self)
-
     def document(self) -> dict[str, Any]:
         """Return it as JSON shows it."""
         return {

@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import re
 import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Level
+from clusterctl.verbs.forget import Forgotten
+from clusterctl.verbs.init.look import Remark
 from clusterctl.verbs.join import NodeJoin
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
 from clusterctl.verbs.preflight.check import LastGood
@@ -402,6 +405,8 @@ class StatusNode(TypedDict):
     """Once the run has ended there."""
     message: str
     """Why the node did not answer."""
+    hint: str
+    """What to do about it; may be empty."""
 
 
 class StatusRank(TypedDict):
@@ -500,6 +505,27 @@ class JoinDocument(TypedDict):
     nodes: list[NodeJoin]
 
 
+class InitDocument(TypedDict):
+    """`init`: what was found at the hosts."""
+
+    schema: int
+    """Version of the document."""
+    file: str
+    """The inventory: written, or kept as it was with `--with-train`."""
+    undecided: list[Remark]
+    """What you have to write into the file."""
+    failed: list[Remark]
+    """Why nodes did not answer."""
+
+
+class ForgetDocument(TypedDict):
+    """`forget`: which host keys were removed."""
+
+    schema: int
+    """Version of the document."""
+    nodes: list[Forgotten]
+
+
 class SandboxDocument(TypedDict):
     """The hosts of a sandbox."""
 
@@ -576,7 +602,7 @@ class StoppingEvent(TypedDict):
     node: str
     """The node's name."""
     stage: str
-    """`asking`, `killing` or `proving` (verifying that nothing is left)."""
+    """`asking`, `killing` or `verifying` (that nothing is left)."""
 
 
 class CheckpointEvent(TypedDict):
@@ -646,6 +672,8 @@ DOCUMENTS = {
     "check-list": CheckListDocument,
     "check-explain": CheckInfoDocument,
     "exec": ExecDocument,
+    "forget": ForgetDocument,
+    "init": InitDocument,
     "setup": SetupDocument,
     "push": PushResult,
     "sync": SyncDocument,
@@ -709,8 +737,14 @@ def _texts(kind: Any) -> dict[str, str]:  # noqa: ANN401  (a class, or TypedDict
     for line, following in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(line, ast.AnnAssign) and isinstance(following, ast.Expr):
             text = ast.literal_eval(following.value)
-            found[ast.unparse(line.target)] = " ".join(text.split("\n\n")[0].split())
+            found[ast.unparse(line.target)] = _as_json(" ".join(text.split("\n\n")[0].split()))
     return found
+
+
+def _as_json(text: str) -> str:
+    """Return a docstring with JSON's names for Python's constants."""
+    names = {"None": "null", "True": "true", "False": "false"}
+    return re.sub(r"\b(?:None|True|False)\b", lambda found: names[found[0]], text)
 
 
 def is_object(kind: Any) -> bool:  # noqa: ANN401  (a type)

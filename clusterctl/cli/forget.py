@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 
 from clusterctl.cli.options import add_inventory, load_all
 from clusterctl.inventory.select import named
 from clusterctl.verbs.forget import Forgotten, forget_nodes
+from clusterctl.wire import SCHEMA, plain
 
 EXIT_NOTHING = 1
 
@@ -19,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "hosts", metavar="HOST", help="host of the inventory, or a range: gpu[02-04]"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     results = forget_nodes(cluster, named(cluster, args.hosts, option="clusterctl forget"))
     for result in results:
         _report(result)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, "nodes": plain(results)}, indent=1))
     known = any(result.dropped or result.elsewhere for result in results)
     return 0 if known else EXIT_NOTHING
 

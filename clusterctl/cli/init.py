@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterctl.cli.options import add_inventory, complete_files, inventory_path
 from clusterctl.errors import ClusterError, CouldNotTell, UsageError
@@ -24,6 +26,10 @@ from clusterctl.verbs.init.draft import (
     write,
 )
 from clusterctl.verbs.init.with_train import REQUIREMENTS, copy_train, expect_no_train
+from clusterctl.wire import SCHEMA, plain
+
+if TYPE_CHECKING:
+    from clusterctl.verbs.init.look import Looked
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the JSON schema of hosts.yaml, for editors; write nothing",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,34 +93,41 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     path = inventory_path(args)
+    kept = args.with_train and path.exists()
+    kept = kept and not (args.hosts or args.source or args.convert or args.force)
     if args.with_train:
         expect_no_train(Path.cwd())
-        only = path.exists() and not (args.hosts or args.source or args.convert or args.force)
-        code = 0 if only else _write_inventory(args, path)
+    looked = None if kept else _write_inventory(args, path)
+    if args.with_train:
         copied = copy_train(Path.cwd())
         sys.stderr.write(
             f"wrote {copied.name}/: a program that fine-tunes language models, yours to change\n"
             f"hint: clusterctl setup --requirements {copied.name}/{REQUIREMENTS}\n"
             "hint: clusterctl launch -- -m train --smoke\n"
         )
-        return code
-    return _write_inventory(args, path)
+    failed = looked.failed if looked else ()
+    if args.json:
+        undecided = looked.undecided if looked else ()
+        remarks = {"undecided": plain(undecided), "failed": plain(failed)}
+        print(json.dumps({"schema": SCHEMA, "file": str(path), **remarks}, indent=1))
+    return CouldNotTell.exit_code if failed else 0
 
 
-def _write_inventory(args: argparse.Namespace, path: Path) -> int:
+def _write_inventory(args: argparse.Namespace, path: Path) -> Looked | None:
+    """Write the file; return what was found, or None if no host was asked."""
     expect_new(path, overwrite=args.force)
     drafted = _drafted(args)
     if args.no_connect or args.convert is not None:
         write(path, completed(drafted).text(), overwrite=args.force)
         remote = not all(node.local for node in drafted.cluster.nodes)
         _say_next(path, " --accept-new, which records the hosts' keys" if remote else "")
-        return 0
+        return None
     return _connected(args, path, drafted)
 
 
-def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> int:
+def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> Looked:
     """Look at the hosts, and write what was found."""
-    from clusterctl.verbs.init.look import Looked, UnknownHostKeys, look  # noqa: PLC0415
+    from clusterctl.verbs.init.look import UnknownHostKeys, look  # noqa: PLC0415
 
     screen, folder = Screen(), Path.cwd().name or drafted.cluster.name
 
@@ -129,10 +143,10 @@ def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> int:
         error.accept()
         looked = look_once()
     write(path, looked.draft.text(), overwrite=args.force)
-    for nodes, line in (*looked.undecided, *looked.failed):
-        screen.say(Notice(node=nodes, text=line, level="warning"))
+    for remark in (*looked.undecided, *looked.failed):
+        screen.say(Notice(node=remark.nodes, text=remark.text, hint=remark.hint, level="warning"))
     _say_next(path, "")
-    return CouldNotTell.exit_code if looked.failed else 0
+    return looked
 
 
 def _agrees(error: ClusterError) -> bool:

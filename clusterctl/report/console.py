@@ -99,11 +99,16 @@ class Screen:
         where = f"{safe_line(notice.node)}: " if notice.node else ""
         word = "" if notice.level == "info" else f"{notice.level}: "
         self.err.print(safe_text(word + where + safe_line(notice.text), _STYLES[notice.level]))
+        if notice.hint:
+            self.err.print(safe_text(f"hint: {safe_line(notice.hint)}"))
 
     def show_errors(self, errors: Iterable[NodeError]) -> None:
-        """Warn of the nodes that failed."""
+        """Warn of the nodes that failed, and give each of their hints once."""
+        given: set[str] = set()
         for error in errors:
-            self.say(Notice(node=error.node, text=str(error), level="warning"))
+            hint = "" if error.hint in given else error.hint
+            given.add(hint)
+            self.say(Notice(node=error.node, text=str(error), level="warning", hint=hint))
 
     @contextmanager
     def progress(self) -> Iterator[Progressing]:

@@ -43,6 +43,9 @@ def show_status(screen: Screen, view: RunStatus) -> None:
         screen.out.print(_nodes(view))
     if view.silent:
         screen.out.print(safe_text(f"{unanswered(view)}: what runs there is unknown", "magenta"))
+        hints = dict.fromkeys(answer.error.hint for answer in view.silent if answer.error)
+        for hint in filter(None, hints):
+            screen.out.print(safe_text(f"hint: {hint}"))
     if view.remembered and view.remembered.get("message"):
         screen.out.print(
             safe_text(f"ended by {view.ended_by}: {view.remembered['message']}", "red")
@@ -156,7 +159,7 @@ def _gpus(gpus: Sequence[Mapping[str, Any]] | None) -> str:
 
 def _note(answer: NodeAnswer) -> str:
     if answer.error:
-        return answer.error.advice
+        return str(answer.error)
     if answer.end:
         return str(answer.end.get("reason") or "")
     if answer.state != "lost":

@@ -34,6 +34,8 @@ class Notice(Event):
     text: str
     level: Level = "info"
     node: str | None = None
+    hint: str = ""
+    """What to type or to do next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

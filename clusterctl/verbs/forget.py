@@ -18,12 +18,13 @@ class Forgotten:
     """What was done about one host."""
 
     node: str
+    """The node's name."""
     name: str
     """The name its key is recorded under."""
     dropped: int
-    """Lines that were dropped from the cluster's own file."""
+    """How many lines were removed from the cluster's own file."""
     elsewhere: tuple[str, ...]
-    """Lines (`file:line`) of the person's own files, which are not ours to change."""
+    """Lines (`file:line`) of your own files, which clusterctl does not change."""
 
 
 def forget_nodes(cluster: Cluster, nodes: Iterable[Node]) -> tuple[Forgotten, ...]:

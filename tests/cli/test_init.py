@@ -10,6 +10,7 @@ import pytest
 from clusterctl.cli.main import main
 from clusterctl.inventory import load
 from clusterctl.inventory.schema import json_schema
+from tests.cli.test_json import validate
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,13 @@ def test_hosts_are_filled_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == (
         "wrote hosts.yaml\nhint: clusterctl check --accept-new, which records the hosts' keys\n"
     )
+
+
+def test_what_was_written_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--no-connect", "--json", "gpu1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validate("init", document)
+    assert document == {"schema": 1, "file": "hosts.yaml", "undecided": [], "failed": []}
 
 
 def test_every_node_has_a_folder_for_the_code() -> None:

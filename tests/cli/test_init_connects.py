@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pty
 import subprocess
@@ -16,6 +17,7 @@ from clusterctl.inventory import load
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.sandbox.layout import BackendName
 from clusterctl.sandbox.sandbox import Sandbox
+from tests.cli.test_json import validate
 from tests.conftest import MakeSandbox
 
 SECONDS = 120
@@ -203,16 +205,19 @@ def test_an_ordinary_user_behind_a_jump_host(make_sandbox: MakeSandbox, project:
 
 def test_nobody_answers(project: Path, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "clusterctl", "init", "-i", "new.yaml"]
-    argv += ["127.0.0.1:1", "nowhere.invalid"]
+    argv += ["127.0.0.1:1", "nowhere.invalid", "--json"]
     environ = {**os.environ, "CLUSTERCTL_STATE": str(tmp_path / "state")}
     done = subprocess.run(
         argv, cwd=project, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 3
-    first, second, *end = done.stderr.splitlines()
+    first, hint, second, _, *end = done.stderr.splitlines()
     assert first.startswith("warning: 127.0.0.1: refused (connect): ")
     assert second.startswith("warning: nowhere.invalid: unreachable (resolve): ")
-    assert "; hint: " in first
+    assert hint.startswith("hint: ")
+    document = json.loads(done.stdout)
+    validate("init", document)
+    assert [one["nodes"] for one in document["failed"]] == ["127.0.0.1", "nowhere.invalid"]
     assert end == ["wrote new.yaml", "hint: clusterctl check -i new.yaml"]
     assert [node.host for node in load(project / "new.yaml").nodes] == [
         "127.0.0.1", "nowhere.invalid",

@@ -13,6 +13,7 @@ import yaml
 
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.runs import Project, checkpoint
+from tests.cli.test_json import validate
 
 pytestmark = pytest.mark.netns
 
@@ -96,10 +97,14 @@ def test_a_host_that_was_installed_anew(sandbox3: Sandbox, tmp_path: Path) -> No
     key = "AAAAC3NzaC1lZDI1NTE5AAAAILUYsMaJ+ao3FLjKSWPBaG1bJcTHI9WOzRi0h2l0OXqb"
     known.write_text(f"node2 ssh-ed25519 {key}\nnode3 ssh-ed25519 {key}\n")
     words = [sys.executable, "-m", "clusterctl", "forget", "-i", str(sandbox3.inventory), "node2"]
+    words.append("--json")
     done = sandbox3.run(words, env=state)
     assert done.returncode == 0, done.stderr
     assert "node2: forgot the host key of node2" in done.stderr
     assert "--accept-new" in done.stderr
+    document = json.loads(done.stdout)
+    validate("forget", document)
+    assert [(one["node"], one["dropped"]) for one in document["nodes"]] == [("node2", 1)]
     assert known.read_text() == f"node3 ssh-ed25519 {key}\n"
 
 

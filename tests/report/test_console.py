@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from clusterctl.errors import NodeError
 from clusterctl.report.console import Screen, make_console, progress_line, safe_line, safe_text
 from clusterctl.verbs.events import Event, Notice, Progress
 
@@ -25,6 +26,18 @@ def test_a_phase_names_whom_it_waits_for() -> None:
     event = Progress(phase="facts", done=1, total=6, waiting_for=("b", "c", "d", "e", "f"))
     assert progress_line(event) == "facts 1/6, waiting for b, c, d and 2 more"
     assert progress_line(Progress(phase="facts", done=6, total=6)) == "facts 6/6"
+
+
+def test_a_hint_of_several_nodes_is_given_once() -> None:
+    err = io.StringIO()
+    hint = "clusterctl check --accept-new"
+    errors = [NodeError("hostkey", "hostkey", hint=hint, node=node) for node in ("a", "b")]
+
+    Screen(make_console(io.StringIO()), make_console(err)).show_errors(errors)
+
+    assert err.getvalue() == (
+        "warning: a: hostkey\nhint: clusterctl check --accept-new\nwarning: b: hostkey\n"
+    )
 
 
 def steps() -> Iterator[Event]:

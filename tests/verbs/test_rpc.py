@@ -16,13 +16,13 @@ def test_an_unknown_host_key_is_named_once_and_tells_what_to_do() -> None:
     found = node_error(reply)
     assert found is not None
     assert str(found) == "hostkey: it is not known"
-    assert found.advice == "hostkey: it is not known; hint: clusterctl check --accept-new"
+    assert found.hint == hint
 
 
 def test_a_phase_that_says_more_than_the_state_is_kept() -> None:
     found = node_error(Reply.failed("a", NodeError("lost", "banner")))
     assert found is not None
-    assert found.advice == str(found) == "lost (banner)"
+    assert (str(found), found.hint) == ("lost (banner)", "")
 
 
 @pytest.mark.parametrize("error", ["no", ["no"], 5, {"kind": "gone"}, {"kind": [], "message": ""}])

@@ -53,7 +53,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if there:
         report_stage(channel, "killing", left=len(there))
     else:
-        report_stage(channel, "proving")
+        report_stage(channel, "verifying")
     living = node_run.kill()
     unkillable = {process.pid for process in living}
     left = [describe_survivor(process) for process in living]

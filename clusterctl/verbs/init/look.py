@@ -65,14 +65,25 @@ class UnknownHostKeys(CouldNotTell):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """A sentence about some nodes."""
+
+    nodes: str
+    """Their names, folded: `gpu[1-4]`."""
+    text: str
+    hint: str = ""
+    """What to type next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
     """The inventory with what was found."""
 
     draft: Draft
-    failed: tuple[tuple[str, str], ...] = ()
-    """Nodes that did not answer, and why, with the hint."""
-    undecided: tuple[tuple[str, str], ...] = ()
-    """What the person has to write: the nodes, and a sentence."""
+    failed: tuple[Remark, ...] = ()
+    """Why nodes did not answer."""
+    undecided: tuple[Remark, ...] = ()
+    """What you have to write into the file."""
 
 
 @dataclass(slots=True)
@@ -226,20 +237,20 @@ def _result(state: _Look, drafted: Draft) -> Looked:
     before = {node.name: node for node in drafted.cluster.nodes}
     chosen = choose_interpreters(state.seen)
     nodes, notes = [], {}
-    undecided: dict[str, list[str]] = {}
-    failed: dict[str, list[str]] = {}
+    undecided: dict[tuple[str, str], list[str]] = {}
+    failed: dict[tuple[str, str], list[str]] = {}
     for node in state.cluster.nodes:
         own = replace(node, ssh=before[node.name].ssh)
         nodes.append(own if node.local else _as_ssh_config_has_it(own, resolver))
         error = state.failed.get(node.name)
         if error is not None:
-            failed.setdefault(error.advice, []).append(node.name)
+            failed.setdefault((str(error), error.hint), []).append(node.name)
             notes[node.name] = f"It did not answer: {error}\nCorrect gpus:, python: and workdir:."
             continue
         told, missing = _about(node, state.facts[node.name], chosen.get(node.name))
         notes[node.name] = "\n".join([told, *missing])
         for line in missing:
-            undecided.setdefault(line, []).append(node.name)
+            undecided.setdefault((line, ""), []).append(node.name)
     cluster = replace(
         state.cluster,
         nodes=tuple(nodes),
@@ -252,8 +263,11 @@ def _result(state: _Look, drafted: Draft) -> Looked:
     )
 
 
-def _folded(nodes: Mapping[str, list[str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((fold_hosts(names), text) for text, names in nodes.items())
+def _folded(nodes: Mapping[tuple[str, str], list[str]]) -> tuple[Remark, ...]:
+    return tuple(
+        Remark(nodes=fold_hosts(names), text=text, hint=hint)
+        for (text, hint), names in nodes.items()
+    )
 
 
 def _are_containers(nodes: Iterable[Node], facts: Mapping[str, NodeFacts]) -> bool:

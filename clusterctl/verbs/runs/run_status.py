@@ -70,7 +70,8 @@ class NodeAnswer:
             "supervisor": self.node_run.get("supervisor"),
             "usage": self.node_run.get("usage"),
             "end": self.node_run.get("end"),
-            "message": self.error.advice if self.error else "",
+            "message": str(self.error) if self.error else "",
+            "hint": self.error.hint if self.error else "",
         }
 
 
