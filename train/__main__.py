@@ -133,7 +133,7 @@ def _train(
         print(f"preempted at step {state.step}: {stopped}", flush=True)
     except ModuleNotFoundError as error:
         state.set("failed", str(error))
-        print(f"error: {error}\nhint: every node's Python needs clusterctl[train]", file=sys.stderr)
+        print(f"error: {error}\nhint: pip install {error.name}, on every node", file=sys.stderr)
         return errors.USAGE
     except BaseException as error:  # a second Ctrl-C too
         state.set("failed", errors.reason(error))

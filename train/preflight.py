@@ -144,7 +144,7 @@ def _trackers(config: Config) -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        said = f"not installed: {', '.join(missing)} (pip install 'clusterctl[train]')"
+        said = f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})"
         yield _finding("packages", said, "fail")
         return
     versions = (f"{name} {importlib.metadata.version(name)}" for name in NEEDED[:3])

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 from clusterctl.checks.finding import Finding, Status, fold_findings, passed, skip, unknown
-from clusterctl.facts.answers import NO_ANSWER
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
@@ -123,16 +122,17 @@ def _unread(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     for node in facts.values():
         missing = [name for name in rule.required_facts if getattr(node, name) is None]
         if node.answered and missing and rule.applies(node, cluster):
-            why = node.why_unknown(missing[0])
-            slow = NO_ANSWER in why
+            why = node.why_unknown(missing[0]) or "could not be read"
+            remedy = "run the check again as a user who may read it"
+            if node.timed_out:
+                why = f"{why}; no answer in time to {node.timed_out[0]}"
+                remedy = f"clusterctl check --nodes {node.node} (again, when the node is less busy)"
             yield unknown(
                 node.node,
                 "could not check this",
                 wanted=rule.title,
-                found=f"{missing[0]}: {why or 'could not be read'}",
-                remedy=f"clusterctl check --nodes {node.node} (again, when the node is less busy)"
-                if slow
-                else "run the check again as a user who may read it",
+                found=f"{missing[0]}: {why}",
+                remedy=remedy,
             )
 
 

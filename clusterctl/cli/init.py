@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     path = inventory_path(args)
-    kept = args.with_train and path.exists()
-    kept = kept and not (args.hosts or args.source or args.convert or args.force)
     if args.with_train:
         expect_no_train(Path.cwd())
-    looked = None if kept else _write_inventory(args, path)
+    asked = args.hosts or args.source or args.convert or args.force
+    keeps_file = args.with_train and path.exists() and not asked
+    looked = None if keeps_file else _write_inventory(args, path)
     if args.with_train:
         copied = copy_train(Path.cwd())
         sys.stderr.write(

@@ -130,25 +130,27 @@ class Parser(argparse.ArgumentParser):
         """End if `-h` stands behind a command without `--`: it is a flag of that command."""
         if not self.takes_command or any(not a.option_strings for a in self._actions):
             return
-        for place, word in enumerate(self.words):
-            before = self._option_string_actions.get(self.words[place - 1]) if place else None
-            if word.startswith("-") or (before is not None and before.nargs is None):
-                continue
-            if {"-h", "--help"} & set(self.words[place:]):
-                self._refuse(self.words[place:])
-            return
+        bare = (
+            n for n, word in enumerate(self.words) if not (word[:1] == "-" or self._is_value(n))
+        )
+        command = self.words[next(bare, len(self.words)) :]
+        if {"-h", "--help"} & set(command):
+            self._refuse(command)
 
     def _own_words(self, rest: Sequence[str]) -> list[str]:
         """Return the words that are not the rest; the value of a flag may equal one of the rest."""
-        ours, pending, is_value = [], list(rest), False
-        for word in self.words:
-            if pending and word == pending[0] and not is_value:
+        ours, pending = [], list(rest)
+        for place, word in enumerate(self.words):
+            if pending and word == pending[0] and not self._is_value(place):
                 del pending[0]
             else:
                 ours.append(word)
-            action = self._option_string_actions.get(word)
-            is_value = action is not None and action.nargs is None
         return ours
+
+    def _is_value(self, place: int) -> bool:
+        """Tell whether the flag before a word takes it as its value."""
+        action = self._option_string_actions.get(self.words[place - 1]) if place else None
+        return action is not None and action.nargs is None
 
     def _end(self, what: str, typed: Sequence[str] | None) -> NoReturn:
         """End with a message about this verb, and the words to type after it."""

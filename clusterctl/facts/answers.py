@@ -15,8 +15,6 @@ SIZE_LIMIT = 64 * 1024 * 1024
 """The largest inflated body, in bytes."""
 ANSWER_LIMIT = 9 * 1024 * 1024
 """The largest answer, in bytes; a node stops reading at 8 MiB."""
-NO_ANSWER = "no answer within"
-"""How the reason begins where a node took too long to read a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,7 @@ class Answer:
     def why(self) -> str:
         """Return why there is no answer, as text for the user."""
         if self.state == "timeout":
-            return f"{NO_ANSWER} {self.seconds:.0f} s"
+            return f"no answer within {self.seconds:.0f} s"
         if self.state == "ok" and self.exit_code:
             tail = (self.words or self.text).strip().splitlines()
             return f"exit code {self.exit_code}" + (f": {tail[-1].strip()}" if tail else "")

@@ -99,6 +99,8 @@ class NodeFacts:
     ladder: Ladder | None = None
     """None: not tried; `check --deep` does."""
     gaps: tuple[UnknownFact, ...] = ()
+    timed_out: tuple[str, ...] = ()
+    """What the node took too long to read: `file:PATH`, `command:NAME` and the like."""
 
     @property
     def answered(self) -> bool:

@@ -131,6 +131,7 @@ def parse_facts(
         image=parse_image(answers),
         launcher_config=parse_launcher_config(answers, wanted.launcher_file),
         gaps=tuple(gaps),
+        timed_out=tuple(key for key, one in answers.by_key.items() if one.state == "timeout"),
     )
 
 

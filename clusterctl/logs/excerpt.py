@@ -48,19 +48,19 @@ def excerpt(lines: Sequence[str]) -> list[str]:
 class _Frame(NamedTuple):
     """A frame of a traceback."""
 
-    library: bool
+    in_library: bool
     source: str
     """What its source code and carets, the lines below the first one, start with."""
     lines: list[str]
 
 
 def _shortened(frames: list[_Frame]) -> list[str]:
-    if all(frame.library for frame in frames):
-        frames[-1:] = [frame._replace(library=False) for frame in frames[-1:]]
+    if all(frame.in_library for frame in frames):
+        frames[-1:] = [frame._replace(in_library=False) for frame in frames[-1:]]
     out: list[str] = []
-    for library, group in itertools.groupby(frames, key=lambda frame: frame.library):
+    for in_library, group in itertools.groupby(frames, key=lambda frame: frame.in_library):
         found = list(group)
-        if library:
+        if in_library:
             out.append(f"  … {len(found)} library {'frame' if len(found) == 1 else 'frames'}")
         else:
             out += [line for frame in found for line in frame.lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -292,6 +293,8 @@ def _hosts_yaml(sandbox: Sandbox, user: str) -> str:
         "network": {"master_port": sandbox.master_port},
         "nodes": nodes,
     }
+    if importlib.util.find_spec("torch") is None:
+        document["job"] = {"launcher": "direct"}  # torchrun is part of torch
     return "# Written by `clusterctl sandbox up`.\n" + yaml.safe_dump(document, sort_keys=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 
@@ -38,6 +39,17 @@ def test_the_inventory_of_a_single_host_has_its_port_and_key(make_sandbox: MakeS
     document = yaml.safe_load(box.inventory.read_text())
     assert document["ssh"]["identity"] == str(box.layout.key)
     assert [node["port"] for node in document["nodes"]] == [box.hosts[0].port]
+
+
+def test_without_torch_its_inventory_needs_no_torchrun(
+    make_sandbox: MakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else found(name)
+    )
+    box = make_sandbox(nodes=1, backend="loopback")
+    assert yaml.safe_load(box.inventory.read_text())["job"] == {"launcher": "direct"}
 
 
 def test_down_ends_what_was_left_running(pair: Sandbox) -> None:

@@ -68,7 +68,7 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
         (warning,) = [event for event in seen if isinstance(event, Notice)]
         assert warning.level == "warning"
         assert "started torchrun of its own, and so may every rank" in warning.text
-        assert warning.text.endswith(
+        assert warning.hint.endswith(
             ": clusterctl launch --launcher direct --procs-per-node 1 -- bash 'train all.sh'"
         )
 

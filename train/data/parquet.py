@@ -82,7 +82,7 @@ def _opened(path: Path) -> Iterator[Any]:
     except ModuleNotFoundError:
         raise ConfigError(
             (f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",),
-            hint="pip install 'clusterctl[parquet]' on every node",
+            hint="pip install pyarrow, on every node",
         ) from None
     try:
         with ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:

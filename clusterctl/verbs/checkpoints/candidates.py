@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,6 +20,11 @@ Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 
 class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
     """A candidate is not complete, or not the same everywhere; `str()` says where and why."""
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        """Keep why, and what to type next if that is known."""
+        super().__init__(why)
+        self.hint = hint
 
 
 def newest_first(found: Candidates) -> list[tuple[str, NodeCheckpoint]]:
@@ -86,7 +92,7 @@ def require_fit(seen: NodeCheckpoint, cluster: Cluster) -> list[str]:
     """Return doubts; raise Unfit for what is absent, incomplete or different on some node."""
     absent = [node.name for node in cluster.nodes if node.name not in seen]
     if absent:
-        raise Unfit(f"it is missing on {', '.join(absent)}")
+        raise Unfit(f"it is missing on {', '.join(absent)}", hint=_copy_hint(seen))
     if any(one.get("part") and not one["part"].get("whole") for one in seen.values()):
         return _require_all_ranks(seen)
     require_complete(seen)
@@ -103,7 +109,18 @@ def require_complete(seen: NodeCheckpoint) -> None:
             broken.setdefault(str(one["why"]), []).append(node)
     if broken:
         whys = (f"{why} (on {', '.join(sorted(nodes))})" for why, nodes in broken.items())
-        raise Unfit("it is not complete: " + "; ".join(whys))
+        absent = any("path" not in one for one in seen.values())
+        hint = _copy_hint(seen) if absent else ""
+        raise Unfit("it is not complete: " + "; ".join(whys), hint=hint)
+
+
+def _copy_hint(seen: NodeCheckpoint) -> str:
+    """Return how to copy it from a node where it is complete; empty without one."""
+    for node, one in seen.items():
+        if one["complete"]:
+            words = ["clusterctl", "push", str(one["path"]), "--from", node]
+            return f"copy it to all nodes: {shlex.join(words)}"
+    return ""
 
 
 def _difference(seen: NodeCheckpoint) -> str:

@@ -71,7 +71,7 @@ def choose_checkpoint(
         found = yield from query.ask(which=which)
         return (yield from query.prove(one_of_each(found)))
     except Unfit as unfit:
-        hint = yield from _hint(query, which)
+        hint = unfit.hint or (yield from _hint(query, which))
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
 
 
@@ -90,16 +90,18 @@ def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, Chose
         raise LaunchRefused(f"no complete checkpoint in {folder}: {problem}", by="checkpoint")
     ours, others = split_by_history(found, query.knows, query.cluster, query.history)
     skipped: list[str] = []
+    hint = ""
     for name, seen in ours:
         try:
             _require_one_save(seen, _resume_command(query, folder, name))
             chosen = yield from query.prove(seen)
         except Unfit as unfit:
             skipped.append(f"{name}: {unfit}")
+            hint = hint or unfit.hint
             continue
         listed = _with_commands(query, folder, _newer(found, others, name))
         return replace(chosen, skipped=tuple(skipped), others=listed)
-    raise _no_checkpoint(query, folder, skipped, others)
+    raise _no_checkpoint(query, folder, skipped, others, hint)
 
 
 def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
@@ -110,13 +112,18 @@ def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
 
 
 def _no_checkpoint(
-    query: CheckpointQuery, folder: str, skipped: list[str], others: list[tuple[str, str]]
+    query: CheckpointQuery,
+    folder: str,
+    skipped: list[str],
+    others: list[tuple[str, str]],
+    hint: str,
 ) -> LaunchRefused:
     """Say that there is none of this history, and how one of another is taken."""
     run = query.history.run
     if skipped or not others:
         why = "\n".join((*skipped, *_with_commands(query, folder, others))) or "it holds none"
-        return LaunchRefused(f"no complete checkpoint of {run} in {folder}: {why}", by="checkpoint")
+        message = f"no complete checkpoint of {run} in {folder}: {why}"
+        return LaunchRefused(message, hint=hint or None, by="checkpoint")
     whys = [f"{name}: {why}" for name, why in others[:_SHOWN]]
     if len(others) > _SHOWN:
         whys.append(f"and {len(others) - _SHOWN} more")

@@ -42,7 +42,7 @@ _OPTIONS = {
 #   command: [-m, train, --config, config.yaml]
 #   env: {NCCL_DEBUG: INFO}                          # recorded in clear
 #   env_from: [HF_TOKEN]                             # taken from your environment, never stored
-#   checkpoints: checkpoints
+#   checkpoints: output
 #   resume_args: [--resume-from-checkpoint, "{checkpoint}"]
 """,
 }

@@ -294,7 +294,7 @@ def _sync(
         then = (options.resumed or {}).get("commit")
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
-        known = commits if then or synced.commit else "any file of the folder counts"
-        text = f"the code differs from that of the run: {known}"
+        known = f": {commits}" if then or synced.commit else ""
+        text = f"the code differs from that of the run{known}"
         yield Notice(text=text, level="warning")
     return synced

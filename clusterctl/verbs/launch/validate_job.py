@@ -94,8 +94,8 @@ def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, No
         return
     line, launcher = found
     yield Notice(
-        text=f"{name}:{line}: every rank runs this script, and so starts {launcher} of its own;"
-        f" to run it once a node: {nested.once_a_node(job.command)}",
+        text=f"{name}:{line}: every rank runs this script, and so starts {launcher} of its own",
+        hint=f"to run it once per node: {nested.once_a_node(job.command)}",
         level="warning",
     )
 
@@ -107,8 +107,9 @@ def notice_rendezvous(cluster: Cluster, source: Path) -> Generator[Event, None, 
         return
     for line, name in rendezvous_assignments(_text(source / script)):
         yield Notice(
-            text=f"{script}:{line}: it assigns {name}, which the launcher sets for each rank: the"
-            " ranks may not meet; remove the line, or use os.environ.setdefault",
+            text=f"{script}:{line}: it assigns {name}, which the launcher sets for each rank:"
+            " the ranks may not meet",
+            hint="remove the line, or use os.environ.setdefault",
             level="warning",
         )
 

@@ -248,9 +248,8 @@ class RunLog:
         from clusterctl.plan.nested import once_a_node  # noqa: PLC0415  (few runs have one)
 
         what = f"rank {event.get('rank')} started {event.get('launcher')} of its own"[:100]
-        once = once_a_node(self.cluster.job.command)
-        text = f"{what}, and so may every rank; to run the script once a node: {once}"
-        return Notice(node=node, level="warning", text=text)
+        hint = f"to run the script once per node: {once_a_node(self.cluster.job.command)}"
+        return Notice(node=node, level="warning", text=f"{what}, and so may every rank", hint=hint)
 
     def _data(self, node: str, block: _Block, now: float) -> Iterator[Event | Piece]:
         file, offset, body = block.file, block.offset, block.body

@@ -83,7 +83,8 @@ def sync(
         )
     if found.size > LARGE:
         text = f"mirroring {len(found.listing)} files, {found.size >> 20} MiB"
-        yield Notice(text=f"{text}; list what is not code in .clusterctlignore", level="warning")
+        hint = "list what is not code in .clusterctlignore"
+        yield Notice(text=text, hint=hint, level="warning")
     work = _Sync(cluster, pool, found, options or SyncOptions())
     yield from work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)

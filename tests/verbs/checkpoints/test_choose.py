@@ -107,6 +107,16 @@ def test_what_differs_between_nodes_is_refused() -> None:
         choose(nodes, LOCAL, "step-20")
 
 
+@pytest.mark.parametrize("which", ["latest", "step-20"])
+def test_a_checkpoint_that_only_one_node_has_is_refused_with_the_command_that_copies_it(
+    which: str,
+) -> None:
+    nodes = pool(LOCAL, a=node(seen(20)), b=node())
+    with pytest.raises(LaunchRefused, match=r"on b\b") as refused:
+        choose(nodes, LOCAL, which)
+    assert refused.value.hint == ("copy it to all nodes: clusterctl push /w/out/step-20 --from a")
+
+
 def test_on_shared_storage_one_node_reads_it() -> None:
     nodes = pool(SHARED, a=node(seen(20)), b=node(seen(20)))
     assert choose(nodes, SHARED, "latest").verified_on == ("a",)

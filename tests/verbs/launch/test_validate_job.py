@@ -71,11 +71,11 @@ NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_
 
 def noticed(
     given: Cluster, folder: Path, notice: Notices = validate_job.notice_launcher
-) -> list[str]:
-    said: list[str] = []
+) -> list[Notice]:
+    said: list[Notice] = []
     drive(
         notice(given, folder),
-        lambda event: said.append(event.text) if isinstance(event, Notice) else None,
+        lambda event: said.append(event) if isinstance(event, Notice) else None,
     )
     return said
 
@@ -83,9 +83,9 @@ def noticed(
 def test_a_launcher_inside_a_script_is_noticed_with_the_command_to_type(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(NESTED)
     given = cluster(command=("bash", "train.sh", "--lr", "1"))
-    (text,) = noticed(given, tmp_path)
-    assert text.startswith("train.sh:3: every rank runs this script, and so starts torchrun")
-    assert text.endswith("launch --launcher direct --procs-per-node 1 -- bash train.sh --lr 1")
+    (said,) = noticed(given, tmp_path)
+    assert said.text.startswith("train.sh:3: every rank runs this script, and so starts torchrun")
+    assert said.hint.endswith("launch --launcher direct --procs-per-node 1 -- bash train.sh --lr 1")
     assert noticed(effective(given, Options(launcher="direct", procs_per_node=1)), tmp_path) == []
     assert noticed(effective(given, Options(procs_per_node=1)), tmp_path)
     assert noticed(cluster(command=("bash", "elsewhere.sh")), tmp_path) == []
@@ -94,8 +94,9 @@ def test_a_launcher_inside_a_script_is_noticed_with_the_command_to_type(tmp_path
 def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text('import os\nos.environ["MASTER_ADDR"] = "localhost"\n')
     find = validate_job.notice_rendezvous
-    (text,) = noticed(cluster(command=("train.py", "--lr", "1")), tmp_path, find)
-    assert text.startswith("train.py:2: it assigns MASTER_ADDR, which the launcher sets")
+    (said,) = noticed(cluster(command=("train.py", "--lr", "1")), tmp_path, find)
+    assert said.text.startswith("train.py:2: it assigns MASTER_ADDR, which the launcher sets")
+    assert said.hint == "remove the line, or use os.environ.setdefault"
     assert noticed(cluster(command=("train.py",), launcher="ray"), tmp_path, find) == []
     assert noticed(cluster(command=("-m", "train")), tmp_path, find) == []
     assert noticed(cluster(command=("elsewhere.py",)), tmp_path, find) == []

@@ -17,9 +17,9 @@ from clusterctl.verbs.push.wanted import choose_source, split_path, wanted_paths
 
 def cluster(*needs: str) -> Cluster:
     nodes = (
-        Node(host="a", name="a", ssh=Ssh(), workdir="/work/a"),
-        Node(host="b", name="b", ssh=Ssh(), workdir="/work/b"),
-        Node(host="c", name="c", ssh=Ssh(), workdir="/work/c"),
+        Node(host="a", name="a", ssh=Ssh(), workdir="/srv/a"),
+        Node(host="b", name="b", ssh=Ssh(), workdir="/srv/b"),
+        Node(host="c", name="c", ssh=Ssh(), workdir="/srv/c"),
     )
     return Cluster(name="lab", nodes=nodes, job=Job(needs=needs))
 
@@ -70,7 +70,7 @@ def test_any_text_is_a_path_below_the_root_or_an_error(text: str) -> None:
 def test_without_a_path_it_is_what_the_job_needs() -> None:
     absolute, relative = wanted_paths(cluster("/m", "data/x"), ())
     assert (absolute.here, absolute.targets["b"]) == ("/m", "/m")
-    assert (relative.here, relative.targets["b"]) == (None, "/work/b/data/x")
+    assert (relative.here, relative.targets["b"]) == (None, "/srv/b/data/x")
     with pytest.raises(UsageError, match="no needs"):
         wanted_paths(cluster(), ())
 
