@@ -133,7 +133,8 @@ def _train(
         print(f"preempted at step {state.step}: {stopped}", flush=True)
     except ModuleNotFoundError as error:
         state.set("failed", str(error))
-        print(f"error: {error}\nhint: pip install {error.name}, on every node", file=sys.stderr)
+        package = str(error.name).partition(".")[0]
+        print(f"error: {error}\nhint: pip install {package}, on every node", file=sys.stderr)
         return errors.USAGE
     except BaseException as error:  # a second Ctrl-C too
         state.set("failed", errors.reason(error))
