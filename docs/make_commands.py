@@ -34,7 +34,7 @@ and with 130 if you stopped following. [Exit codes](exit-codes.md) has the detai
 
 def render() -> str:
     """Return the page."""
-    # Help is wrapped for the width of the terminal, and coloured on one.
+    # Help is wrapped for the width of the terminal, and colored on one.
     os.environ.update(COLUMNS="80", NO_COLOR="1")
     parser = build_parser(VERBS)
     blocks = [_block("clusterctl", parser)]

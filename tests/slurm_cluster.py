@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from clusterctl.sandbox.sandbox import Sandbox
+from tests.waiting import BUSY, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
 SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-UP_SECONDS = 60
-DONE = 180
-"""Seconds that any step of a test may take on a busy machine."""
-
 NEEDS_SLURM = (
     pytest.mark.netns,
     pytest.mark.skipif(os.geteuid() != 0, reason="starts Slurm's daemons, which needs root"),
@@ -94,7 +90,7 @@ class SlurmCluster:
         self,
         *words: str,
         env: Mapping[str, str] | None = None,
-        seconds: float = DONE,
+        seconds: float = BUSY,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the login node and wait for it."""
@@ -160,7 +156,7 @@ def _start(cluster: SlurmCluster) -> None:
             "--log-file=/tmp/slurm/munge.log", "--seed-file=/tmp/slurm/munge.seed",
         )  # fmt: skip
     for host in sandbox.hosts:
-        wait_until(lambda host=host: (_slurm(sandbox, host.name) / "munge.socket").exists())
+        wait_until((_slurm(sandbox, host.name) / "munge.socket").exists)
     daemon(login.name, "slurmctld", "-D", "-c")
     for host in compute:
         # slurmd wants to make cgroups even where it does not track by them.
@@ -182,12 +178,3 @@ def _prepare(folder: Path, conf: str) -> None:
     key = folder / "munge.key"
     key.write_bytes(b"k" * 128)
     key.chmod(0o400)
-
-
-def wait_until(holds: object, seconds: float = UP_SECONDS) -> None:
-    """Wait until a function returns something true."""
-    assert callable(holds)
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.1)

@@ -18,6 +18,7 @@ import pytest
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.transport.known_hosts import known_name
 from tests.ports import free_port
+from tests.waiting import BUSY
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 try:
@@ -92,7 +93,7 @@ class Sshd:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + BUSY
         while "Server listening" not in self.log[before:]:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log

@@ -61,9 +61,8 @@ AVOIDED = {
     r"ended badly|bad end": "failed, failure",
     r"a person": "you, a user",
     r"colours?|coloured|behaviours?|honou?rs|neighbours?|favou?r|grey": "American spelling",
-    r"licence|catalogue|centre|(?:normal|organ|serial|summar|initial|recogn)is(?:e|es|ed|ing)": (
-        "American spelling"
-    ),
+    r"(?:normal|organ|serial|summar|initial|recogn|token|optim|synchron)is(?:e[drs]?|ing|ation)|"
+    r"licence|catalogue|centre": "American spelling",
 }
 """Pattern of a word or phrase → what to write instead."""
 

@@ -18,7 +18,6 @@ PAGES = [page for page in sorted(DOCS.rglob("*.md")) if OUTPUTS.is_played(page.r
 
 @pytest.mark.netns
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page: Path) -> None:
     played = OUTPUTS.play(page.read_text())

@@ -1,4 +1,4 @@
-"""Whatever a log holds, only text and colours reach the terminal."""
+"""Whatever a log holds, only text and colors reach the terminal."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ HOSTILE = st.lists(
         ("abc\u202etxt.exe", "abctxt.exe"),
     ],
 )
-def test_controls_go_and_colours_stay(raw: str, shown: str) -> None:
+def test_controls_go_and_colors_stay(raw: str, shown: str) -> None:
     assert keep_colors(raw) == shown
 
 
 @given(HOSTILE)
-def test_no_escape_but_a_colour_gets_through(raw: str) -> None:
+def test_no_escape_but_a_color_gets_through(raw: str) -> None:
     shown = keep_colors(raw)
     rest = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", rest)
     assert keep_colors(shown) == shown
 
 
-def test_colours_can_be_stripped_too() -> None:
+def test_colors_can_be_stripped_too() -> None:
     assert strip_controls("\x1b[1;31mred\x1b[0m") == "red"
 
 

@@ -205,7 +205,7 @@ def agree(
         {
             "the code in train/": about["code"],
             f"the base model {base}": about["base"],
-            "the tokenised data": corpus.key,
+            "the tokenized data": corpus.key,
         }
         | {f"the installed {name}": text for name, text in provenance.must_match(about).items()}
         | {f"the configuration's {key}": str(value) for key, value in about["config"].items()}

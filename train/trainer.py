@@ -92,7 +92,7 @@ class Trainer:
         """Do one step: gradients of all micro-batches, one sum over the ranks, one update."""
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number_in_step, batch in enumerate(step.micro_batches, 1):
-            with self.model.only_last_synchronises(last=number_in_step == len(step.micro_batches)):
+            with self.model.only_last_synchronizes(last=number_in_step == len(step.micro_batches)):
                 total += self.learn(batch)
         with self.meter.time("optimizer"), room_for("the optimizer"):
             # All that ranks exchange about a step, in one small sum.

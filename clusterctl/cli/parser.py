@@ -82,7 +82,7 @@ _MISSING = "the following arguments are required: "
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help is coloured on a terminal and whose errors name the next command."""
+    """A parser whose help is colored on a terminal and whose errors name the next command."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  (argparse's own, and many)
         super().__init__(**{"formatter_class": _formatter, "allow_abbrev": False, **options})

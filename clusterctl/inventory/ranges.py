@@ -59,7 +59,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 def fold_hosts(names: Iterable[str]) -> str:
     """Return the shortest plain expression for names, in their order.
 
-    Neighbours that differ in one number share a bracket: `gpu02, gpu03, gpu07` become
+    Neighbors that differ in one number share a bracket: `gpu02, gpu03, gpu07` become
     `gpu[02-03,07]`.
     """
     return ",".join(text for text, _ in folds(names))

@@ -207,8 +207,8 @@ def _too_late(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _say(title: str, argv: Sequence[str]) -> None:
-    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    bold, end = ("\x1b[1m", "\x1b[0m") if colours else ("", "")
+    colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    bold, end = ("\x1b[1m", "\x1b[0m") if colors else ("", "")
     _print(f"\n# {title}\n{bold}$ {shlex.join(argv)}{end}\n")
 
 

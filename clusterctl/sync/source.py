@@ -128,7 +128,7 @@ def token_in(folder: Path, token: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
-        # Then no node has written there either, so none can be recognised by it.
+        # Then no node has written there either, so none can be recognized by it.
         logger.info("%s: cannot write a token: %s", folder, error)
     try:
         yield

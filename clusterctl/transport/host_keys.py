@@ -124,8 +124,8 @@ class HostKeyVerifier:
         shown = f"{key_type} {fingerprint(blob)}"
         with self._lock:
             known = self._load(endpoint)
-            judgements = [known.judge(own, blob) for own in names_of(endpoint)]
-            judged = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
+            judgments = [known.judge(own, blob) for own in names_of(endpoint)]
+            judged = min(judgments, key=lambda judgment: _ORDER.index(judgment.verdict))
             if judged.verdict == "unknown":
                 # Another key there proves nothing: two networks may use one private address.
                 accepted = self._load_elsewhere().judge(name, blob)

@@ -59,7 +59,7 @@ class KnownHostsLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """What the files have about a host's key."""
 
     verdict: Verdict
@@ -113,7 +113,7 @@ class KnownHosts:
         """Say whether a certificate authority vouches for the host, which we cannot check."""
         return any(line.marker == "@cert-authority" for line in self.lines(host))
 
-    def judge(self, host: str, blob: bytes) -> Judgement:
+    def judge(self, host: str, blob: bytes) -> Judgment:
         """Compare a host's key with what is known.
 
         A host that is known by other types of keys only counts as changed: a machine in
@@ -122,12 +122,12 @@ class KnownHosts:
         lines = self.lines(host)
         for line in lines:
             if line.marker == "@revoked" and line.blob == blob:
-                return Judgement("revoked", line.where)
+                return Judgment("revoked", line.where)
         plain = [line for line in lines if not line.marker]
         for line in plain:
             if line.blob == blob:
-                return Judgement("known", line.where)
-        return Judgement("changed", plain[0].where) if plain else Judgement("unknown")
+                return Judgment("known", line.where)
+        return Judgment("changed", plain[0].where) if plain else Judgment("unknown")
 
 
 def parse_known_hosts(text: str, name: str) -> list[KnownHostsLine]:

@@ -13,7 +13,7 @@ from clusterctl.plan.launchers import LAUNCHERS
 from tests.chaos.schedule import FORMS, HARD, MILD, draw
 from tests.conftest import need_netns
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.netns
 
 ROOT = Path(__file__).parent.parent.parent
 SEEDS = (24, 30, 62, 83, 168, 216, 490, 639, 707, 780, 818, 937)

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from clusterctl.sandbox.sandbox import Sandbox
+from tests.waiting import BUSY
 
 ROOT = Path(__file__).parent.parent.parent
-DONE = 120
-"""Seconds that any step of a test may take on a busy machine."""
-
 JOB = """
 import os, signal, socket, sys, time
 
@@ -85,7 +83,7 @@ class Project:
         }
 
     def run(
-        self, *words: str, env: Mapping[str, str] | None = None, seconds: float = DONE
+        self, *words: str, env: Mapping[str, str] | None = None, seconds: float = BUSY
     ) -> subprocess.CompletedProcess[str]:
         """Run `clusterctl` on the controller's side and wait for it."""
         argv = [sys.executable, "-m", "clusterctl", *words]
@@ -134,7 +132,7 @@ class Project:
 
     def wait_for(self, run: str, state: str) -> None:
         """Wait until a run is in a state."""
-        until = time.monotonic() + DONE
+        until = time.monotonic() + BUSY
         while (found := self.status(run)["state"]) != state:
             assert time.monotonic() < until, f"{run} is {found}, expected {state}"
             time.sleep(0.2)

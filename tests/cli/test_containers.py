@@ -20,14 +20,12 @@ import yaml
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
+from tests.waiting import BUSY, wait_until
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="starts a Docker daemon, which needs root"),
     pytest.mark.skipif(shutil.which("dockerd") is None, reason="needs dockerd (make setup)"),
 ]
-
-UP_SECONDS = 60
 
 
 def environment_of(path: str) -> str:
@@ -69,7 +67,7 @@ def docker() -> Iterator[Docker]:
     with (folder / "log").open("w") as log:
         daemon = subprocess.Popen(argv, stdout=log, stderr=log)
     try:
-        until = time.monotonic() + UP_SECONDS
+        until = time.monotonic() + BUSY
         while not (folder / "socket").exists():
             assert daemon.poll() is None, (folder / "log").read_text()[-2000:]
             assert time.monotonic() < until, "dockerd did not start"
@@ -79,7 +77,7 @@ def docker() -> Iterator[Docker]:
         yield docker
     finally:
         daemon.terminate()
-        daemon.wait(UP_SECONDS)
+        daemon.wait(BUSY)
         # It keeps the network of containers with the host's as a mount, which stays behind.
         for mount in (folder / "exec" / "netns").glob("*"):
             subprocess.run(["umount", mount], check=True)
@@ -106,10 +104,7 @@ def running(docker: Docker) -> list[str]:
 
 
 def wait_for_containers(docker: Docker, count: int) -> None:
-    until = time.monotonic() + UP_SECONDS
-    while len(running(docker)) != count:
-        assert time.monotonic() < until, docker("ps", "--all")
-        time.sleep(0.1)
+    wait_until(lambda: len(running(docker)) == count, why=lambda: docker("ps", "--all"))
 
 
 def test_the_ranks_meet_inside_and_the_hosts_secret_reaches_them_unseen(

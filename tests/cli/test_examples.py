@@ -10,8 +10,8 @@ import yaml
 
 from clusterctl.inventory import load
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import DONE
 from tests.conftest import MakeSandbox
+from tests.waiting import BUSY
 
 ROOT = Path(__file__).parents[2] / "examples"
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/hosts.yaml"))
@@ -35,7 +35,6 @@ def test_it_has_an_inventory_that_loads_and_a_page_that_the_list_names(name: str
 
 @pytest.mark.netns
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name",
     [name if name == "ddp" else pytest.param(name, marks=pytest.mark.soak) for name in SHORT],
@@ -51,7 +50,7 @@ def test_its_program_runs_on_two_hosts(
     document = yaml.safe_load(project.inventory.read_text())
     job["env"] = {"OMP_NUM_THREADS": "1"}
     project.inventory.write_text(yaml.safe_dump({**document, "job": job}, sort_keys=False))
-    done = project.run("launch", "--", *SHORT[name], seconds=2 * DONE)
+    done = project.run("launch", "--", *SHORT[name], seconds=2 * BUSY)
     assert done.returncode == 0, done.stderr
     raw = project.run("logs", "--raw").stdout.splitlines()
     (ended,) = [line for line in raw if line.startswith("ended at ")]

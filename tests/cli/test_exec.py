@@ -11,8 +11,9 @@ import pytest
 
 from clusterctl.cli.main import main
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import DONE, Project, signal_all
+from tests.cli.runs import Project, signal_all
 from tests.conftest import MakeSandbox
+from tests.waiting import wait_until
 
 HOSTS = ("node1", "node2", "node3")
 EVIL = "$(touch /shared/evil); `id` 'a\" \\ \n*"
@@ -87,20 +88,15 @@ class TestOnHosts:
         assert done.returncode == 1
         assert done.stderr == "ended after the time limit on 3 of 3 nodes\n"
         assert processes_called(project, "sleep 4711.25") == []
-        assert time.monotonic() - began < DONE / 2
+        assert time.monotonic() - began < 60
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
     def test_nothing_stays_when_the_controller_goes(self, project: Project, number: int) -> None:
         words = "sleep 4712.25"
         started = project.start("exec", "--", "sh", "-c", f"{words} & {words}")
-        until = time.monotonic() + DONE
-        while len(processes_called(project, words)) < len(HOSTS):
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: len(processes_called(project, words)) >= len(HOSTS))
         signal_all(started, number)
-        while processes_called(project, words):
-            assert time.monotonic() < until, "the command lives on"
-            time.sleep(0.2)
+        wait_until(lambda: not processes_called(project, words))
 
     def test_a_daemon_that_a_command_starts_holds_nothing_up(self, project: Project) -> None:
         done = project.run("exec", "--", "sh", "-c", "sleep 60 & echo started")

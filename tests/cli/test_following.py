@@ -24,9 +24,10 @@ from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs import follow
 from clusterctl.verbs.runs.records import Records, RunRecord
-from tests.cli.runs import DONE, JOB, Project, signal_all
+from tests.cli.runs import JOB, Project, signal_all
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, PLAN, RUN
+from tests.waiting import BUSY
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ IGNORES_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" 
 
 def read_until(terminal: int, seen: str, wanted: str) -> str:
     """Read what is written to a terminal until it contains some text; return all of it."""
-    until = time.monotonic() + DONE
+    until = time.monotonic() + BUSY
     while wanted not in seen:
         assert time.monotonic() < until, f"no {wanted!r} in {seen}"
         if select.select([terminal], [], [], 1.0)[0]:
@@ -88,7 +89,6 @@ def read_until(terminal: int, seen: str, wanted: str) -> str:
 
 
 @pytest.mark.netns
-@pytest.mark.timeout(180)
 def test_a_second_ctrl_c_during_a_stop_ends_it_and_names_the_command_that_stops_the_run(
     project: Project,
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_second_ctrl_c_during_a_stop_ends_it_and_names_the_command_that_stops_
     seen = read_until(typed, seen, "node1: asking")
     signal_all(process, signal.SIGINT)
     seen = read_until(typed, seen, "hint: clusterctl stop")
-    process.communicate(timeout=DONE)
+    process.communicate(timeout=BUSY)
     os.close(typed)
     run = project.status()["run"]
     assert process.returncode == 130

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +12,9 @@ import yaml
 
 from tests.cli.runs import Project
 from tests.cli.test_json import validate
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 TRAIN = """
 import os, pathlib, time
@@ -36,13 +35,6 @@ while not (out / "end").exists():
 """
 CONF = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"
 SECRET = {"TOKEN": "s3cret-of-the-shell"}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.3)
 
 
 @pytest.fixture

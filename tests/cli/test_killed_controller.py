@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import pytest
 import yaml
 
-from tests.cli.runs import DONE, Project, signal_all
+from tests.cli.runs import Project, signal_all
+from tests.waiting import BUSY
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.netns
 
 HOSTS = ("node1", "node2", "node3")
 LONG = ("--env", "STEPS=6000")
@@ -43,7 +44,7 @@ runpy.run_path("job.py")
 
 def kill_when(reached: Callable[[], bool], controller: subprocess.Popen[str]) -> None:
     """Kill -9 a command once it has come so far."""
-    until = time.monotonic() + DONE
+    until = time.monotonic() + BUSY
     while not reached():
         assert controller.poll() is None, controller.communicate()
         assert time.monotonic() < until
@@ -130,7 +131,7 @@ def test_a_run_of_the_master_alone_is_named_and_stopped(project: Project) -> Non
 def test_a_stop_that_was_cut_off_goes_on_and_is_hastened_by_the_next(project: Project) -> None:
     (project.folder / "deaf.py").write_text(DEAF)
     run = project.launch("--detach", *LONG, "--", "deaf.py").stdout.strip()
-    stop = project.start("stop", "--grace", str(10 * DONE))
+    stop = project.start("stop", "--grace", str(10 * BUSY))
 
     def states() -> set[str]:
         return {node["state"] for node in project.status(run)["nodes"]}

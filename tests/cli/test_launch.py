@@ -16,10 +16,11 @@ import yaml
 
 from clusterctl.sandbox.gpus import Gpus
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import DONE, Project, lines_of, signal_all
+from tests.cli.runs import Project, lines_of, signal_all
 from tests.conftest import MakeSandbox
+from tests.waiting import BUSY
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.netns
 
 LONG = ("--env", "STEPS=6000")
 
@@ -189,7 +190,7 @@ def test_a_launch_from_python_records_what_ran(project: Project) -> None:
     (project.folder / "hosts.yaml").write_text(project.inventory.read_text())
     argv = [sys.executable, "-c", API]
     settings = project.settings(None)
-    answer = project.sandbox.run(argv, env=settings, cwd=project.folder, timeout=DONE)
+    answer = project.sandbox.run(argv, env=settings, cwd=project.folder, timeout=BUSY)
     kept = "['direct', ('echo.py', 'from python'), (('EVIL', '1'),)]\n"
     assert (answer.returncode, answer.stdout) == (0, kept), answer.stderr
 
@@ -258,7 +259,7 @@ def test_without_a_terminal_an_interrupt_leaves_the_run_alone(
     follower = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
     until_step(follower, 1)
     signal_all(follower, number)
-    _, stderr = follower.communicate(timeout=DONE)
+    _, stderr = follower.communicate(timeout=BUSY)
     assert follower.returncode == 130
     assert "follow it: clusterctl logs -f" in stderr
     project.wait_for("", "running")
@@ -269,7 +270,7 @@ def test_a_reader_that_has_gone_is_told_that_the_run_goes_on(project: Project) -
     until_step(follower, 1)
     assert follower.stdout is not None
     follower.stdout.close()
-    _, stderr = follower.communicate(timeout=DONE)
+    _, stderr = follower.communicate(timeout=BUSY)
     assert follower.returncode == 130
     assert "keeps running" in stderr
     assert "Traceback" not in stderr
@@ -298,7 +299,7 @@ def test_an_interrupt_while_it_starts_ends_it_and_says_so(
     (record,) = project.state.glob("*/*/record.json")
     run = record.parent.name
     signal_all(launch, number)
-    _, stderr = launch.communicate(timeout=DONE)
+    _, stderr = launch.communicate(timeout=BUSY)
     assert launch.returncode == 130
     assert f"{run}: interrupted; nothing of it is left" in stderr
     assert project.status(run)["state"] == "stopped"
@@ -312,7 +313,7 @@ def test_an_interrupt_before_it_starts_says_that_nothing_runs(project: Project) 
     assert launch.stdout is not None
     launch.stdout.readline()
     signal_all(launch, signal.SIGINT)
-    stdout, stderr = launch.communicate(timeout=DONE)
+    stdout, stderr = launch.communicate(timeout=BUSY)
     assert launch.returncode == 130
     assert stderr.splitlines()[-1].startswith("interrupted; nothing was started")
     assert json.loads(stdout.splitlines()[-1])["ended_by"] == "stop"
@@ -330,7 +331,7 @@ def test_a_lost_connection_costs_no_line_and_doubles_none(project: Project) -> N
     while "node2: reconnected" not in follower.stderr.readline():
         assert follower.poll() is None
     assert project.run("stop", run).returncode == 0
-    stdout, _ = follower.communicate(timeout=DONE)
+    stdout, _ = follower.communicate(timeout=BUSY)
     whole = project.run("logs", "--raw", run).stdout
     must_be_whole(whole)
     for rank in range(3):

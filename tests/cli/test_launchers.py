@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +12,9 @@ import yaml
 
 from clusterctl.plan.launchers import LAUNCHERS
 from tests.cli.runs import Project
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -112,17 +111,7 @@ def raw_log(project: Project) -> list[str]:
 
 def wait_for_step(project: Project, step: int) -> None:
     folder = project.placed / "out" / f"checkpoint-{step}"
-    until = time.monotonic() + 120
-    while not (folder / "trainer_state.json").exists():
-        assert time.monotonic() < until, f"step {step} never came"
-        time.sleep(0.1)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.3)
+    wait_until((folder / "trainer_state.json").exists, why=lambda: f"step {step} never came")
 
 
 def kill_a_rank(project: Project, rank: int) -> None:
@@ -180,7 +169,6 @@ dist.barrier()
 """
 
 
-@pytest.mark.timeout(400)
 def test_an_elastic_training_continues_without_a_node(training: Project) -> None:
     """It starts on three hosts; one is lost, and the training goes on where it was."""
     (training.folder / "train.py").write_text(ELASTIC)

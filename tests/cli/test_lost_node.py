@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import MakeProject
 from tests.conftest import MakeSandbox
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.netns
 
 
 def test_a_run_that_lost_a_node_stays_lost_when_it_is_cleared_up(

@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import DONE, Project
+from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
+from tests.waiting import BUSY
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 TRAINER = """
 import argparse, time, torch
@@ -163,14 +164,14 @@ def test_it_runs_is_stopped_and_goes_on_from_its_checkpoint(
         "resume_args": list(program.resume_args),
     }
     project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
-    launched = project.run("launch", "--detach", seconds=2 * DONE)
+    launched = project.run("launch", "--detach", seconds=2 * BUSY)
     assert launched.returncode == 0, launched.stderr
     wait_for_line(project, "step 4 of 2 ranks")
     assert project.run("stop", "--grace", "5").returncode == 0
     before = project.status()
     assert before["checkpoint"] is not None
     again = ("--", "program.py", "60", "{checkpoint}") if name == "tutorial" else ()
-    resumed = project.run("resume", "--checkpoint", "latest", *again, seconds=2 * DONE)
+    resumed = project.run("resume", "--checkpoint", "latest", *again, seconds=2 * BUSY)
     assert resumed.returncode == 0, resumed.stderr
     lines = project.run("logs", "--raw").stdout.splitlines()
     assert lines.count(f"ended at {ENDS_AT}") == 2
@@ -178,7 +179,7 @@ def test_it_runs_is_stopped_and_goes_on_from_its_checkpoint(
 
 
 def wait_for_line(project: Project, line: str) -> None:
-    until = time.monotonic() + DONE
+    until = time.monotonic() + BUSY
     while line not in (printed := project.run("logs", "--raw").stdout.splitlines()):
         assert time.monotonic() < until, printed
         assert project.status()["state"] in {"starting", "running"}, printed

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import MakeProject
 from tests.conftest import MakeSandbox
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.netns
 
 
 def test_old_runs_go_from_nodes_and_controller_and_a_live_one_stays(

@@ -16,6 +16,7 @@ import yaml
 
 from clusterctl.node.push.manifest import BLOCK
 from clusterctl.sandbox.sandbox import Sandbox
+from tests.waiting import BUSY
 
 pytestmark = pytest.mark.netns
 
@@ -98,7 +99,6 @@ def test_a_shared_folder_is_written_once(sandbox3: Sandbox, tmp_path: Path, mode
     assert names == ["a weight", "link", "sub", ""]
 
 
-@pytest.mark.timeout(120)
 def test_an_interrupted_push_leaves_nothing_running_and_is_resumed(
     sandbox3: Sandbox, tmp_path: Path
 ) -> None:
@@ -111,7 +111,7 @@ def test_an_interrupted_push_leaves_nothing_running_and_is_resumed(
     running = subprocess.Popen(
         command, cwd=tmp_path, env=sandbox3.environment() | ENV, stderr=subprocess.PIPE
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + BUSY
 
     def written() -> int:
         done = sandbox3.on("node3", ["sh", "-c", f"du -sk {there} | cut -f1"])

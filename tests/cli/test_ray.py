@@ -6,7 +6,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -15,6 +14,7 @@ import yaml
 
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.runs import Project
+from tests.waiting import BUSY, wait_until
 
 pytestmark = [
     pytest.mark.netns,
@@ -80,7 +80,6 @@ while step < int(os.environ["STEPS"]):
 """
 STEPS = 4
 SMALL = ["--num-cpus=1", "--object-store-memory=80000000"]
-BUSY = 300.0
 """Seconds for three Ray nodes to start, or to end, on a busy machine."""
 
 
@@ -116,13 +115,6 @@ def losses(project: Project) -> dict[int, float]:
     assert "world" in printed
     assert not re.search(r"world (?!3 )", printed)
     return {int(n): float(x) for n, x in re.findall(r"step (\d+) loss ([\d.]+)", printed)}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + BUSY
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.5)
 
 
 def wait_for_step(launched: subprocess.Popen[str], step: int) -> None:
@@ -164,7 +156,7 @@ def other_ray(training: Project) -> Iterator[Callable[[], bool]]:
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", *SMALL,
         "--include-dashboard=false", "--node-ip-address=10.77.0.12",
     ]  # fmt: skip
-    wait_for(lambda: on_node2(start).returncode == 0)
+    wait_until(lambda: on_node2(start).returncode == 0)
     ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address=10.77.0.12:6379"]
     yield lambda: "Active" in on_node2(ask).stdout
     on_node2([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"])

@@ -9,7 +9,7 @@ import yaml
 
 from tests.cli.runs import Project
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 JOB = """
 import os, pathlib, sys, time

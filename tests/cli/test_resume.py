@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,9 @@ from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project, checkpoint, signal_all
 from tests.conftest import MakeSandbox
+from tests.waiting import BUSY, SOON, wait_until
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.netns
 
 EVIL = (
     "two words",
@@ -255,16 +255,10 @@ def test_a_folder_on_a_dead_mount_is_reported_and_no_agent_stays(
     assert processes(box, "node2") == before
 
     with project.start("resume", "-i", "hosts.yaml", "--checkpoint", "latest") as process:
-        until = time.monotonic() + 20
-        while processes(box, "node2") <= before:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: processes(box, "node2") > before)
         signal_all(process, signal.SIGINT)
-        process.communicate(timeout=20)
-    until = time.monotonic() + 10
-    while left := processes(box, "node2") - before:
-        assert time.monotonic() < until, left
-        time.sleep(0.1)
+        process.communicate(timeout=BUSY)
+    wait_until(lambda: not processes(box, "node2") - before, seconds=SOON)
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(trained: Project) -> None:

@@ -19,9 +19,10 @@ from clusterctl.sandbox.backend import SandboxSpec
 from tests import slurm_cluster
 from tests.cli.runs import ECHO, JOB, ROOT, checkpoint
 from tests.conftest import need_netns
-from tests.slurm_cluster import NEEDS_SLURM, SlurmCluster, wait_until
+from tests.slurm_cluster import NEEDS_SLURM, SlurmCluster
+from tests.waiting import BUSY, wait_until
 
-pytestmark = [*NEEDS_SLURM, pytest.mark.timeout(240)]
+pytestmark = [*NEEDS_SLURM]
 
 Answer = subprocess.CompletedProcess[str]
 
@@ -67,7 +68,7 @@ class Project:
         return subprocess.run(
             self.argv(*words, within=within, **env),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=slurm_cluster.DONE,
+            timeout=BUSY,
         )  # fmt: skip
 
     def allocated(self, *words: str, **env: str) -> Answer:

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import MakeProject
 from tests.conftest import MakeSandbox
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.netns
 
 
 def test_status_without_a_name_shows_every_live_run_and_what_it_printed(

@@ -121,7 +121,6 @@ def elsewhere(project: Project, tmp_path: Path) -> Project:
     return replace(project, folder=folder)
 
 
-@pytest.mark.timeout(180)
 def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
     project: Project, elsewhere: Project
 ) -> None:
@@ -186,7 +185,6 @@ def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
     assert on_hosts() == ["hosts.yaml\n"] * 3
 
 
-@pytest.mark.timeout(240)
 def test_launch_resume_and_sync_print_what_they_delete(project: Project) -> None:
     text = own_workdirs(project.sandbox, project.folder / "own.yaml", "/workspace/deletes")
     checkpoint(project.folder / "out", 10, "lab-1")
@@ -213,7 +211,6 @@ def test_launch_resume_and_sync_print_what_they_delete(project: Project) -> None
         assert told == [(1, [f"old{number}.py"])] * 3
 
 
-@pytest.mark.timeout(180)
 def test_what_a_job_needs_in_workdir_may_come_with_the_sync(project: Project) -> None:
     text = own_workdirs(project.sandbox, project.folder / "own.yaml").read_text()
     inventory = yaml.safe_load(text)

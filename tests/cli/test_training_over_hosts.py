@@ -13,7 +13,7 @@ import pytest
 from tests.cli.runs import ROOT, Project
 from tests.train.tiny import LONGEST, make_corpus, make_model
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 STEPS = 24
 LONG = 150

@@ -11,7 +11,7 @@ from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.netns
 
 
 def of_bob(ada: Project, workdir: str | None = None) -> Project:

@@ -10,7 +10,7 @@ from clusterctl.cli.launch_options import warn_of_flags
 from clusterctl.report.console import MESSAGES
 from tests.cli.runs import Project
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.netns
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ NODE = st.builds(
 
 @st.composite
 def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
-    """Draw hosts of which neighbours often have the same settings."""
+    """Draw hosts of which neighbors often have the same settings."""
     hosts = draw(st.lists(HOST, min_size=1, max_size=6, unique=True))
     few = draw(st.lists(NODE, min_size=1, max_size=2))
     made = []
@@ -161,7 +161,7 @@ def test_this_machine_reads_back(read: Callable[[str], Cluster]) -> None:
     assert read(text) == cluster
 
 
-def test_neighbours_with_the_same_settings_share_an_entry(
+def test_neighbors_with_the_same_settings_share_an_entry(
     read: Callable[[str], Cluster],
 ) -> None:
     text = (

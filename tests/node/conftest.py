@@ -32,10 +32,9 @@ from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.wire import Message
 from tests.ports import free_port
+from tests.waiting import BUSY, wait_until
 
 Head = dict[str, Any]
-BUSY = 60.0
-"""Seconds that any step of a test may take on a busy machine."""
 
 
 class Run:
@@ -218,13 +217,6 @@ def ipv6() -> str:
     except OSError:
         pytest.skip("this machine has no IPv6")
     return "::1"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = BUSY) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.02)
 
 
 @pytest.fixture

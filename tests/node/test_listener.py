@@ -19,7 +19,8 @@ from clusterctl.node import listener, run_lock
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.run import processes
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 

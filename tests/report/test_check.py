@@ -63,11 +63,11 @@ def result() -> CheckResult:
     return replace(judged, seconds=1.25)
 
 
-def printed(result: CheckResult, width: int = 80, *, colour: bool = False) -> str:
+def printed(result: CheckResult, width: int = 80, *, color: bool = False) -> str:
     stream = io.StringIO()
     console = Console(
         file=stream, width=width, markup=False, highlight=False, emoji=False,
-        force_terminal=colour, color_system="standard" if colour else None,
+        force_terminal=color, color_system="standard" if color else None,
     )  # fmt: skip
     print_check(console, result)
     return stream.getvalue()
@@ -205,16 +205,16 @@ def test_a_narrow_screen_loses_no_word(result: CheckResult) -> None:
 
 
 def test_what_a_node_wrote_is_text_and_nothing_else(result: CheckResult) -> None:
-    for text in (printed(result), printed(result, colour=True)):
+    for text in (printed(result), printed(result, color=True)):
         assert "\x1b]0" not in text
         assert "\x1b[2J" not in text
         assert "[bold]" in text  # shown, not obeyed
 
 
-def test_meaning_is_never_in_colour_alone(result: CheckResult) -> None:
-    coloured = re.sub(r"\x1b\[[0-9;]*m", "", printed(result, colour=True))
+def test_meaning_is_never_in_color_alone(result: CheckResult) -> None:
+    colored = re.sub(r"\x1b\[[0-9;]*m", "", printed(result, color=True))
 
-    assert coloured == printed(result)
+    assert colored == printed(result)
 
 
 def test_a_pipe_gets_no_control_sequence(

@@ -58,7 +58,7 @@ def test_json_is_one_object_a_line() -> None:
     }
 
 
-def test_hosts_have_colours_on_a_terminal_only_and_never_with_no_color(
+def test_hosts_have_colors_on_a_terminal_only_and_never_with_no_color(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -16,11 +16,9 @@ import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import demo, sandbox
+from tests.waiting import BUSY
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 100.0
-"""Seconds for a part of it; less than a test's own limit, so that what it said is shown."""
-pytestmark = pytest.mark.timeout(250)
 
 
 def test_it_wants_the_project_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +51,7 @@ class Demo:
             )
 
     def wait_for(self, line: str) -> None:
-        until = time.monotonic() + LIMIT
+        until = time.monotonic() + BUSY
         while f"\n{line}\n" not in self.log.read_text():
             assert time.monotonic() < until, self.log.read_text()
             assert self.process.poll() is None, self.log.read_text()
@@ -61,7 +59,7 @@ class Demo:
 
     def end(self) -> int:
         try:
-            return self.process.wait(LIMIT)
+            return self.process.wait(BUSY)
         except subprocess.TimeoutExpired:
             pytest.fail(f"did not end:\n{self.log.read_text()}")
 

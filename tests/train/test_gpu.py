@@ -12,7 +12,7 @@ from tests.train.outcome import close, weights
 from tests.train.world import World
 from train.config.config import Config
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

@@ -20,7 +20,7 @@ from train.config.datasets import Dataset
 if TYPE_CHECKING:
     from torch import Tensor
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def test_losses_do_not_depend_on_ranks_or_layout(world: World) -> None:

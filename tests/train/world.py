@@ -16,10 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import BUSY
 from train.config.config import Config
-
-LIMIT = 200.0
-"""Seconds that a training of a test may take on a busy machine."""
 
 
 def context() -> multiprocessing.context.ForkServerContext:
@@ -39,7 +37,7 @@ class Training:
     output: Path
     """The run's folder, as the first node sees it."""
 
-    def wait(self, limit: float = LIMIT) -> list[int | None]:
+    def wait(self, limit: float = BUSY) -> list[int | None]:
         """Wait for all ranks and return their exit codes."""
         until = time.monotonic() + limit
         for process in self.processes:
@@ -70,7 +68,7 @@ class Training:
         path = self.folder / f"rank-{rank}.log"
         return path.read_text() if path.exists() else ""
 
-    def wait_for(self, text: str, limit: float = LIMIT) -> None:
+    def wait_for(self, text: str, limit: float = BUSY) -> None:
         """Wait until rank 0 has printed something."""
         until = time.monotonic() + limit
         while text not in self.said():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.interface import Call, Reply
 from clusterctl.wire import Message
 from tests.fake_pool import FakeCall
+from tests.waiting import wait_until
 
 NODE = Node(host="a", name="a", ssh=Ssh())
 
@@ -31,13 +31,6 @@ class Stuck(FakeCall):
     def close(self) -> None:
         super().close()
         self._release.set()
-
-
-def wait_for(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_closing_does_not_wait_for_a_message_that_the_node_does_not_take() -> None:
@@ -82,7 +75,7 @@ def test_messages_keep_their_order_while_the_call_opens() -> None:
         call.send(Message({"n": number}))
         if number == 50:
             opened.set()
-    wait_for(lambda: len(plain.sent) == 100)
+    wait_until(lambda: len(plain.sent) == 100)
     assert [message.head["n"] for message in plain.sent] == list(range(100))
 
 
@@ -100,4 +93,4 @@ def test_a_call_that_is_closed_before_it_opens_is_closed_then() -> None:
     opened.set()
     assert call.reply().ok
     assert [reply.state for reply in replies] == ["ok"]
-    wait_for(lambda: plain.closed)
+    wait_until(lambda: plain.closed)

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +27,7 @@ from clusterctl.wire import Message
 from tests.failed_reply import error_of
 from tests.fake_pool import FakeCall
 from tests.sshd_servers import USER, Sshd, cluster_of
+from tests.waiting import SOON, wait_until
 
 HOSTILE = ["", " ", "a b", "'", '"', "$HOME", "`id`", ";", "*", "\n", '{"a": 1}', "é\udcff", "\\"]
 
@@ -84,12 +84,8 @@ def test_what_was_begun_is_used_by_the_first_call(sshd: Sshd) -> None:
 def test_what_was_begun_may_be_given_up(sshd: Sshd, caplog: pytest.LogCaptureFixture) -> None:
     with Pool(cluster_of(sshd.node("n"))) as pool:
         pool.begin()
-    deadline = time.monotonic() + 10
     # It goes on to its end, and then lets go of what it has.
-    while ("n" not in pool._opened or sshd.sessions()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert "n" in pool._opened
-    assert sshd.sessions() == []
+    wait_until(lambda: "n" in pool._opened and not sshd.sessions(), seconds=SOON)
     assert not caplog.records
 
 
@@ -245,10 +241,7 @@ def test_connections_are_opened_once_and_closed_at_the_end(
             assert [reply.state for reply in pool.open()] == ["ok"]
             [_] = list(pool.call({"n": Request(op="hello", args={})}))
     assert server.log.count("Accepted publickey") == 1
-    deadline = time.monotonic() + 5
-    while server.sessions():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not server.sessions(), seconds=SOON)
 
 
 def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(

@@ -20,6 +20,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of
 from tests.sshd_servers import cluster_of
+from tests.waiting import wait_until
 
 HELLO = Request(op="hello", args={"x": "y"}, body=bytes(range(256)))
 RUNS = 'echo "$@" > "$0.argv"; while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'
@@ -106,7 +107,5 @@ def test_a_step_stays_until_what_it_detached_has_ended(tmp_path: Path) -> None:
 
 def wait_for_only_child(pid: int, left: psutil.Process) -> None:
     """Wait until a process has adopted another and has no other child."""
-    until = time.monotonic() + 30
-    while (children := psutil.Process(pid).children()) != [left]:
-        assert time.monotonic() < until, children
-        time.sleep(0.02)
+    parent = psutil.Process(pid)
+    wait_until(lambda: parent.children() == [left], why=parent.children)

@@ -183,7 +183,7 @@ class Config:
     cache_dir: str | None = _key(
         "data",
         None,
-        "Where tokenised data is kept, shared or per node. Default: `tokens` in output_dir.",
+        "Where tokenized data is kept, shared or per node. Default: `tokens` in output_dir.",
         also="dataset_prepared_path worker_output_dir data_cache_dir",
     )
 
@@ -216,50 +216,50 @@ class Config:
         least=1,
     )
 
-    learning_rate: float = _key("optimisation", 1e-4, "Highest learning rate.", also="lr", least=0)
-    weight_decay: float = _key("optimisation", 0.0, "AdamW's weight decay.", least=0)
-    adam_beta1: float = _key("optimisation", 0.9, "AdamW's first moment.", least=0)
-    adam_beta2: float = _key("optimisation", 0.999, "AdamW's second moment.", least=0)
-    adam_epsilon: float = _key("optimisation", 1e-8, "AdamW's epsilon.", least=0)
+    learning_rate: float = _key("optimization", 1e-4, "Highest learning rate.", also="lr", least=0)
+    weight_decay: float = _key("optimization", 0.0, "AdamW's weight decay.", least=0)
+    adam_beta1: float = _key("optimization", 0.9, "AdamW's first moment.", least=0)
+    adam_beta2: float = _key("optimization", 0.999, "AdamW's second moment.", least=0)
+    adam_epsilon: float = _key("optimization", 1e-8, "AdamW's epsilon.", least=0)
     lr_scheduler_type: Schedule = _key(
-        "optimisation",
+        "optimization",
         "cosine",
         "How the learning rate falls after the warm-up.",
         also="lr_scheduler schedule scheduler",
     )
     warmup_steps: int = _key(
-        "optimisation", 0, "Steps in which the learning rate rises from 0.", also="warmup", least=0
+        "optimization", 0, "Steps in which the learning rate rises from 0.", also="warmup", least=0
     )
-    warmup_ratio: float = _key("optimisation", 0.0, "The same as a share of all steps.", least=0)
+    warmup_ratio: float = _key("optimization", 0.0, "The same as a share of all steps.", least=0)
     min_lr_ratio: float = _key(
-        "optimisation", 0.0, "Where the schedule ends, as a share of learning_rate.", least=0
+        "optimization", 0.0, "Where the schedule ends, as a share of learning_rate.", least=0
     )
     max_grad_norm: float = _key(
-        "optimisation",
+        "optimization",
         1.0,
         "Gradients are scaled down to this norm; 0 leaves them as they are.",
         also="clip gradient_clipping grad_clip clip_grad_norm",
         least=0,
     )
     num_train_epochs: int = _key(
-        "optimisation",
+        "optimization",
         1,
         "Times over the data, unless max_steps.",
         also="num_epochs epochs",
         least=1,
     )
     max_steps: int | None = _key(
-        "optimisation", None, "Steps to train, instead of num_train_epochs.", least=1
+        "optimization", None, "Steps to train, instead of num_train_epochs.", least=1
     )
     seed: int = _key(
-        "optimisation",
+        "optimization",
         42,
         "Seed of the order of the data and of dropout.",
         also="data_seed",
         least=0,
     )
     deterministic: bool = _key(
-        "optimisation",
+        "optimization",
         False,
         "Only operations that give the same bits each time; slower on GPUs.",
         also="full_determinism",

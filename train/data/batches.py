@@ -63,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimiser step of one rank."""
+    """One optimizer step of one rank."""
 
     micro_batches: tuple[Batch, ...]
     """As many on every rank."""

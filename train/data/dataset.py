@@ -1,4 +1,4 @@
-"""The data as token ids: tokenised once, before any rank talks to another, and memory-mapped."""
+"""The data as token ids: tokenized once, before any rank talks to another, and memory-mapped."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def prepare(
     *,
     check: Callable[[], None] = nothing,
 ) -> Corpus:
-    """Tokenise what is not yet tokenised, and open it; call it before the ranks meet.
+    """Tokenize what is not yet tokenized, and open it; call it before the ranks meet.
 
     Args:
         config: Says where the data, the tokenizer and the cache are.

@@ -1,7 +1,7 @@
 """What the data is and where its parts begin: found in one pass, by one process of each node.
 
 Hashing 50 GB takes a minute, so the first process of a node leaves what it found in the cache
-folder; its neighbours, and later runs, take it as long as the files are untouched.
+folder; its neighbors, and later runs, take it as long as the files are untouched.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ KEYS = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A stretch of text that is tokenised by itself."""
+    """A stretch of text that is tokenized by itself."""
 
     text: str
     special: bool
@@ -187,12 +187,12 @@ def encode(documents: Sequence[Document], tokenizer: Any, seq_len: int) -> list[
                 for piece in pieces
                 if piece.special is special and isinstance(piece.spans, tuple) is spanned
             ]
-            tokens |= _tokenise(group, tokenizer)
+            tokens |= _tokenize(group, tokenizer)
     return [_samples(document, tokens, tokenizer.eos_token_id, seq_len) for document in documents]
 
 
-def _tokenise(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], list[bool]]]:  # noqa: ANN401
-    """Tokenise like pieces in one call: the tokenizer uses all cores for that.
+def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], list[bool]]]:  # noqa: ANN401
+    """Tokenize like pieces in one call: the tokenizer uses all cores for that.
 
     Raises:
         ConfigError: only a fast tokenizer tells which characters a token is made of.

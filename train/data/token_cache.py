@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 SHARD_BYTES = 16 << 20
 MOST_SHARDS = 256
 TOGETHER = 256
-"""Lines tokenised in one call."""
+"""Lines tokenized in one call."""
 ALL_BAD = 100
 """So many unusable lines at the very start: the whole file is something else."""
 INDEX = "index.npy"
@@ -126,7 +126,7 @@ def _make(
     load: Callable[[], Any],
     check: Callable[[], None],
 ) -> None:
-    """Tokenise the shards that nobody else does, wait for the others, and close the manifest."""
+    """Tokenize the shards that nobody else does, wait for the others, and close the manifest."""
     complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
     locks = [
@@ -146,7 +146,7 @@ def _make(
             try:
                 if not _done(source, number):
                     logger.info(
-                        "tokenising %s, shard %d of %d", source.files[0], number + 1, source.shards
+                        "tokenizing %s, shard %d of %d", source.files[0], number + 1, source.shards
                     )
                     _write(source, number, load(), config)
             finally:

@@ -1,7 +1,7 @@
 """The model: loaded once, given its adapters, cut into shards, and proven to be what we think.
 
 The order is the only one that works: adapters, activation checkpointing, shards, storage, weights,
-buffers. Adapters put on a sharded model would train unsynchronised on each rank without an error.
+buffers. Adapters put on a sharded model would train unsynchronized on each rank without an error.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Model:
         return tensor.to(self._device, non_blocking=True)
 
     @contextmanager
-    def only_last_synchronises(self, *, last: bool) -> Iterator[None]:
+    def only_last_synchronizes(self, *, last: bool) -> Iterator[None]:
         """Hold the gradients' communication back until the last micro-batch of a step.
 
         Raises:

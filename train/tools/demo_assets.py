@@ -44,7 +44,7 @@ data:
 batch:
   per_device_train_batch_size: 4
   global_batch_size: 24
-optimisation:
+optimization:
   learning_rate: 2e-2
   warmup_steps: {warmup}
   max_steps: {steps}

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from clusterctl.node.agent.child_tasks import Child, gather, run_function, run_program
+from tests.waiting import SOON, wait_until
 
 
 def gathered(*children: Child) -> Child:
@@ -48,10 +49,7 @@ def test_what_hangs_is_killed_with_its_children_and_costs_the_others_nothing() -
     assert (hung.state, quick.state, quick.output) == ("timeout", "ok", b"done\n")
     assert time.monotonic() - began < 3
     grandchild = int(hung.output)
-    deadline = time.monotonic() + 5
-    while _runs(grandchild) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _runs(grandchild)
+    wait_until(lambda: not _runs(grandchild), seconds=SOON)
 
 
 def _runs(pid: int) -> bool:

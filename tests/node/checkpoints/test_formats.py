@@ -29,7 +29,7 @@ from tests.node.checkpoints.written import (
     torch_file,
     trainer,
 )
-from tests.node.conftest import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,8 +18,9 @@ import pytest
 
 from clusterctl.node.agent.loader import program
 from clusterctl.verbs.preflight.ladder import LIMITS, MAIN, PROGRAM
+from tests.waiting import SOON, wait_until
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.torch
 
 ALL = ("sum", "gpus", "inside", "across")
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -149,19 +149,12 @@ def test_nothing_is_left_when_the_agent_is_killed(port: int, tmp_path: Any) -> N
         ],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
     )
-    wait_for(lambda: len(psutil.Process(agent.pid).children(recursive=True)) == 3)
+    wait_until(lambda: len(psutil.Process(agent.pid).children(recursive=True)) == 3)
     family = psutil.Process(agent.pid).children(recursive=True)
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait()
 
-    wait_for(lambda: not any(process.is_running() for process in family))
+    wait_until(lambda: not any(process.is_running() for process in family), seconds=SOON)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from clusterctl.node.push.chain import Credentials, Receiver, Sender
 from clusterctl.node.push.manifest import BLOCK, Manifest, read_tree
 from clusterctl.node.push.tree import Tree
 from clusterctl.plan.certificate import Identity, make_identity
+from tests.waiting import wait_until
 
 SECONDS = 30.0
 
@@ -48,13 +48,6 @@ def target(tmp_path: Path, name: str, manifest: Manifest) -> Tree:
     return tree
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_blocks_pass_through_a_chain(tmp_path: Path, source: Tree, identity: Identity) -> None:
     own = credentials(identity)
     trees = [source, *(target(tmp_path, f"t{n}", source.manifest) for n in range(3))]
@@ -62,7 +55,7 @@ def test_blocks_pass_through_a_chain(tmp_path: Path, source: Tree, identity: Ide
     ended: list[str | None] = []
     for tree, receiver in zip(trees, receivers, strict=False):
         Sender(tree, own, ended.append).start("127.0.0.1", receiver.port)
-    until(lambda: len(ended) == 3)
+    wait_until(lambda: len(ended) == 3)
     assert ended == [None] * 3
     assert all(tree.complete for tree in trees)
     sent = (tmp_path / "source" / "big").read_bytes()
@@ -85,11 +78,11 @@ def test_a_second_sender_brings_only_what_is_missing(
     lost: list[str | None] = []
     dying = Sender(first, own, lost.append)
     dying.start("127.0.0.1", receiver.port)
-    until(lambda: len(last.arrived) == 2)
+    wait_until(lambda: len(last.arrived) == 2)
     dying.stop()
     ended: list[str | None] = []
     Sender(source, own, ended.append).start("127.0.0.1", receiver.port)
-    until(lambda: bool(ended))
+    wait_until(lambda: bool(ended))
     assert (ended, lost) == ([None], [])
     assert last.complete
     assert last.received == source.manifest.size  # no block twice
@@ -126,7 +119,7 @@ def test_a_sender_trusts_no_other_certificate(
     receiver = Receiver(tree, credentials(make_identity("test")), "127.0.0.1")
     ended: list[str | None] = []
     Sender(source, credentials(identity), ended.append).start("127.0.0.1", receiver.port)
-    until(lambda: bool(ended))
+    wait_until(lambda: bool(ended))
     assert "certificate" in str(ended[0]).lower()
     assert not tree.arrived
     receiver.close()
@@ -142,7 +135,7 @@ def test_a_node_that_sends_other_blocks_is_noticed(
         file.write(b"changed while it is sent")
     ended: list[str | None] = []
     Sender(source, own, ended.append).start("127.0.0.1", receiver.port)
-    until(lambda: bool(ended))
+    wait_until(lambda: bool(ended))
     assert ended[0] is not None
     assert receiver.bad
     assert not tree.have[0]
@@ -169,10 +162,10 @@ def test_connections_that_say_nothing_are_few(
         if not ended or ended[-1] is not None:
             done: list[str | None] = []
             Sender(source, own, done.append).start("127.0.0.1", receiver.port)
-            until(lambda: bool(done))
+            wait_until(lambda: bool(done))
             ended.append(done[0])
         return ended[-1] is None
 
-    until(connect)
+    wait_until(connect)
     assert tree.complete
     receiver.close()

@@ -17,7 +17,7 @@ from clusterctl.node.run import foreign_gpu_use, processes
 from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.processes import ENV_RUN_ID
 from clusterctl.node.run.run_paths import NodePaths
-from tests.node.conftest import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ import pytest
 from clusterctl.node.run import leftovers, processes
 from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.run_paths import NodePaths
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 DAEMON = """
 import os, time

@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.node.run import processes
 from tests.installed import LOCATION
-from tests.node.conftest import wait_until
+from tests.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 

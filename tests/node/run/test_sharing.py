@@ -18,7 +18,8 @@ from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.probe.read import _lock_holders
 from clusterctl.node.supervisor.control_socket import ControlSocket
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 SLEEP = "import time; print('here', flush=True); time.sleep(300)"
 ASKED = """

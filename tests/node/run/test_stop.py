@@ -17,7 +17,8 @@ import pytest
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.run import processes
 from clusterctl.node.run.stop import describe_survivor
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 

@@ -19,7 +19,8 @@ from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.wire import Message
 from tests.installed import LOCATION
-from tests.node.conftest import Head, Run, wait_until
+from tests.node.conftest import Head, Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.node.conftest import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.torch
 
 RANK = """
 import os, sys, time

@@ -8,9 +8,10 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.run import processes
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 RANK = """
 import os, time
@@ -35,7 +36,7 @@ JOB = Job(
 
 def started(make_run: Callable[..., Run], **options: object) -> Run:
     run = make_run(RANK, nodes=3, launcher="torchrun", job=JOB, **options).start()
-    wait_until((run.workdir / "world3").exists, 120)
+    wait_until((run.workdir / "world3").exists)
     return run
 
 
@@ -46,7 +47,7 @@ def test_the_run_continues_without_a_node_whose_supervisor_is_lost(
     before = {n: run.status(n)["ranks"][0] for n in range(3)}
     assert {rank["rank"] for rank in before.values()} == {0, 1, 2}
     run.kill_supervisor_and_guard(2)
-    wait_until((run.workdir / "world2").exists, 120)
+    wait_until((run.workdir / "world2").exists)
     wait_until(lambda: any(one["kind"] == "peer-left" for one in run.events(0)))
     after = {n: run.status(n)["ranks"] for n in range(2)}
     assert {ranks[0]["rank"] for ranks in after.values()} == {0, 1}

@@ -14,7 +14,8 @@ import pytest
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.node import run_lock
 from clusterctl.node.run import processes
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 
@@ -68,7 +69,6 @@ def end_of_all(run: Run, pids: set[int]) -> float:
     return took
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("launcher", "killed", "script"),
     [

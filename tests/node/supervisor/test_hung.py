@@ -17,7 +17,8 @@ from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.run import processes, release_check
 from clusterctl.sandbox.faults import hang
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 Hang = Callable[..., None]
@@ -82,7 +83,7 @@ def test_a_stop_file_in_a_hung_share_does_not_keep_a_run_from_its_end(
     run.wait_for_log(0, b"here")
     make_hang(run.workdir)
     os.kill(run.pid_of_supervisor(), signal.SIGTERM)
-    wait_until(lambda: Path(run.paths().end).exists(), 60)
+    wait_until(lambda: Path(run.paths().end).exists())
     node = run.status()
     assert node["state"] == "stopped"
     assert node["ranks"][0]["state"] == "ended"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.conftest import Head, Run, wait_until
+from tests.node.conftest import Head, Run
+from tests.waiting import wait_until
 
 RANK = "import time; print('up', flush=True); time.sleep(600)"
 

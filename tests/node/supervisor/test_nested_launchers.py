@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.supervisor.nested_launchers import launcher_in
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 STARTS = """
 import os, subprocess, sys

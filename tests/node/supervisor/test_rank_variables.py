@@ -18,7 +18,6 @@ print(json.dumps(dict(os.environ)), flush=True)
 """
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "launcher",
     [

@@ -22,7 +22,8 @@ from clusterctl.node.supervisor.stop_signals import (
     StopSignals,
     signal_ranks,
 )
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 
@@ -85,14 +86,13 @@ def test_a_training_behind_a_script_saves_and_hears_it_once(make_run: MakeRun, f
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("form", ["foreground", "and wait"])
 def test_under_torchrun_the_agent_leaves_a_script_the_time_to_save(
     make_run: MakeRun, form: str
 ) -> None:
     run = script(make_run, SCRIPTS[form], SAVES, launcher="torchrun", procs=2)
     for rank in (0, 1):
-        run.wait_for_log(rank, b"here", seconds=120)
+        run.wait_for_log(rank, b"here")
     print(f"{form}: stopped in {stop_seconds(run):.2f} s")
     for rank in (0, 1):
         assert run.log(rank).endswith(b"saving\nsaved after 1\n")
@@ -197,15 +197,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("launcher", "method"), [("direct", "fork"), ("torchrun", "spawn")])
 def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
     make_run: MakeRun, launcher: LauncherName, method: str
 ) -> None:
     job = LOADS.replace("METHOD", method)
     run = script(make_run, SCRIPTS["foreground"], job, launcher=launcher)
-    wait_until(lambda: Path(run.paths().folder, "ranks/0.log").exists(), 60)
-    run.wait_for_log(0, b"here", seconds=120)
+    wait_until(lambda: Path(run.paths().folder, "ranks/0.log").exists())
+    run.wait_for_log(0, b"here")
     stop_seconds(run)
     assert b"one more batch\nsaved after 1\n" in run.log(0)
     assert b"killed by signal" not in run.log(0)

@@ -20,7 +20,8 @@ from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node import run_lock
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.run import processes
-from tests.node.conftest import Run, wait_until
+from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 

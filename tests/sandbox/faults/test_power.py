@@ -11,6 +11,7 @@ from clusterctl.sandbox import processes
 from clusterctl.sandbox.layout import BackendName
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox
+from tests.waiting import wait_until
 
 BOTH: list[BackendName] = ["netns", "loopback"]
 
@@ -87,9 +88,9 @@ def test_power_fails_without_a_farewell(make_sandbox: MakeSandbox) -> None:
     )
     box.on("node1", ["sh", "-c", f'python3 -c "{peer}" >/tmp/said 2>&1 &'])
     said = box.folder("node1") / "tmp" / "said"
-    wait_for(lambda: said.exists() and "up" in said.read_text())
+    wait_until(lambda: said.exists() and "up" in said.read_text())
     box.fault("node2", "killed")
-    wait_for(lambda: said.read_text().count("\n") == 2)
+    wait_until(lambda: said.read_text().count("\n") == 2)
     assert said.read_text() == "up\nsilence\n"
 
 
@@ -109,11 +110,3 @@ def test_a_wrong_clock_is_wrong_over_ssh(make_sandbox: MakeSandbox, backend: Bac
     assert float(ssh(box, "node1", "date +%s.%N")) == pytest.approx(time.time() - 3600, abs=5)
     box.heal()
     assert float(ssh(box, "node1", "date +%s.%N")) == pytest.approx(time.time(), abs=5)
-
-
-def wait_for(condition: object) -> None:
-    assert callable(condition)
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)

@@ -17,7 +17,7 @@ from tests.train.world import World
 from train import files
 from train.checkpoint import manifest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 SMALL: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 4, "save_steps": 2}
 

@@ -16,7 +16,7 @@ from tests.train.outcome import steps_of
 from tests.train.world import World, context
 from train.files import Entry
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 SIZE = 1000
 WANTED = Entry(SIZE, hashlib.sha256(b"x" * SIZE).hexdigest())

@@ -17,7 +17,7 @@ from tests.train.outcome import steps_of, weights
 from tests.train.world import World
 from train.files import measure
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 SHORT: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 2, "seed": 20261120}
 

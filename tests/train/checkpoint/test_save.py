@@ -20,7 +20,7 @@ from tests.train.world import Training, World
 from train import files
 from train.checkpoint import manifest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def flip(path: Path, bit: int) -> None:

@@ -11,8 +11,6 @@ from tests.train.world import World
 from train.checkpoint.schedule import Schedule
 from train.config.config import Config
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def config(**keys: Any) -> Config:
     return Config(name_or_path="m", dataset_path="d", **keys)

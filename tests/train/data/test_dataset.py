@@ -81,7 +81,7 @@ def test_a_second_run_takes_what_is_there(config: Config, monkeypatch: pytest.Mo
     first = dataset.prepare(config, RankEnv())
 
     def never(*_: object) -> None:
-        raise AssertionError("tokenised again")
+        raise AssertionError("tokenized again")
 
     monkeypatch.setattr(dataset, "load_tokenizer", never)
     assert contents(dataset.prepare(config, RankEnv(local_rank=1))) == contents(first)
@@ -257,7 +257,7 @@ def test_every_line_is_read_once_for_all_shards(
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_data_that_changes_under_the_tokeniser_is_refused(
+def test_data_that_changes_under_the_tokenizer_is_refused(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plainly = formats.encode
@@ -325,7 +325,7 @@ def test_each_data_set_has_a_cache_of_its_own_and_weights_change_the_key_alone(
     assert corpus.train.lengths.tolist() == [len(ids) for ids in contents(corpus)]
 
     def never(*_: object) -> None:
-        raise AssertionError("tokenised again")
+        raise AssertionError("tokenized again")
 
     monkeypatch.setattr(dataset, "load_tokenizer", never)
     other = dataset.prepare(several(config, 1.0, 0.5), RankEnv())

@@ -21,8 +21,6 @@ from train.config.config import Config
 from train.data import hub
 from train.errors import ConfigError
 
-pytestmark = pytest.mark.timeout(300)
-
 COMMIT = "1234567890" * 4
 TOKEN = "hf_a_secret"
 SPLITS = ("train", "eval")

@@ -18,7 +18,7 @@ from train.data.token_store import Ints
 if TYPE_CHECKING:
     from torch.nn import Module
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 class Samples:

@@ -13,7 +13,7 @@ from tests.train.world import World
 from train.distributed.env import RankEnv
 from train.errors import LauncherEnvError
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def test_equal_kinds_and_gpus_of_their_own_are_good() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.train.world import LIMIT, World
+from tests.train.world import World
+from tests.waiting import BUSY
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
 
@@ -119,7 +120,6 @@ def ends_in_tokenizing(rank: int) -> None:
         patch.object(token_cache, "_write", end).start()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", ["failed", "killed"])
 def test_a_neighbor_does_not_wait_for_tokens_that_nobody_makes(
     world: World, tmp_path: Path, way: str
@@ -129,7 +129,7 @@ def test_a_neighbor_does_not_wait_for_tokens_that_nobody_makes(
     (apart / "node-0" / way).touch()
     how: dict[str, Any] = {"nodes": (2,), "apart": apart, "before": ends_in_tokenizing}
     run = world.start(**how, cache_dir=str(tmp_path / "tokens"))
-    run.processes[0].join(LIMIT)
+    run.processes[0].join(BUSY)
     began = time.monotonic()
     codes = run.wait()
     assert time.monotonic() - began < 15

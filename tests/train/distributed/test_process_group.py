@@ -15,7 +15,7 @@ import pytest
 
 from tests.train.world import World
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def test_a_rank_that_hangs_is_noticed_within_the_step_timeout(world: World) -> None:

@@ -16,9 +16,10 @@ import pytest
 
 from tests.train.outcome import steps_of, weights
 from tests.train.world import World
+from tests.waiting import wait_until
 from train.checkpoint import manifest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 LONG: dict[str, Any] = {"nodes": (2,), "max_steps": 400}
 
@@ -106,10 +107,7 @@ def test_files_ask_as_signals_do(world: World) -> None:
     run = world.start(**LONG)
     run.wait_for("Step 2/")
     (run.output / "SAVE").touch()
-    until = time.monotonic() + 30
-    while not steps_of(run.output):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: steps_of(run.output))
     saved = steps_of(run.output)
     assert not (run.output / "SAVE").exists()
     (run.output / "STOP").touch()

@@ -12,8 +12,9 @@ import pytest
 
 from tests.train.outcome import steps_of
 from tests.train.world import World
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 SHORT: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 2}
 
@@ -81,10 +82,7 @@ def test_it_is_at_the_step_that_it_would_have_gone_on_from(world: World) -> None
 
 def test_waiting_for_another_rank_hides_no_signal(world: World) -> None:
     run = world.start(nodes=(2,), before=late, **SHORT)
-    until = time.monotonic() + 60
-    while not (run.folder / "rendezvous").exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until((run.folder / "rendezvous").exists)
     time.sleep(0.5)
     began = time.monotonic()
     run.send(signal.SIGTERM, 0)

@@ -14,7 +14,6 @@ from tests.train.world import Training, World
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing"),  # peft asks for it
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),  # peft sets it itself
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # read in this process

@@ -13,7 +13,7 @@ import pytest
 from tests.train.outcome import close
 from tests.train.world import World
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 SHORT: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 2}
 

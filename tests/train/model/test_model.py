@@ -23,7 +23,6 @@ from train.errors import ConfigError
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing"),  # peft asks for it
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # read in this process
 ]
@@ -401,7 +400,7 @@ def test_what_cannot_be_is_said_with_its_exit_code(
     assert run.status()["state"] == "failed"
 
 
-def test_arithmetic_that_cannot_be_is_refused_before_anything_is_tokenised(
+def test_arithmetic_that_cannot_be_is_refused_before_anything_is_tokenized(
     world: World, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"

@@ -16,7 +16,7 @@ from tests.train.world import World, context
 from train.config.config import Config
 from train.distributed.env import RankEnv
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 FEW_EXPERTS = FAMILIES["glm4_moe"] | {"n_routed_experts": 2}
 JOINED_ROWS = {"layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 8}

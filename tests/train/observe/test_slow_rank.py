@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import World
 from train.observe.metrics import WINDOW
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.torch
 
 EVEN = {"compute": 0.04, "data": 0.1}
 """Seconds that each rank sleeps in each pass: next to them a busy machine's unevenness is small."""

@@ -11,7 +11,7 @@ from train.config.parse import parse
 from train.preflight import check
 from train.tools import demo_assets
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def test_it_is_whole_and_the_same_each_time(tmp_path: Path) -> None:

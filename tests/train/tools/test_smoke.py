@@ -11,7 +11,7 @@ from train.config.parse import parse
 from train.errors import USAGE, ConfigError
 from train.tools import smoke
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.torch
 
 
 def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,20 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from clusterctl.sandbox.gpus import Gpus
+from tests.waiting import SOON, wait_until
 
 if TYPE_CHECKING:
     from clusterctl.sandbox.sandbox import Sandbox
     from tests.conftest import MakeSandbox
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 CHECK = [sys.executable, "-m", "clusterctl", "check", "--deep", "--only", "deep", "--json"]
 
@@ -67,7 +66,7 @@ def test_nothing_goes_on_after_an_interrupt_while_a_process_hangs(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: bool(climbing(box)))
+    wait_until(lambda: bool(climbing(box)))
     (hung, *_) = climbing(box)
     box.on("node2", ["kill", "-STOP", str(hung)])
     # Whoever entered the controller's namespaces is the parent of the command.
@@ -75,16 +74,9 @@ def test_nothing_goes_on_after_an_interrupt_while_a_process_hangs(
     for pid in pids[-1:]:
         os.kill(pid, cut)
 
-    wait_for(lambda: not climbing(box))
+    wait_until(lambda: not climbing(box), seconds=SOON)
     process.wait(timeout=30)
 
 
 def children(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

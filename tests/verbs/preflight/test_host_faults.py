@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.verbs.preflight.test_check import checked, inventory, wrong
 from tests.verbs.preflight.test_network_faults import on, replace_file
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeSandbox
@@ -80,9 +80,8 @@ def test_a_process_that_waits_for_a_dead_file_server(make_sandbox: MakeSandbox) 
     box = make_sandbox(nodes=2)
     box.fault("node2", "hung-mount", "/workspace")
     box.on("node2", ["sh", "-c", "setsid cat /workspace/x >/dev/null 2>&1 &"])
-    until = time.monotonic() + 30
-    while not (seen := wrong(checked(box, "--only", "node.stuck")[1])):
-        assert time.monotonic() < until
+    wait_until(lambda: wrong(checked(box, "--only", "node.stuck")[1]))
+    seen = wrong(checked(box, "--only", "node.stuck")[1])
     (finding,) = seen
     assert finding["nodes"] == ["node2"]
     assert re.search(r"pid \d+, for \d+ s, in \w+: cat$", finding["found"])

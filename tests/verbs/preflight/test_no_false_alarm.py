@@ -6,7 +6,6 @@ Bridges, two networks, /32 addresses and IPv6 are in `test_network_faults`; VLAN
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from clusterctl.sandbox.gpus import Gpus
 from tests.verbs.preflight.test_check import checked, wrong
 from tests.verbs.preflight.test_host_faults import CLOCK
 from tests.verbs.preflight.test_network_faults import on, replace_file
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from clusterctl.sandbox.sandbox import Sandbox
@@ -35,9 +35,7 @@ def a_banner_and_one_session(box: Sandbox) -> None:
         with (own / "sshd_config").open("a") as file:
             file.write("Banner /sandbox/notice\nMaxSessions 1\n")
         on(box, host.name, "sh", "-c", "kill -HUP $(cat /sandbox/sshd.pid)")
-    until = time.monotonic() + 30
-    while "Authorized" not in box.run(["ssh", "ada@node3", "true"]).stderr:
-        assert time.monotonic() < until
+    wait_until(lambda: "Authorized" in box.run(["ssh", "ada@node3", "true"]).stderr)
 
 
 def a_proxy(box: Sandbox) -> None:

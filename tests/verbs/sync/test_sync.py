@@ -269,7 +269,7 @@ def test_two_nodes_on_one_filesystem_get_the_files_once(source: Path, tmp_path: 
     assert not list((work / ".clusterctl").glob("seen/*"))
 
 
-def test_the_folder_itself_is_recognised(source: Path, tmp_path: Path) -> None:
+def test_the_folder_itself_is_recognized(source: Path, tmp_path: Path) -> None:
     before = files(source)
     nodes = (node("a", source), node("b", tmp_path / "work"))
     result, _ = run_sync(Cluster(name="t", nodes=nodes), source)
