@@ -33,7 +33,7 @@ while not (out / "end").exists():
         (out / "now").write_text(str(world))
     time.sleep(0.1)
 """
-CONF = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"
+CONF = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=20"
 SECRET = {"TOKEN": "s3cret-of-the-shell"}
 
 
@@ -75,9 +75,9 @@ def kill_part(project: Project, node: str) -> None:
 EVERYBODY = dict.fromkeys(("node1", "node2", "node3"), "running")
 
 
-def grown(training: Project) -> subprocess.Popen[str]:
+def grown(training: Project, *words: str) -> subprocess.Popen[str]:
     """Launch on two hosts, let the third join, and return the launch that follows the run."""
-    launched = training.start("launch", "--nodes", "2", "--lost-after", "6", env=SECRET)
+    launched = training.start("launch", "--nodes", "2", *words, env=SECRET)
     wait_until(lambda: world(training) == 2 or launched.poll() is not None)
     assert launched.poll() is None, launched.communicate()
     joined = training.run("join", "--nodes", "node3", "--json", env=SECRET)
@@ -112,7 +112,7 @@ def test_a_node_joins_a_training(training: Project) -> None:
 
 @pytest.mark.soak
 def test_a_node_that_was_lost_joins_a_training_again(training: Project) -> None:
-    launched = grown(training)
+    launched = grown(training, "--lost-after", "20")
     refused = training.run("join", "--nodes", "node2", env=SECRET)
     assert refused.returncode == 1
     assert "part of the run already" in refused.stderr
