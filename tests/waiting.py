@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 BUSY = 300.0
 """Seconds that any step of a test may take. Only a test that fails waits so long."""
-SOON = 30.0
-"""Seconds for what must end at once: what was left behind would end by itself later on."""
 
 
 def wait_until(
@@ -17,7 +15,10 @@ def wait_until(
     *,
     why: Callable[[], object] = lambda: "it never came true",
 ) -> None:
-    """Wait until a function returns something true; `why` says what is there instead."""
+    """Wait until a function returns something true; `why` says what is there instead.
+
+    What must end at once gets few `seconds`: left behind, it would end by itself later on.
+    """
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, why()

@@ -51,7 +51,7 @@ def test_nothing_of_a_script_is_left_when_a_supervisor_is_killed(
         began = time.monotonic()
         project.sandbox.on(HOSTS[n], ("kill", "-9", str(pid)))
         while left := living(project):
-            assert time.monotonic() < began + BUSY, left
+            assert time.monotonic() < began + 120, left
         took = time.monotonic() - began
         print(f"nothing left {took:.2f} s after the kill")
         process.communicate(timeout=BUSY)

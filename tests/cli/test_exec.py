@@ -96,7 +96,7 @@ class TestOnHosts:
         started = project.start("exec", "--", "sh", "-c", f"{words} & {words}")
         wait_until(lambda: len(processes_called(project, words)) >= len(HOSTS))
         signal_all(started, number)
-        wait_until(lambda: not processes_called(project, words))
+        wait_until(lambda: not processes_called(project, words), seconds=120)
 
     def test_a_daemon_that_a_command_starts_holds_nothing_up(self, project: Project) -> None:
         done = project.run("exec", "--", "sh", "-c", "sleep 60 & echo started")

@@ -14,7 +14,7 @@ from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project, checkpoint, signal_all
 from tests.conftest import MakeSandbox
-from tests.waiting import BUSY, SOON, wait_until
+from tests.waiting import BUSY, wait_until
 
 pytestmark = pytest.mark.netns
 
@@ -258,7 +258,7 @@ def test_a_folder_on_a_dead_mount_is_reported_and_no_agent_stays(
         wait_until(lambda: processes(box, "node2") > before)
         signal_all(process, signal.SIGINT)
         process.communicate(timeout=BUSY)
-    wait_until(lambda: not processes(box, "node2") - before, seconds=SOON)
+    wait_until(lambda: not processes(box, "node2") - before, seconds=10)
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(trained: Project) -> None:

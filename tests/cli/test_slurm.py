@@ -22,7 +22,7 @@ from tests.conftest import need_netns
 from tests.slurm_cluster import NEEDS_SLURM, SlurmCluster
 from tests.waiting import BUSY, wait_until
 
-pytestmark = [*NEEDS_SLURM]
+pytestmark = list(NEEDS_SLURM)
 
 Answer = subprocess.CompletedProcess[str]
 

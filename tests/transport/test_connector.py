@@ -32,7 +32,7 @@ from clusterctl.transport.stream import ERRORS_LIMIT
 from tests.failed_reply import error_of
 from tests.ports import free_port
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
-from tests.waiting import SOON, wait_until
+from tests.waiting import wait_until
 
 HELLO = Request(op="hello", args={"x": "y"})
 
@@ -89,7 +89,7 @@ def test_what_is_logged_in_to_while_all_is_closed_is_closed_too(sshd: Sshd) -> N
     ways.close()
     for thread in threads:
         thread.join(10)
-    wait_until(lambda: not sshd.sessions(), seconds=SOON)
+    wait_until(lambda: not sshd.sessions(), seconds=10)
     assert ways.folder._path is None or not ways.folder._path.exists()
 
 
@@ -302,7 +302,7 @@ def test_closing_leaves_no_ssh_and_no_socket_behind(sshd: Sshd) -> None:
         folder = pool._connector.folder.path
         assert folder.exists()
     assert not folder.exists()
-    wait_until(lambda: not any(str(folder) in line for line in command_lines()), seconds=SOON)
+    wait_until(lambda: not any(str(folder) in line for line in command_lines()), seconds=5)
 
 
 def command_lines() -> list[str]:
@@ -470,5 +470,5 @@ def test_a_killed_controller_leaves_no_ssh_behind(sshd: Sshd, via: str) -> None:
         folder = process.stdout.readline().strip()
         assert any(folder in line for line in command_lines())
         process.kill()
-    wait_until(lambda: not any(folder in line for line in command_lines()), seconds=SOON)
+    wait_until(lambda: not any(folder in line for line in command_lines()), seconds=5)
     shutil.rmtree(folder, ignore_errors=True)  # or another test's controller has swept it

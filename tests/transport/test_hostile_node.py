@@ -197,6 +197,7 @@ FLOODS: dict[str, tuple[list[str], int, str, list[dict[str, object]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "flood",
     [

@@ -27,7 +27,7 @@ from clusterctl.wire import Message
 from tests.failed_reply import error_of
 from tests.fake_pool import FakeCall
 from tests.sshd_servers import USER, Sshd, cluster_of
-from tests.waiting import SOON, wait_until
+from tests.waiting import wait_until
 
 HOSTILE = ["", " ", "a b", "'", '"', "$HOME", "`id`", ";", "*", "\n", '{"a": 1}', "é\udcff", "\\"]
 
@@ -85,7 +85,7 @@ def test_what_was_begun_may_be_given_up(sshd: Sshd, caplog: pytest.LogCaptureFix
     with Pool(cluster_of(sshd.node("n"))) as pool:
         pool.begin()
     # It goes on to its end, and then lets go of what it has.
-    wait_until(lambda: "n" in pool._opened and not sshd.sessions(), seconds=SOON)
+    wait_until(lambda: "n" in pool._opened and not sshd.sessions(), seconds=10)
     assert not caplog.records
 
 
@@ -241,7 +241,7 @@ def test_connections_are_opened_once_and_closed_at_the_end(
             assert [reply.state for reply in pool.open()] == ["ok"]
             [_] = list(pool.call({"n": Request(op="hello", args={})}))
     assert server.log.count("Accepted publickey") == 1
-    wait_until(lambda: not server.sessions(), seconds=SOON)
+    wait_until(lambda: not server.sessions(), seconds=5)
 
 
 def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(

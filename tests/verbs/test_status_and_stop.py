@@ -287,6 +287,7 @@ def test_a_node_that_takes_long_to_reach_has_its_full_time(monkeypatch: pytest.M
     assert pool.answer_timeout == 0.3
 
 
+@pytest.mark.timeout(60)
 def test_a_node_that_stops_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_module, "VERIFY_SECONDS", 0.3)
     pool = Streams(a=stopped_after(0.0, "a"), b=stages())
@@ -511,6 +512,7 @@ class _Endless(FakePool):
 @pytest.mark.parametrize(
     "said", [Message({"event": 5}), data(1, 0, b"more\n")], ids=["nonsense", "lines"]
 )
+@pytest.mark.timeout(60)
 def test_a_log_that_never_ends_does_not_hold_status_up(
     said: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from clusterctl.node.agent.loader import program
 from clusterctl.verbs.preflight.ladder import LIMITS, MAIN, PROGRAM
-from tests.waiting import SOON, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -154,7 +154,7 @@ def test_nothing_is_left_when_the_agent_is_killed(port: int, tmp_path: Any) -> N
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait()
 
-    wait_until(lambda: not any(process.is_running() for process in family), seconds=SOON)
+    wait_until(lambda: not any(process.is_running() for process in family), seconds=30)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))

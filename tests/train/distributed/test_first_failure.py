@@ -13,7 +13,6 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.world import World
-from tests.waiting import BUSY
 
 pytestmark = pytest.mark.torch
 
@@ -58,14 +57,14 @@ def fails_and_stays(rank: int) -> None:
 
         def behind(*args: Any) -> Any:
             real(*args)
-            time.sleep(BUSY)
+            time.sleep(200)
 
         patch.object(first_failure.FirstFailure, "behind", behind).start()
 
 
 def test_a_rank_that_blocks_in_a_collective_hears_of_it(world: World) -> None:
     run = world.start(**LONG, before=fails_and_stays, step_timeout=300.0)
-    run.processes[0].join(BUSY / 2)
+    run.processes[0].join(100)
     assert run.processes[0].exitcode == 1, "long before the collective's own limit"
     reason = f"rank 1 on {socket.gethostname()}: ValueError: the sun has set"
     assert (run.status()["state"], run.status()["reason"]) == ("failed", reason)

@@ -114,6 +114,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(300)
 def test_a_second_run_leaves_a_living_ones_folder_alone(world: World) -> None:
     run = world.start(max_steps=400, eval_dataset_path=None, save_steps=5)
     run.wait_for("Step 6/")
@@ -129,6 +130,7 @@ def test_a_second_run_leaves_a_living_ones_folder_alone(world: World) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(300)
 def test_every_nodes_own_folder_is_owned(world: World, tmp_path: Path) -> None:
     apart = tmp_path / "apart"
     output = apart / "node-1/output"

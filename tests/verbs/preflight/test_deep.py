@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from clusterctl.sandbox.gpus import Gpus
-from tests.waiting import SOON, wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from clusterctl.sandbox.sandbox import Sandbox
@@ -74,7 +74,7 @@ def test_nothing_goes_on_after_an_interrupt_while_a_process_hangs(
     for pid in pids[-1:]:
         os.kill(pid, cut)
 
-    wait_until(lambda: not climbing(box), seconds=SOON)
+    wait_until(lambda: not climbing(box), seconds=60)
     process.wait(timeout=30)
 
 
