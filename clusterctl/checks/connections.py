@@ -188,7 +188,10 @@ def _has_tried(node: NodeFacts, cluster: Cluster) -> bool:
     applies=_has_tried,
 )
 def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Blame the master if all workers fail; skip pairs that fail on every port."""
+    """Blame the master if all workers fail; skip pairs that fail on every port.
+
+    If one of several fails, its own firewall is the first to look at.
+    """
     blocked = _failures(facts, "pair")
     failed = {p: made for p, made in _failures(facts, "master").items() if p not in blocked}
     tried = [
@@ -201,6 +204,10 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
     peers = network.subnet or "any"
     at_master = len(workers) > 1 and len(workers) == len(tried)
     for (source, _), made in failed.items():
+        opening = [f"{open_to(facts.get(master), [peers], port)} (on {master})"]
+        if not at_master:
+            outgoing = open_from(facts.get(source), [network.master_address])
+            opening.append(f"{outgoing} (on {source})")
         yield fail(
             (master,) if at_master else (source,),
             f"no node can connect to its port {port}"
@@ -210,8 +217,9 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
             found=_port_cause(made),
             remedy=f"ss -ltnp 'sport = :{port}' (on {master}) shows the listening process"
             if made.state == "foreign"
-            else f"{open_to(facts.get(master if at_master else source), [peers], port)}"
-            f" (on {master if at_master else f'{master} and {source}'})",
+            else "; if that does not help: ".join(
+                opening if at_master or len(tried) == 1 else reversed(opening)
+            ),
         )
     yield from _translated(facts, network)
 

@@ -36,7 +36,7 @@ def _allow(firewall: str | None, peer: str, port: int | None) -> str:
             )
         case "nft":
             to = f" tcp dport {port}" if port is not None else ""
-            return _nft(f"{_family(peer)} saddr {peer}{to} accept")
+            return _nft("input", f"{_family(peer)} saddr {named}{to} accept")
         case "iptables":
             to = f" -p tcp --dport {port}" if port is not None else ""
             return f"sudo {_iptables(peer)} -I INPUT -s {named}{to} -j ACCEPT"
@@ -51,7 +51,7 @@ def _allow_out(firewall: str | None, peer: str) -> str:
         case "firewalld":
             return "sudo firewall-cmd --direct --get-all-rules"
         case "nft":
-            return _nft(f"{_family(peer)} daddr {peer} accept")
+            return _nft("output", f"{_family(peer)} daddr {named} accept")
         case "iptables":
             return f"sudo {_iptables(peer)} -I OUTPUT -d {named} -j ACCEPT"
         case "":
@@ -59,8 +59,12 @@ def _allow_out(firewall: str | None, peer: str) -> str:
     return f"sudo ufw allow out to {named}"
 
 
-def _nft(rule: str) -> str:
-    return f"sudo nft -a list ruleset; insert {shlex.quote(rule)} before the rule that drops"
+def _nft(chain: str, rule: str) -> str:
+    """Return a rule at the head of a chain; `inet filter` is the table of most distributions."""
+    return (
+        f"sudo nft insert rule inet filter {chain} {rule}"
+        " (or in the chain that drops: sudo nft list ruleset)"
+    )
 
 
 def _family(peer: str) -> str:

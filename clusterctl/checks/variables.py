@@ -49,6 +49,7 @@ _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_")
 )
 def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Simulate which interface each library would pick."""
+    alone = len(network.nodes) < 2 or network.kind == "one machine"  # noqa: PLR2004  (a pair)
     for node in facts.values():
         chosen = network.nodes.get(node.node)
         if node.interfaces is None or chosen is None:
@@ -56,10 +57,40 @@ def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
         for setting in settings_of(node, network, cluster):
             picks = _LIBRARIES.get(setting.name)
             if picks is not None and setting.value:
-                yield from _judge(node, chosen, setting, picks(setting.value, node.interfaces))
+                pick = picks(setting.value, node.interfaces)
+                lost = "" if alone else _unreachable(setting.name, pick, node.node, network)
+                yield from _judge(node, chosen, setting, pick, lost)
 
 
-def _judge(node: NodeFacts, chosen: NodeNetwork, setting: Setting, pick: Pick) -> Iterator[Finding]:
+def _unreachable(name: str, pick: Pick, node: str, network: Network) -> str:
+    """Return the interface that leads to no other node, with its address; empty if none is known.
+
+    Of NCCL's interfaces only the first counts: its address is what the other ranks connect to.
+    `^docker0` makes that the loopback, which NCCL excludes only where nothing is set.
+    """
+    elsewhere = {
+        each.address
+        for peer, chosen in network.nodes.items()
+        for each in chosen.candidates
+        if peer != node
+    }
+    for interface in pick.interfaces[:1] if name.startswith("NCCL") else pick.interfaces:
+        addresses = [
+            parsed
+            for each in network.nodes[node].candidates
+            if each.interface == interface
+            and not (parsed := ip_address(each.address)).is_link_local
+        ]
+        # A bridge of containers has the same address on every node.
+        if addresses and all(one.is_loopback or str(one) in elsewhere for one in addresses):
+            also = "" if addresses[0].is_loopback else ", as other nodes have it"
+            return f"{interface} ({addresses[0]}{also})"
+    return ""
+
+
+def _judge(
+    node: NodeFacts, chosen: NodeNetwork, setting: Setting, pick: Pick, unreachable: str
+) -> Iterator[Finding]:
     name, value = setting.name, setting.value
     status: Status | None = None
     message = found = ""
@@ -67,6 +98,9 @@ def _judge(node: NodeFacts, chosen: NodeNetwork, setting: Setting, pick: Pick) -
     if not pick.interfaces:
         status, message = "fail", f"{name}={value!r} names no interface of this node"
         found = pick.problem
+    elif unreachable:
+        status, found = "fail", f"it takes {unreachable}"
+        message = f"{name}={value!r} takes an interface that other nodes cannot reach"
     elif chosen.interface not in pick.interfaces:
         status, message = "warn", f"{name}={value!r} does not use the chosen network"
         found = f"it takes {', '.join(pick.interfaces)}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from clusterctl.node import tcp_sockets
 from clusterctl.node.run.processes import command_of
 from clusterctl.node.users import user_name
 
-MAX_CHARACTERS = 120
+MAX_CHARACTERS = 60
 
 
 def port_owner(port: int) -> str:
@@ -14,7 +16,16 @@ def port_owner(port: int) -> str:
     for socket in tcp_sockets.listening(port):
         user = user_name(socket.uid)
         pid = min(tcp_sockets.socket_holders({socket.inode}), default=0)
-        # A program given with -c has line breaks.
-        command = " ".join(command_of(pid).split())[:MAX_CHARACTERS] or "a process"
-        return "%s (pid %d, user %s)" % (command, pid, user) if pid else "user " + user
+        if not pid:
+            return "user " + user
+        return "%s (pid %d, user %s)" % (_short(command_of(pid)), pid, user)
     return ""
+
+
+def _short(command: str) -> str:
+    """Return a command without the folder of its program; of a program after -c, its first line."""
+    program, space, words = command.strip().partition("\n")[0].partition(" ")
+    short = posixpath.basename(program) + space + words
+    if len(short) > MAX_CHARACTERS:
+        short = short[: MAX_CHARACTERS - 3] + "..."
+    return short.strip() or "a process"

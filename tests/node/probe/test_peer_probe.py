@@ -164,6 +164,27 @@ def test_a_holder_is_found_though_it_closes_other_descriptors_meanwhile(
         assert f"pid {os.getpid()}" in port_owner(taken.getsockname()[1])
 
 
+LISTEN = """'a program given as one word'
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_holder_is_shown_in_few_words() -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", LISTEN, "x" * 99], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    port = int(holder.stdout.readline())
+    shown = port_owner(port)
+    holder.communicate()
+
+    name = Path(sys.executable).name
+    assert shown.startswith(f"{name} -c 'a program given as one word' (pid {holder.pid}, user ")
+
+
 def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
     with socket.socket() as stranger:
         stranger.bind((HERE, 0))
