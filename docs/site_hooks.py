@@ -1,8 +1,9 @@
-"""What mkdocs does differently for this site: order of the pages, links to files of the project."""
+"""What mkdocs does differently for this site: order of pages, links to files, what is copied."""
 # ruff: noqa: INP001  (a script, not a module of a package)
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from pathlib import Path
@@ -21,6 +22,8 @@ SECTIONS = {
     "reference": "Reference",
 }
 LINK = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]+")
+BLOCK = re.compile(r'<div class="highlight">(.*?)</div>', re.DOTALL)
+TYPED = re.compile(r"^\$ (.*(?:\n> .*)*)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -46,6 +49,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return os.path.relpath(_copy(path), here) if path else link.group()
 
     return LINK.sub(moved, markdown)
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Let the copy button of a block with outputs copy its commands, without prompts."""
+    return BLOCK.sub(lambda block: _copied(block.group(), block[1]), content)
+
+
+def _copied(block: str, code: str) -> str:
+    """Return a block with `data-copy`, which is what mkdocs-material copies."""
+    text = html.unescape(re.sub(r"<[^>]*>", "", code))
+    if not text.startswith("$ "):
+        return block
+    commands = "\n".join(one.replace("\n> ", "\n") for one in TYPED.findall(text))
+    return block.replace("<div", f'<div data-copy="{html.escape(commands)}"', 1)
 
 
 def _linked(page: File) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -160,6 +161,16 @@ def test_the_order_of_the_sections_is_the_one_of_a_reader(site: Path) -> None:
     wanted = ["Tutorial", "How to", "Guides", "Explanation", "Reference"]
     assert [tab for tab in tabs if tab in wanted] == [name for name in wanted if name in tabs]
     assert {"Tutorial", "How to", "Explanation", "Reference"} <= set(tabs)
+
+
+def test_the_copy_button_of_a_block_with_outputs_copies_its_commands(site: Path) -> None:
+    page = (site / "tutorial/two-gpu-machines.html").read_text("utf-8")
+    blocks = [html.unescape(block) for block in re.findall(r'<div data-copy="([^"]*)"', page)]
+
+    assert "cd ~/my-training\nclusterctl init gpu1 gpu2" in blocks
+    (typed,) = [block for block in blocks if "resume_args" in block]
+    assert typed.startswith("cat >> hosts.yaml <<'END'\njob:\n  command: [train.py, ")
+    assert typed.endswith("\nEND\nclusterctl resume --checkpoint latest --detach\nclusterctl stop")
 
 
 def test_a_browser_finds_an_error_and_loads_nothing_from_elsewhere(seen: Seen) -> None:
