@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--convert",
         type=Path,
         metavar="HOSTFILE",
-        help="write what an MPI hostfile says; connect to no host",
+        help="write an inventory from an MPI hostfile, without connecting",
     )
     complete_files(action)
     parser.add_argument(

@@ -130,15 +130,15 @@ def _heal(args: argparse.Namespace) -> int:
     for one in healed:
         print(f"{one.node}: healed of {one.kind} {one.value}".rstrip())
     if not healed:
-        Screen().say(Notice(text=f"sandbox {args.name}: no host has a fault"))
+        Screen().say(Notice(text=f"{args.name}: no host has a fault"))
     return 0
 
 
 def _down(args: argparse.Namespace) -> int:
     existed = layout.Layout.of(args.name).root.exists()
     sandbox.remove(args.name)
-    found = "stopped and removed" if existed else "there is none"
-    Screen().say(Notice(text=f"sandbox {args.name}: {found}"))
+    ended = f"{args.name}: stopped and removed"
+    Screen().say(Notice(text=ended if existed else f"there is no sandbox {args.name}"))
     return 0
 
 

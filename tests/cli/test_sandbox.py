@@ -44,7 +44,7 @@ def test_up_status_fault_heal_down(clusterctl: Run) -> None:
     assert clusterctl("heal").stderr.endswith(": no host has a fault\n")
     down = clusterctl("down", "-v")
     assert (down.returncode, down.stderr.endswith(": stopped and removed\n")) == (0, True)
-    assert clusterctl("down").stderr.endswith(": there is none\n")
+    assert clusterctl("down").stderr.startswith("there is no sandbox ")
     assert clusterctl("down", "-q").stderr == ""
     gone = clusterctl("status")
     assert gone.returncode == 2

@@ -160,7 +160,7 @@ def test_a_silent_nodes_launcher_or_supervisor_is_named(by: str) -> None:
 
 
 def test_a_node_that_a_silent_node_lost_is_named() -> None:
-    message = "node c has been silent for 15 s (no answer)"
+    message = "c has been silent for 15 s (no answer)"
     event = told(20.0, by="lost", lost="c") | {"message": message}
     cause = found(NodeReport(node="a", events=[event]))
     assert (cause.node, cause.kind) == ("c", "node-lost")

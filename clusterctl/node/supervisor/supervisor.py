@@ -237,7 +237,7 @@ class Supervisor:
 
     def _peer_is_lost(self, node: str, words: str) -> None:
         seconds = self._job["link"]["lost_after"]
-        reason = "node %s has been silent for %g s (%s)" % (node, seconds, words)
+        reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
         if self._continues_without(node, reason):
             return
         own = self._job["node"]

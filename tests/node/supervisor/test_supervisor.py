@@ -231,7 +231,7 @@ def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(
     master = run.ended(0)
     assert master["state"] == "lost"
     assert master["end"]["by"] == "lost"
-    assert f"node {run.names[1]} has been silent for 3 s" in master["end"]["reason"]
+    assert f"{run.names[1]} has been silent for 3 s" in master["end"]["reason"]
     assert not run.left()
     stopped = run.stop(1)
     assert stopped["gone"]
