@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from clusterctl.checks.finding import Finding, Status, fail, finding
+from clusterctl.checks.finding import Finding, Status, fail, finding, skip
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.shares import MissingShares, skip_missing
 from clusterctl.checks.storage import SHARED
@@ -32,6 +32,18 @@ JOB_CHECK = "job.check"
 def working_pythons(facts: Facts) -> dict[str, Python]:
     """Return the interpreters that started."""
     return {n.node: n.python for n in facts.values() if n.python and not n.python.problem}
+
+
+def _compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Finding]]:
+    """Return the interpreters to compare, and a skip for each of the others.
+
+    Where some have torch, one without it is the wrong interpreter: its packages say nothing.
+    """
+    with_torch = {name: python for name, python in pythons.items() if python.package("torch")}
+    if not with_torch:
+        return dict(pythons), []
+    others = [name for name in pythons if name not in with_torch]
+    return with_torch, [skip(name, "its interpreter has no torch") for name in others]
 
 
 @Check(
@@ -86,7 +98,8 @@ def _make_python(python: Python, user: str) -> str:
 )
 def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare with most other nodes; another patch level is a warning."""
-    pythons = working_pythons(facts)
+    pythons, skips = _compared(working_pythons(facts))
+    yield from skips
     minor = {name: ".".join(p.version.split(".")[:2]) for name, p in pythons.items()}
 
     def status(name: str, usual: str) -> Status:
@@ -201,7 +214,8 @@ def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 )
 def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Compare every package that any node has."""
-    pythons = working_pythons(facts)
+    pythons, skips = _compared(working_pythons(facts))
+    yield from skips
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:
         versions = {name: python.package(package) for name, python in pythons.items()}

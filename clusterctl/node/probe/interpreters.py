@@ -19,7 +19,7 @@ from clusterctl.node.agent.loader import Importer, read_sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List
+    from typing import Dict, Iterator, List, Optional
 
 MOST = 24
 """Interpreters that are asked, at most."""
@@ -42,7 +42,7 @@ _SYSTEM = frozenset(
 
 
 def find(folder: str) -> None:
-    """Write the home and the interpreters that answer.
+    """Write the home, the interpreters that answer, and as `slow` those that take too long.
 
     Args:
         folder: the name of the project's folder.
@@ -54,14 +54,18 @@ def find(folder: str) -> None:
     for path in candidates(folder):
         if path in seen or not os.access(path, os.X_OK) or os.path.isdir(path):
             continue
+        if len(seen) >= MOST or time.monotonic() > until:
+            return
         seen[path] = None
-        words = _output([path, "-c", source]).split("\0")
+        answer = _output([path, "-c", source])
+        if answer is None:
+            _say({"slow": path})
+            continue
+        words = answer.split("\0")
         if len(words) > 2:  # noqa: PLR2004  (executable, version, torch's build)
             packages = dict(zip(words[3::2], words[4::2]))
             torch = packages.get("torch", "")
             _say({"python": path, "version": words[1], "build": words[2], "torch": torch})
-        if len(seen) >= MOST or time.monotonic() > until:
-            return
 
 
 def candidates(folder: str) -> Iterator[str]:
@@ -95,7 +99,8 @@ def _of_login_shell() -> Iterator[str]:
         return
     for name in ("python3", "python"):
         # A profile may print lines of its own.
-        lines = _output([shell or "/bin/sh", "-lc", "command -v " + name]).splitlines()
+        answer = _output([shell or "/bin/sh", "-lc", "command -v " + name])
+        lines = (answer or "").splitlines()
         yield from (line for line in lines[-1:] if line.startswith("/"))
 
 
@@ -115,8 +120,8 @@ def _matching(pattern: str) -> List[str]:
     return sorted(path for _, path in zip(range(LISTED), glob.iglob(os.path.expanduser(pattern))))
 
 
-def _output(argv: List[str]) -> str:
-    """Return what a program prints; nothing if it fails or takes too long."""
+def _output(argv: List[str]) -> Optional[str]:
+    """Return what a program prints; nothing if it fails, None if it takes too long."""
     try:
         running = subprocess.Popen(
             argv,
@@ -133,7 +138,7 @@ def _output(argv: List[str]) -> str:
     except subprocess.TimeoutExpired:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-        return ""
+        return None
     return data.decode("utf-8", "replace") if running.returncode == 0 else ""
 
 

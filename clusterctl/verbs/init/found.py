@@ -49,6 +49,8 @@ class Seen:
 
     home: str = ""
     interpreters: tuple[Interpreter, ...] = ()
+    slow: tuple[str, ...] = ()
+    """Interpreters that did not answer in time: nobody knows whether they have torch."""
     mounts: tuple[Mount, ...] = ()
 
     @classmethod
@@ -69,6 +71,11 @@ class Seen:
                 )
                 for one in documents
                 if str(one.get("python", "")).startswith("/")
+            ),
+            slow=tuple(
+                path
+                for one in documents
+                if (path := str(one.get("slow", ""))).startswith("/") and path.isprintable()
             ),
             mounts=parse_mounts(answers.text(MOUNTS) or ""),
         )

@@ -247,7 +247,8 @@ def _result(state: _Look, drafted: Draft) -> Looked:
             failed.setdefault((str(error), error.hint), []).append(node.name)
             notes[node.name] = f"It did not answer: {error}\nCorrect gpus:, python: and workdir:."
             continue
-        told, missing = _about(node, state.facts[node.name], chosen.get(node.name))
+        slow = state.seen[node.name].slow
+        told, missing = _about(node, state.facts[node.name], chosen.get(node.name), slow)
         notes[node.name] = "\n".join([told, *missing])
         for line in missing:
             undecided.setdefault((line, ""), []).append(node.name)
@@ -282,7 +283,7 @@ def _are_containers(nodes: Iterable[Node], facts: Mapping[str, NodeFacts]) -> bo
 
 
 def _about(
-    node: Node, facts: NodeFacts, interpreter: Interpreter | None
+    node: Node, facts: NodeFacts, interpreter: Interpreter | None, slow: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
     """Return what a node is, and what could not be found out."""
     names = [gpu.name for gpu in facts.gpus.devices] if facts.gpus else []
@@ -296,8 +297,9 @@ def _about(
         build = "" if "+" in interpreter.torch else f" for {interpreter.build}"
         told.append(f"torch {interpreter.torch}{build}")
     elif node.python is None:
+        unknown = f" ({', '.join(slow)}: no answer in time)" if slow else ""
         missing.append(
-            "No interpreter with torch was found: write python: /PATH/bin/python;"
+            f"No interpreter with torch was found{unknown}: write python: /PATH/bin/python;"
             " clusterctl setup makes one there."
         )
     place = facts.path(node.workdir) if node.workdir else None

@@ -75,6 +75,8 @@ def test_what_fails_or_hangs_costs_itself_only(
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     ours = [one for one in listed if str(tmp_path) in one.get("python", "")]
     assert [one["torch"] for one in ours] == ["2.8.0"]
+    slow = [one["slow"] for one in listed if "slow" in one]
+    assert str(tmp_path / "proj/.venv/bin/python") in slow
 
 
 def test_the_search_ends_after_enough(

@@ -53,6 +53,13 @@ def test_without_a_common_one_each_node_has_its_own() -> None:
     assert chosen(a=(python("/a"),), b=(python("/b"), python("/c"))) == {"a": "/a", "b": "/b"}
 
 
+def test_an_interpreter_that_took_too_long_is_named_unless_its_path_could_end_a_comment() -> None:
+    lines = [json.dumps({"slow": path}) for path in ("/nfs/venv/bin/python", "/a\nnodes: []", "b")]
+    answer = Answer(state="ok", data="\n".join(lines).encode())
+    answers = Answers(by_key={f"command:{INTERPRETERS}": answer})
+    assert Seen.of(answers).slow == ("/nfs/venv/bin/python",)
+
+
 def mount(point: str, filesystem: str = "nfs4", source: str = "", options: str = "") -> Mount:
     return Mount(
         point=point,
