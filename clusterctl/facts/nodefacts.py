@@ -100,7 +100,7 @@ class NodeFacts:
     """None: not tried; `check --deep` does."""
     gaps: tuple[UnknownFact, ...] = ()
     timed_out: tuple[str, ...] = ()
-    """What the node took too long to read: `file:PATH`, `command:NAME` and the like."""
+    """What the node took too long to read: `files`, `command:NAME`, `path:PATH` and the like."""
 
     @property
     def answered(self) -> bool:

@@ -325,6 +325,12 @@ def _pack(children: List[Child]) -> Message:
                 [child.key, child.state, len(output), child.exit_code, child.seconds, words]
             )
             parts.append(output)
+    # Last: what hung is named before what was not reached because of it.
+    answers += [
+        [child.key, child.state, 0, child.exit_code, child.seconds, ""]
+        for child in children
+        if child.key == "files" and child.state != "ok"
+    ]
     return Message({"answers": answers}, zlib.compress(b"".join(parts), 1))
 
 

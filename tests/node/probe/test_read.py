@@ -219,6 +219,7 @@ def test_a_file_that_hangs_costs_nothing_of_the_session(
     found = answers({"files": ["/proc/uptime"], "globs": [f"{tmp_path}/hangs"]})
 
     assert found.file("/proc/uptime").good
+    assert found.by_key["files"].state == "timeout"  # and nobody takes the rest for unreadable
     assert {"machine", "names"} <= set(found.by_key)
     assert found.json("self")["uid"] == os.getuid()
 
