@@ -103,7 +103,7 @@ class Case:
 
 FAULTS = [
     Case(node="node2", kind="port-dropped", check="network.master-reach",
-         says="cannot connect to the master port.*drops it", 
+         says="cannot connect to the master port.*drops it",
          remedy=r"output ip daddr .*\(on node2\).* dport 29500 accept .*\(on node1\)"),
     Case(node="node2", kind="port-rejected", check="network.master-reach",
          says="cannot connect to the master port.*rejects it", remedy="tcp dport 29500 accept"),
