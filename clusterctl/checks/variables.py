@@ -58,8 +58,8 @@ def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
             picks = _LIBRARIES.get(setting.name)
             if picks is not None and setting.value:
                 pick = picks(setting.value, node.interfaces)
-                lost = "" if alone else _unreachable(setting.name, pick, node.node, network)
-                yield from _judge(node, chosen, setting, pick, lost)
+                unreachable = "" if alone else _unreachable(setting.name, pick, node.node, network)
+                yield from _judge(node, chosen, setting, pick, unreachable)
 
 
 def _unreachable(name: str, pick: Pick, node: str, network: Network) -> str:

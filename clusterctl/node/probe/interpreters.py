@@ -54,18 +54,17 @@ def find(folder: str) -> None:
     for path in candidates(folder):
         if path in seen or not os.access(path, os.X_OK) or os.path.isdir(path):
             continue
-        if len(seen) >= MOST or time.monotonic() > until:
-            return
         seen[path] = None
         answer = _output([path, "-c", source])
+        words = (answer or "").split("\0")
         if answer is None:
             _say({"slow": path})
-            continue
-        words = answer.split("\0")
-        if len(words) > 2:  # noqa: PLR2004  (executable, version, torch's build)
+        elif len(words) > 2:  # noqa: PLR2004  (executable, version, torch's build)
             packages = dict(zip(words[3::2], words[4::2]))
             torch = packages.get("torch", "")
             _say({"python": path, "version": words[1], "build": words[2], "torch": torch})
+        if len(seen) >= MOST or time.monotonic() > until:
+            return
 
 
 def candidates(folder: str) -> Iterator[str]:
