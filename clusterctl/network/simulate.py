@@ -34,6 +34,7 @@ class Pick:
 def nccl_picks(value: str, interfaces: Iterable[Interface]) -> Pick:
     """Return NCCL's choice for a value of NCCL_SOCKET_IFNAME; empty: nothing is set."""
     usable = [i for i in interfaces if i.running is not False and _addressed(i)]
+    usable.sort(key=lambda i: not i.loopback)  # NCCL keeps the kernel's order: it is number 1 there
     if len(value) > 1:
         matched = _matching(value, usable)
         return Pick(interfaces=matched, problem="" if matched else _why_none(value))

@@ -52,6 +52,13 @@ def test_nccl_left_alone_takes_the_first_that_is_no_docker_bridge() -> None:
     assert nccl_picks("", named("lo", "docker0", "br-9f", "eth0")).interfaces[0] == "br-9f"
 
 
+def test_nccl_takes_the_loopback_first_if_a_value_does_not_exclude_it() -> None:
+    loopback = Interface(name="lo", addresses=("127.0.0.1/8",), running=True, loopback=True)
+
+    assert nccl_picks("^docker0", (*named("eth0"), loopback)).interfaces == ("lo", "eth0")
+    assert nccl_picks("", (*named("eth0"), loopback)).interfaces == ("eth0",)
+
+
 def test_nccl_sees_only_running_interfaces_with_an_address() -> None:
     down = Interface(name="eth0", addresses=("10.0.0.1/24",), running=False)
     bare = Interface(name="eth1", running=True)
