@@ -17,6 +17,7 @@ from clusterctl.checks import (
     gpu_trials,
     health,
     identity,
+    job_check,
     kernel_ports,
     launchers,
     leftovers,
@@ -29,6 +30,7 @@ from clusterctl.checks import (
     software,
     ssh,
     storage,
+    torch_gpus,
     variables,
 )
 from clusterctl.checks.registry import CHECKS, Check
@@ -58,6 +60,8 @@ AREAS = (
     gpu_links,
     containers,
     software,
+    torch_gpus,
+    job_check,
     launchers,
     collectives,
     gpu_trials,

@@ -50,6 +50,12 @@ _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_")
 def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Simulate which interface each library would pick."""
     alone = len(network.nodes) < 2 or network.kind == "one machine"  # noqa: PLR2004  (a pair)
+    counted = Counter(
+        address
+        for each in network.nodes.values()
+        for address in {candidate.address for candidate in each.candidates}
+    )
+    repeated = {address for address, count in counted.items() if count > 1}
     for node in facts.values():
         chosen = network.nodes.get(node.node)
         if node.interfaces is None or chosen is None:
@@ -58,31 +64,25 @@ def ifname(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
             picks = _LIBRARIES.get(setting.name)
             if picks is not None and setting.value:
                 pick = picks(setting.value, node.interfaces)
-                unreachable = "" if alone else _unreachable(setting.name, pick, node.node, network)
+                unreachable = "" if alone else _unreachable(setting.name, pick, chosen, repeated)
                 yield from _judge(node, chosen, setting, pick, unreachable)
 
 
-def _unreachable(name: str, pick: Pick, node: str, network: Network) -> str:
+def _unreachable(name: str, pick: Pick, chosen: NodeNetwork, repeated: set[str]) -> str:
     """Return the interface that leads to no other node, with its address; empty if none is known.
 
     Of NCCL's interfaces only the first counts: its address is what the other ranks connect to.
     `^docker0` makes that the loopback, which NCCL excludes only where nothing is set.
     """
-    elsewhere = {
-        each.address
-        for peer, chosen in network.nodes.items()
-        for each in chosen.candidates
-        if peer != node
-    }
     for interface in pick.interfaces[:1] if name.startswith("NCCL") else pick.interfaces:
         addresses = [
             parsed
-            for each in network.nodes[node].candidates
-            if each.interface == interface
+            for each in chosen.candidates
+            if each.interface == interface != chosen.interface
             and not (parsed := ip_address(each.address)).is_link_local
         ]
         # A bridge of containers has the same address on every node.
-        if addresses and all(one.is_loopback or str(one) in elsewhere for one in addresses):
+        if addresses and all(one.is_loopback or str(one) in repeated for one in addresses):
             also = "" if addresses[0].is_loopback else ", as other nodes have it"
             return f"{interface} ({addresses[0]}{also})"
     return ""

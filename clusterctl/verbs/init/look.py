@@ -297,9 +297,9 @@ def _about(
         build = "" if "+" in interpreter.torch else f" for {interpreter.build}"
         told.append(f"torch {interpreter.torch}{build}")
     elif node.python is None:
-        unknown = f" ({', '.join(slow)}: no answer in time)" if slow else ""
+        unanswered = f" ({', '.join(slow)}: no answer in time)" if slow else ""
         missing.append(
-            f"No interpreter with torch was found{unknown}: write python: /PATH/bin/python;"
+            f"No interpreter with torch was found{unanswered}: write python: /PATH/bin/python;"
             " clusterctl setup makes one there."
         )
     place = facts.path(node.workdir) if node.workdir else None

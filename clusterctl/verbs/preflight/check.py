@@ -11,8 +11,8 @@ from typing import Any
 from clusterctl.checks.all import every_check
 from clusterctl.checks.choices import LibraryChoice, library_choices
 from clusterctl.checks.finding import Finding
+from clusterctl.checks.job_check import JOB_CHECK
 from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
-from clusterctl.checks.software import JOB_CHECK
 from clusterctl.checks.storage import SHARED
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
