@@ -198,7 +198,7 @@ def test_a_check_prints_as_a_table_and_as_json(session: Session) -> None:
     assert repr(report).startswith(f"<CheckReport {session.cluster.name}: ")
     one = session.check(nodes=1, only="ssh,node.python", exclude=first(session))
     assert [node.name for node in one.nodes] == [session.cluster.nodes[1].name]
-    with pytest.raises(UsageError, match="no check"):
+    with pytest.raises(UsageError, match="expected checks or areas, found 'nework'"):
         session.check(only="nework")
 
 

@@ -233,9 +233,8 @@ def collect(
             if item is None or item[0] in errors:
                 continue
             node, message = item
-            joined = (
-                "" if isinstance(message, Reply) else log.newcomer(message.head.get("event") or {})
-            )
+            event = None if isinstance(message, Reply) else message.head.get("event")
+            joined = log.newcomer(event) if isinstance(event, dict) else ""
             if joined and joined not in requests:
                 requests[joined] = log.copy_request(joined)
                 copies[joined] = _Copy(folder / joined)

@@ -128,7 +128,7 @@ def test_a_node_that_does_not_answer_is_unknown_and_hides_no_other(
     [
         ([], "no command: expected one after `--`"),
         (["--sudo", "--", "id"], "clusterctl passes no password on"),
-        (["--stream", "--json", "--", "id"], "expected one of them"),
+        (["--stream", "--json", "--", "id"], "expected either --stream or --json, found both"),
         (["--timeout", "0", "--", "id"], "expected more than 0 seconds"),
     ],
 )

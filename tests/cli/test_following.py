@@ -109,7 +109,7 @@ def test_a_second_ctrl_c_during_a_stop_ends_it_and_names_the_command_that_stops_
     assert process.stdout is not None
     next(line for line in process.stdout if "all met" in line)
     signal_all(process, signal.SIGINT)
-    seen = read_until(typed, "", "[f]ollow on?")
+    seen = read_until(typed, "", "keep [f]ollowing?")
     os.write(typed, b"s\n")
     seen = read_until(typed, seen, "node1: asking")
     signal_all(process, signal.SIGINT)

@@ -150,7 +150,8 @@ def test_a_spoilt_checkpoint_is_refused_and_only_latest_falls_back(
     code, _, stderr = resume(trained, "out/step-000020")
     assert code == 125
     assert why in stderr
-    assert f"hint: the newest complete one: --checkpoint {complete}" in stderr
+    hint = "hint: the newest complete one: clusterctl resume -i hosts.yaml --checkpoint"
+    assert f"{hint} {complete}\n" in stderr
     assert "Traceback" not in stderr
     code, stdout, stderr = resume(trained, "latest")
     assert code == 0, stderr

@@ -108,6 +108,8 @@ def _lines(source: Path, above: tuple[Path, ...]) -> Iterator[str]:
                     f"{source}:{number}: constraints are not supported: {line}",
                     hint="name the versions in the file itself",
                 )
+            if not inner.is_file():
+                raise UsageError(f"{source}:{number}: {line}: there is no file {inner}")
             yield from _lines(inner, (*above, source))
         elif line:
             _refuse_local(source, number, line)

@@ -64,7 +64,7 @@ def test_ranks_are_asked_by_the_jobs_signal_and_get_the_time_to_save(make_run: M
         run.wait_for_log(n, b"here", n=n)
     began = time.monotonic()
     assert run.stop(0, reason="a test") == {
-        "end": True, "gone": True, "left": [], **FREE,
+        "end": True, "gone": True, "left": [], "nodes": run.names, **FREE,
     }  # fmt: skip
     assert run.stop(1)["gone"]
     assert time.monotonic() - began < 10
@@ -381,5 +381,5 @@ def test_a_stop_file_of_a_killed_supervisor_does_not_stop_the_next_run(
 def test_a_run_that_has_ended_is_stopped_already(make_run: MakeRun) -> None:
     run = make_run("pass").start()
     assert run.ended()["state"] == "finished"
-    assert run.stop() == {"end": True, "gone": True, "left": [], **FREE}
+    assert run.stop() == {"end": True, "gone": True, "left": [], "nodes": run.names, **FREE}
     assert run.status()["state"] == "finished"

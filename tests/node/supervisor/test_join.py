@@ -95,8 +95,8 @@ def test_a_node_that_was_lost_joins_again_and_its_earlier_logs_stay(
     Path(run.paths(1).launcher_log).write_text("of the first part\n")
     assert "error" not in start_joined(run, 1)
     wait_until(lambda: joins(run, 1) == 2)
-    again = run.status(1)
-    assert (again["state"], again["attempt"]) == ("running", 2)
+    wait_until(lambda: run.status(1)["state"] == "running")
+    assert run.status(1)["attempt"] == 2
     ups = [e["attempt"] for e in run.events(1) if e["kind"] == "supervisor-up"]
     assert ups == [1, 2]
     wait_until(lambda: run.log(1, 1).count(b"up") == 2)

@@ -74,7 +74,7 @@ def test_a_lock_gives_exact_versions(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("mine @ file:///home/me/mine\n", ":1: the nodes do not have file:///home/me/mine"),
         ("-r requirements.txt\n", ":1: "),
         ("-c limits.txt\n", ":1: constraints are not supported: -c limits.txt"),
-        ("-r none.txt\n", "cannot be read"),
+        ("-r none.txt\n", ":1: -r none.txt: there is no file "),
     ],
 )
 def test_what_only_this_machine_has_is_named_with_its_line(
