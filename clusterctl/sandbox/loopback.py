@@ -5,8 +5,10 @@ They share this machine's files, processes and clock, and differ in HOME, worksp
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import random
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,7 @@ from clusterctl.sandbox.backend import Backend, SandboxSpec, in_folder
 from clusterctl.sandbox.layout import BackendName, Host
 
 ADDRESS = "127.0.0.1"
+PORTS = range(20000, 32768)
 PORT_TRIES = 5
 PRIVSEP = Path("/run/sshd")
 """Root's sshd needs this folder. Packages make it when the system starts, containers do not."""
@@ -158,6 +161,11 @@ class Loopback(Backend):
 
 
 def _free_port() -> int:
-    with socket.create_server((ADDRESS, 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    """Return a free port from below the ephemeral ones, which Linux gives out from 32768 on.
+
+    A run binds its master port long after it was chosen: no connection may have it by then.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.create_server((ADDRESS, port)):
+            return port
+    raise ClusterError(f"no port of {PORTS.start} to {PORTS.stop - 1} on {ADDRESS} is free")

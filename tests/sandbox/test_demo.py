@@ -144,7 +144,9 @@ def test_the_demo_learns() -> None:
     assert done.returncode == 0, told + done.stderr
     losses = [float(loss) for loss in re.findall(r"Eval Loss: ([\d.]+)", told)]
     assert losses[-1] <= 0.8 * losses[0]
-    (plotted,) = re.findall(r"eval loss ([\d.]+) -> ([\d.]+)", told)
-    assert [float(loss) for loss in plotted] == pytest.approx([losses[0], losses[-1]], abs=1e-3)
+    (plotted,) = re.findall(
+        r"^eval loss, steps \d+ to \d+: ▁ ([\d.]+), █ ([\d.]+)$", told, re.MULTILINE
+    )
+    assert [float(loss) for loss in plotted] == pytest.approx([losses[-1], losses[0]], abs=1e-3)
     _, base, adapter = re.split(r"^--- (?:prompt|base|adapter)\n", told, flags=re.MULTILINE)[1:]
     assert base.strip() != adapter.partition("\n# ")[0].strip()
