@@ -59,7 +59,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "join": (
         "clusterctl join --nodes gpu3",
-        "clusterctl join lab-20261120-9f3c --nodes 'gpu[3-4]'",
+        "clusterctl join lab-20261120t194346-ksqs --nodes 'gpu[3-4]'",
     ),
     "status": ("clusterctl status", "clusterctl status --json"),
     "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),

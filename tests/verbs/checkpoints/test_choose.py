@@ -117,6 +117,18 @@ def test_a_checkpoint_that_only_one_node_has_is_refused_with_the_command_that_co
     assert refused.value.hint == ("copy it to all nodes: clusterctl push /w/out/step-20 --from a")
 
 
+def test_where_a_node_lacks_even_the_folder_the_newest_complete_one_is_copied() -> None:
+    words = "cannot list /w/out: No such file or directory"
+    lacking = [Message({"error": {"kind": "missing", "message": words}})]
+    broken = seen(40, complete=False, why="COMPLETE is missing")
+    with pytest.raises(LaunchRefused, match=f"in out: b: {words}") as refused:
+        choose(pool(LOCAL, a=node(broken, seen(10), seen(20)), b=lacking), LOCAL, "latest")
+    assert refused.value.hint == "copy it to all nodes: clusterctl push /w/out/step-20 --from a"
+    with pytest.raises(LaunchRefused, match="cannot list") as refused:
+        choose(pool(LOCAL, a=node(broken), b=lacking), LOCAL, "latest")
+    assert refused.value.hint is None
+
+
 def test_on_shared_storage_one_node_reads_it() -> None:
     nodes = pool(SHARED, a=node(seen(20)), b=node(seen(20)))
     assert choose(nodes, SHARED, "latest").verified_on == ("a",)
