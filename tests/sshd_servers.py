@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.sandbox.loopback import free_port
 from clusterctl.transport.known_hosts import known_name
-from tests.ports import free_port
 from tests.waiting import BUSY
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"

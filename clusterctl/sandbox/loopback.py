@@ -25,6 +25,7 @@ from clusterctl.sandbox.layout import BackendName, Host
 
 ADDRESS = "127.0.0.1"
 PORTS = range(20000, 32768)
+"""Below the ephemeral ports, which Linux gives to connections from 32768 on."""
 PORT_TRIES = 5
 PRIVSEP = Path("/run/sshd")
 """Root's sshd needs this folder. Packages make it when the system starts, containers do not."""
@@ -86,7 +87,7 @@ class Loopback(Backend):
 
     def _start(self, host: Host) -> Host:
         for _ in range(PORT_TRIES):
-            placed = host if host.port else replace(host, port=_free_port())
+            placed = host if host.port else replace(host, port=free_port())
             if self._start_sshd(placed, {}):
                 return placed
         raise ClusterError(f"{host.name}: no port on {ADDRESS} was free for its sshd")
@@ -118,7 +119,7 @@ class Loopback(Backend):
 
     def master_port(self) -> int:
         """Return a port that is free on this machine, for other sandboxes may be up."""
-        return _free_port()
+        return free_port()
 
     def controller(self, argv: Sequence[str], folder: str) -> list[str]:
         """Run it here, in the folder."""
@@ -160,12 +161,17 @@ class Loopback(Backend):
         return self.layout.host(name) / "sshd_config"
 
 
-def _free_port() -> int:
-    """Return a free port from below the ephemeral ones, which Linux gives out from 32768 on.
+def free_port(address: str = ADDRESS) -> int:
+    """Return a port of this machine's address that is free at this moment.
 
-    A run binds its master port long after it was chosen: no connection may have it by then.
+    It is never an ephemeral one: a run binds its master port long after it was chosen, and no
+    connection may have it by then.
     """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in random.sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.create_server((ADDRESS, port)):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server((address, port), family=family),
+        ):
             return port
-    raise ClusterError(f"no port of {PORTS.start} to {PORTS.stop - 1} on {ADDRESS} is free")
+    raise ClusterError(f"no port of {PORTS.start} to {PORTS.stop - 1} on {address} is free")

@@ -28,10 +28,10 @@ from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.options import Options
+from clusterctl.sandbox.loopback import free_port
 from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.wire import Message
-from tests.ports import free_port
 from tests.waiting import BUSY, wait_until
 
 Head = dict[str, Any]

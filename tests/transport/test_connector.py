@@ -21,6 +21,7 @@ import pytest
 
 from clusterctl.errors import CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.sandbox.loopback import free_port
 from clusterctl.transport import control_master, ssh_config
 from clusterctl.transport.connector import Connector
 from clusterctl.transport.control_master import WORDS_LIMIT, ControlFolder, ControlMaster
@@ -30,7 +31,6 @@ from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import ERRORS_LIMIT
 from tests.failed_reply import error_of
-from tests.ports import free_port
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
 from tests.waiting import wait_until
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.safe_text import WORDS_LIMIT, printable_words
+from clusterctl.sandbox.loopback import free_port
 from clusterctl.transport import paramiko_login
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.host_keys import own_file
@@ -31,7 +32,6 @@ from clusterctl.transport.paramiko_connection import ChannelStream
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
 from tests.failed_reply import error_of
-from tests.ports import free_port
 from tests.sshd_servers import Sshd, cluster_of, make_key
 
 QUICK = Timeouts(connect=1, handshake=1, auth=2, answer=3, silence=3)

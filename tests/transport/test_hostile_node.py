@@ -16,8 +16,8 @@ import yaml
 
 from clusterctl.cli.main import main
 from clusterctl.inventory.load import load
+from clusterctl.sandbox.loopback import free_port
 from clusterctl.verbs.runs.records import Records, RunRecord
-from tests.ports import free_port
 from tests.sshd_servers import USER, Sshd, make_key
 from tests.verbs.hostile import ESCAPES, UNSAFE
 from tests.verbs.run_answers import RUN

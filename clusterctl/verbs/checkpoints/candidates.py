@@ -92,7 +92,7 @@ def require_fit(seen: NodeCheckpoint, cluster: Cluster) -> list[str]:
     """Return doubts; raise Unfit for what is absent, incomplete or different on some node."""
     absent = [node.name for node in cluster.nodes if node.name not in seen]
     if absent:
-        raise Unfit(f"it is missing on {', '.join(absent)}", hint=copy_hint(seen))
+        raise Unfit(f"it is missing on {', '.join(absent)}", hint=_copy_hint(seen))
     if any(one.get("part") and not one["part"].get("whole") for one in seen.values()):
         return _require_all_ranks(seen)
     require_complete(seen)
@@ -110,11 +110,11 @@ def require_complete(seen: NodeCheckpoint) -> None:
     if broken:
         whys = (f"{why} (on {', '.join(sorted(nodes))})" for why, nodes in broken.items())
         absent = any("path" not in one for one in seen.values())
-        hint = copy_hint(seen) if absent else ""
+        hint = _copy_hint(seen) if absent else ""
         raise Unfit("it is not complete: " + "; ".join(whys), hint=hint)
 
 
-def copy_hint(seen: NodeCheckpoint) -> str:
+def _copy_hint(seen: NodeCheckpoint) -> str:
     """Return how to copy it from a node where it is complete; empty without one."""
     for node, one in seen.items():
         if one["complete"]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +18,6 @@ from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
     NodeCheckpoint,
     Unfit,
-    copy_hint,
     one_of_each,
     path_for_job,
     require_fit,
@@ -88,14 +86,8 @@ def require_word(which: str) -> None:
 
 def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, ChosenCheckpoint]:
     found = yield from query.ask(path=folder)
-    if problem := "; ".join(_errors(found)):
-        raise LaunchRefused(
-            f"no complete checkpoint in {folder}: {problem}",
-            hint=_hint_to_copy(found) or None,
-            by="checkpoint",
-        )
     ours, others = split_by_history(found, query.knows, query.cluster, query.history)
-    skipped: list[str] = []
+    skipped = _errors(found)  # such a node lacks them all, and none is taken
     hint = ""
     for name, seen in ours:
         try:
@@ -108,20 +100,6 @@ def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, Chose
         listed = _with_commands(query, folder, _newer(found, others, name))
         return replace(chosen, skipped=tuple(skipped), others=listed)
     raise _no_checkpoint(query, folder, skipped, others, hint)
-
-
-def _hint_to_copy(found: Candidates) -> str:
-    """Return how to copy the newest complete one to the nodes that lack even the folder."""
-    complete = [
-        (one["time"], node, one)
-        for node, candidates in found.items()
-        for one in candidates
-        if one["complete"]
-    ]
-    if not complete:
-        return ""
-    _, node, newest = max(complete, key=itemgetter(0))
-    return copy_hint({node: newest})
 
 
 def _require_one_save(seen: NodeCheckpoint, command: str) -> None:

@@ -26,9 +26,9 @@ from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.probe.listen import Listeners
 from clusterctl.node.probe.port_owner import port_owner
 from clusterctl.node.probe.tokens import Tokens
+from clusterctl.sandbox.loopback import free_port
 from clusterctl.wire import Message, read_message
 from tests.damage import damaged
-from tests.ports import free_port
 
 WORD = "0123456789abcdef0123456789abcdef"
 HERE = "127.0.0.1"

@@ -121,11 +121,11 @@ def test_where_a_node_lacks_even_the_folder_the_newest_complete_one_is_copied() 
     words = "cannot list /w/out: No such file or directory"
     lacking = [Message({"error": {"kind": "missing", "message": words}})]
     broken = seen(40, complete=False, why="COMPLETE is missing")
-    with pytest.raises(LaunchRefused, match=f"in out: b: {words}") as refused:
-        choose(pool(LOCAL, a=node(broken, seen(10), seen(20)), b=lacking), LOCAL, "latest")
+    with pytest.raises(LaunchRefused, match=f"in out: b: {words}\nstep-40: ") as refused:
+        choose(pool(LOCAL, a=node(broken, seen(20), seen(10)), b=lacking), LOCAL, "latest")
     assert refused.value.hint == "copy it to all nodes: clusterctl push /w/out/step-20 --from a"
     with pytest.raises(LaunchRefused, match="cannot list") as refused:
-        choose(pool(LOCAL, a=node(broken), b=lacking), LOCAL, "latest")
+        choose(pool(LOCAL, a=lacking, b=lacking), LOCAL, "latest")
     assert refused.value.hint is None
 
 
