@@ -7,6 +7,8 @@ Its `console` blocks are typed in order, in one shell on the controller's side; 
 comments, which prepare something that the reader has: `<!-- typed`.
 `<!-- answer yes -->` before a block is what its last command is answered.
 `<!-- picture NAME -->` after a block draws its last command as docs/pictures/NAME.svg.
+`<!-- file NAME -->` before a block of another language saves that block as a file; `>> NAME` adds
+it to the end of one.
 
 A line `...` of a block stands for any lines. What differs from run to run, such as times and the
 ids of runs, may differ; a block that still holds is left as it is.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import base64
 import fcntl
 import io
+import itertools
 import os
 import re
 import select
@@ -51,6 +54,7 @@ SHOWN_PREFIX = "/home/ada/venv"
 
 PART = re.compile(
     r"^<!-- (?P<kind>sandbox|typed|answer|picture)(?P<words>.*?)-->$"
+    r"|^<!-- file (?P<file>.*?) -->\n+```\w+\n(?P<content>.*?)^```$"
     r"|^```console\n(?P<block>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -229,9 +233,9 @@ def picture(command: str, screen: pyte.Screen) -> str:
     text = Text.assemble(("$ ", "green"), (command, "bold"), "\n")
     for cells in lines_of(screen):
         line = Text()
-        for cell in cells:
-            color = {"default": "", "brown": "yellow"}.get(cell.fg, cell.fg)
-            line.append(cell.data, f"{'bold ' if cell.bold else ''}{color}")
+        for (fg, bold), alike in itertools.groupby(cells, key=lambda cell: (cell.fg, cell.bold)):
+            color = {"default": "", "brown": "yellow"}.get(fg, fg)
+            line.append(_text(list(alike)), f"{'bold ' if bold else ''}{color}")
         line.rstrip()
         text.append_text(line).append("\n")
     console = Console(record=True, width=WIDTH, file=io.StringIO())
@@ -317,6 +321,9 @@ def play(text: str) -> Played:
                 answer = part["words"].strip()
             elif part["kind"] == "picture":
                 pictures[part["words"].strip()] = picture(last, shell.screen)
+            elif part["file"] is not None:
+                name = part["file"] if part["file"].startswith(">") else f"> {part['file']}"
+                _do(shell, f"cat {name} <<'END-OF-FILE'\n{part['content']}END-OF-FILE")
             elif part["block"] is not None:
                 block = []
                 for typed in (shown := commands_of(part["block"])):

@@ -44,8 +44,11 @@ def test_a_picture_shows_what_its_page_shows_and_loads_nothing(path: Path) -> No
     (text,) = (page.read_text() for page in PAGES if mark in page.read_text())
     block = OUTPUTS.PART.findall(text.split(mark)[0])[-1][-1]
     svg = ET.fromstring(path.read_text())
-    drawn = [element.text or "" for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert squeezed(" ".join(drawn).replace("\xa0", " ")) == squeezed(block[block.rindex("$ ") :])
+    lines: dict[str, list[str]] = {}
+    for element in svg.iter("{http://www.w3.org/2000/svg}text"):
+        lines.setdefault(element.get("y", ""), []).append((element.text or "").strip())
+    drawn = "\n".join(" ".join(line) for line in lines.values()).replace("\xa0", " ")
+    assert squeezed(drawn) == squeezed(block[block.rindex("$ ") :])
     assert not re.findall(r"url\((?!#)|href=.(?!#)", path.read_text())
 
 

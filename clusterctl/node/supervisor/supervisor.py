@@ -262,7 +262,7 @@ class Supervisor:
         if cause.by == "stop" or self._ending is not None:
             self._end_here(cause)
         else:
-            reason = "node %s: %s" % (cause.node, cause.reason)
+            reason = "%s: %s" % (cause.node, cause.reason)
             self._end_here(Cause(by="peer", reason=reason, node=cause.node))
             self._record.event(
                 "peer-bad-end",

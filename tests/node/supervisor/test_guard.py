@@ -100,7 +100,7 @@ def test_a_killed_supervisor_takes_a_scripts_whole_tree_along_on_all_nodes(
     assert [rank["state"] for rank in dead["ranks"]] == ["ended"]
     assert (other["state"], other["end"]["by"]) == ("failed", "peer")
     name = run.names[killed]
-    assert other["end"]["reason"] == f"node {name}: the supervisor was killed by signal 9"
+    assert other["end"]["reason"] == f"{name}: the supervisor was killed by signal 9"
     assert run_lock.query(run.plan.nodes[killed].lock, {"ask": "who"}) is None
 
 

@@ -67,7 +67,7 @@ def test_one_rank_fails_and_everything_is_gone_on_both_nodes(make_run: MakeRun) 
     assert nodes[1]["end"]["exit_code"] == 7
     assert nodes[1]["end"]["reason"] == "rank 3 ended with exit code 7"
     assert nodes[0]["end"]["by"] == "peer"
-    assert f"node {run.names[1]}: rank 3 ended with exit code 7" in nodes[0]["end"]["reason"]
+    assert f"{run.names[1]}: rank 3 ended with exit code 7" in nodes[0]["end"]["reason"]
     assert not run.left()
     assert not any(map(is_alive, daemons))
     died = next(e for e in run.events(1) if e["kind"] == "rank-ended" and e["rank"] == 3)
@@ -431,7 +431,7 @@ def test_a_node_that_dies_while_an_end_is_relayed_does_not_hide_the_first_cause(
     nodes = [run.ended(0), run.ended(1)]
     assert [node["state"] for node in nodes] == ["failed", "failed"]
     assert nodes[0]["end"]["by"] == "peer"
-    assert f"node {run.names[1]}: rank 1 ended with exit code 7" in nodes[0]["end"]["reason"]
+    assert f"{run.names[1]}: rank 1 ended with exit code 7" in nodes[0]["end"]["reason"]
     assert nodes[1]["end"]["reason"] == "rank 1 ended with exit code 7"
 
 
