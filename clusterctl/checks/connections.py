@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.finding import Finding, fail, unknown
 from clusterctl.checks.firewall_hints import open_from, open_to
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.routes import ROUTE, strays
+from clusterctl.facts.firewall_rules import Drop, FirstPacket, find_drop
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.pairwise import LARGEST_PROBE, ConnectResult, ListenResult
 from clusterctl.inventory.cluster import Cluster
@@ -85,11 +86,32 @@ def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
         for made in strays(node, network)
     }
     left = {p: made for p, made in _failures(facts, "pair").items() if frozenset(p) not in astray}
+    drops = {pair: drop for pair, made in left.items() if (drop := _drop(facts, pair, made))}
     while left:
-        name = _most_involved(left, cluster)
-        mine = {pair: made for pair, made in left.items() if name in pair}
-        left = {pair: made for pair, made in left.items() if name not in pair}
-        yield _blame(facts[name], mine, network)
+        dropping = [name for name, _ in drops.values()]
+        name = dropping[0] if dropping else _most_involved(left, cluster)
+        mine = {
+            pair: made
+            for pair, made in left.items()
+            if (drops[pair][0] == name if pair in drops else name in pair)
+        }
+        left = {pair: made for pair, made in left.items() if pair not in mine}
+        yield _blame(facts[name], mine, network, [drops.pop(p)[1] for p in mine if p in drops])
+
+
+def _drop(facts: Facts, pair: tuple[str, str], made: ConnectResult) -> tuple[str, Drop] | None:
+    """Return the node whose rules drop a connection, and the rule; None: unknown."""
+    source, target = pair
+    packet = FirstPacket(made.source, made.address, made.port)
+    for name, hook in ((source, "output"), (target, "input")):
+        drop = find_drop(facts[name].firewall_chains or (), hook, packet)
+        if drop is not None:
+            return name, drop
+    return None
+
+
+def _dropped(drop: Drop) -> str:
+    return f"`{drop.rule}` in its chain {drop.chain.family} {drop.chain.table} {drop.chain.name}"
 
 
 def _most_involved(left: dict[tuple[str, str], ConnectResult], cluster: Cluster) -> str:
@@ -103,9 +125,13 @@ def _most_involved(left: dict[tuple[str, str], ConnectResult], cluster: Cluster)
 
 
 def _blame(
-    node: NodeFacts, mine: dict[tuple[str, str], ConnectResult], network: Network
+    node: NodeFacts,
+    mine: dict[tuple[str, str], ConnectResult],
+    network: Network,
+    drops: Sequence[Drop] = (),
 ) -> Finding:
     name = node.node
+    by_hook = {drop.chain.hook: drop for drop in drops}
     into = sorted(source for source, target in mine if target == name)
     out = sorted(target for source, target in mine if source == name)
     (source, target), made = next(iter(mine.items()))
@@ -121,16 +147,20 @@ def _blame(
     if made.state == "foreign":
         remedy = f"ip neigh show {address} (on {source}) should show {target}"
     elif into:
-        remedy = f"{open_to(node, others)} (on {name})"
+        remedy = f"{open_to(node, others, drop=by_hook.get('input'))} (on {name})"
     else:
-        remedy = f"{open_from(node, others)} (on {name})"
-    if made.state == "unreachable":
+        remedy = f"{open_from(node, others, by_hook.get('output'))} (on {name})"
+    if into and out and len(by_hook) > 1:
+        outward = open_from(node, others, by_hook["output"])
+        remedy = f"{open_to(node, others, drop=by_hook['input'])} && {outward} (on {name})"
+    if made.state == "unreachable" and not drops:
         remedy = f"ip route get {address} (on {source}); if it shows a route: {remedy}"
     return fail(
         name,
         message,
         wanted="connections on any port of the data network",
-        found=_CAUSE.get(made.state, made.words) + f" ({made.address} port {made.port})",
+        found=(_dropped(drops[0]) if drops else _CAUSE.get(made.state, made.words))
+        + f" ({made.address} port {made.port})",
         remedy=remedy,
     )
 
@@ -203,7 +233,10 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
     master, port = cluster.master.name, network.master_port
     peers = network.subnet or "any"
     at_master = len(workers) > 1 and len(workers) == len(tried)
-    for (source, _), made in failed.items():
+    for (source, target), made in failed.items():
+        if drop := _drop(facts, (source, target), made):
+            yield _drop_of_port(facts[drop[0]], source, drop[1], network)
+            continue
         opening = [f"{open_to(facts.get(master), [peers], port)} (on {master})"]
         if not at_master:
             outgoing = open_from(facts.get(source), [network.master_address])
@@ -222,6 +255,25 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
             ),
         )
     yield from _translated(facts, network)
+
+
+def _drop_of_port(node: NodeFacts, worker: str, drop: Drop, network: Network) -> Finding:
+    """Name the rule of a node that drops the master port."""
+    port = network.master_port
+    is_worker = node.node == worker
+    which = "the master port" if is_worker else "its port"
+    opening = (
+        open_from(node, [network.master_address], drop)
+        if is_worker
+        else open_to(node, [network.subnet or "any"], port, drop)
+    )
+    return fail(
+        node.node,
+        f"its firewall blocks connections to {which} {port}",
+        wanted=f"connections to {network.master_address} port {port}",
+        found=_dropped(drop),
+        remedy=f"{opening} (on {node.node})",
+    )
 
 
 def _port_cause(made: ConnectResult) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusterctl.facts.values.accelerators import Gpus
+from clusterctl.facts.values.firewall import FirewallChain
 from clusterctl.facts.values.ladder import Ladder
 from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, SshStatus
 from clusterctl.facts.values.machine_state import MachineState
@@ -61,6 +62,8 @@ class NodeFacts:
     """Connections that the firewall tracks, and the most that it can."""
     firewall: str | None = None
     """`firewalld` or `ufw` if it is on, else `nft` or `iptables` if it is installed."""
+    firewall_chains: tuple[FirewallChain, ...] | None = None
+    """Read as root where a connection failed and `firewall` is `nft`; None: not read."""
     rdma: tuple[RdmaPort, ...] | None = None
     ofi_plugin: bool | None = None
     """aws-ofi-nccl, by which NCCL uses EFA, is in a usual place."""

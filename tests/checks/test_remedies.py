@@ -30,7 +30,7 @@ QUOTED = frozenset(
         "accelerator.busy", "accelerator.driver", "deep.pairs", "environment.names",
         "environment.values", "job.check", "job.container", "job.packages", "network.bond",
         "network.errors", "network.flaps", "network.full-size", "network.link",
-        "network.pairs", "network.rdma-fabric",
+        "network.master-reach", "network.pairs", "network.rdma-fabric",
         "network.rdma-firmware", "network.rdma-gids", "network.rdma-links", "network.rdma-ports",
         "network.route", "network.subnet", "node.hostname", "node.ipc", "node.python",
         "node.session", "node.user", "python.cuda", "python.found", "python.launcher",

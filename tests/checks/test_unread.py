@@ -50,6 +50,7 @@ ENOUGH = {
     ("environment.conflicts", "NodeFacts.gpus"): OTHER_CHECK,
     ("environment.conflicts", "NodeFacts.rdma"): OTHER_CHECK,
     ("job.launcher-config", "NodeFacts.gpus"): OTHER_CHECK,
+    ("network.master-reach", "NodeFacts.firewall_chains"): "the finding then names the other end",
     ("environment.values", "NodeFacts.job_environment"): "a job without env_init has none",
     ("network.link", "Interface.mtu"): KERNEL_WRITES,
     ("network.link", "Interface.speed_mbps"): SOME_LACK_IT,

@@ -120,7 +120,7 @@ def _found_in(folder: str, progress: Progress) -> List[str]:
         kinds[name] = formats.checkpoint_kind(os.path.join(folder, name))
         progress(0)
     folders = [name for name in inside if kinds[name] not in (None, "file")]
-    if formats.checkpoint_kind(folder) and not folders:
+    if formats.checkpoint_kind(folder) not in (None, "folder") and not folders:
         return [os.path.normpath(folder)]
     found = [
         name

@@ -2,7 +2,8 @@
 
 The kinds: `clusterctl` (MANIFEST.json with
 sizes and SHA-256, COMPLETE), `dcp` (torch distributed checkpoint), `trainer` (Hugging Face
-Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt beside metadata.json) and `file`.
+Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt beside metadata.json), `folder`
+(step-N or the like, with files of a script's own) and `file`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from clusterctl.node.checkpoints.dcp_files import METADATA, check_dcp
 from clusterctl.node.checkpoints.files import (
@@ -20,9 +21,10 @@ from clusterctl.node.checkpoints.files import (
     digest,
     files_of,
 )
+from clusterctl.node.checkpoints.names import read_name
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
-from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer
+from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer, is_trainers
 from clusterctl.node.file_io import read_json
 
 MANIFEST = "MANIFEST.json"
@@ -53,14 +55,22 @@ def checkpoint_kind(path: str) -> Optional[str]:
         names = os.listdir(path)
     except OSError:
         return None
-    signs = {
-        "clusterctl": MANIFEST in names or COMPLETE in names,
-        "dcp": METADATA in names or any(name.endswith(".distcp") for name in names),
-        "rank-files": any(_RANK_FILE.fullmatch(name) for name in names),
-        "trainer": TRAINER_STATE in names
-        or bool(names and re.fullmatch(r"checkpoint-\d+", os.path.basename(path))),
-    }
-    return next((kind for kind, seen in signs.items() if seen), None)
+    own_name = os.path.basename(path)
+    trainers_name = bool(names and re.fullmatch(r"checkpoint-\d+", own_name))
+    signs = (
+        ("clusterctl", MANIFEST in names or COMPLETE in names),
+        ("dcp", METADATA in names or any(name.endswith(".distcp") for name in names)),
+        ("rank-files", any(_RANK_FILE.fullmatch(name) for name in names)),
+        ("trainer", TRAINER_STATE in names or (trainers_name and is_trainers(names))),
+        ("folder", read_name(own_name).any and bool(_own_files(names))),
+        ("trainer", trainers_name),
+    )
+    return next((kind for kind, seen in signs if seen), None)
+
+
+def _own_files(names: Iterable[str]) -> Set[str]:
+    """Return the files of a script's own checkpoint; a file of a step is a checkpoint itself."""
+    return {n for n in names if n.endswith(TENSOR_SUFFIXES) and not read_name(n).any}
 
 
 def step_in(path: str) -> Optional[int]:
@@ -198,6 +208,20 @@ def _one_save(
     return [step for step in by_file.values() if step is not None][:1]
 
 
+def _folder(path: str, inspection: Inspection, found: CheckpointContents) -> None:
+    """Nothing lists the files of a script's own; those of older checkpoints say what belongs."""
+    own = _own_files(os.listdir(path))
+    parent, written = os.path.dirname(path), os.path.getmtime(path)
+    for name in sorted(os.listdir(parent)):
+        other = os.path.join(parent, name)
+        if not read_name(name).any or checkpoint_kind(other) != "folder":
+            continue
+        lost = sorted(_own_files(os.listdir(other)) - own)
+        if lost and os.path.getmtime(other) < written:
+            raise Invalid("%s, which %s has, is missing" % (lost[0], name))
+    found.add_unverified(inspection.check_files(path, own))
+
+
 def _file(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     found.add_unverified(inspection.check_files(os.path.dirname(path), [os.path.basename(path)]))
 
@@ -224,5 +248,6 @@ _KINDS: Dict[str, _Check] = {
     "dcp": _dcp,
     "trainer": check_trainer,
     "rank-files": _rank_files,
+    "folder": _folder,
     "file": _file,
 }

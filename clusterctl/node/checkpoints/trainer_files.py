@@ -30,13 +30,21 @@ _WHOLE_WEIGHTS = (
     "adapter_model.bin",
 )
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
+_INCOMPLETE = "checkpoint-is-incomplete.txt"
+_TRAINERS = {*_INDEXES, *_WHOLE_WEIGHTS, _INCOMPLETE, "config.json", "training_args.bin"}
+_TRAINERS_FOLDER = re.compile(r"(pytorch_model_fsdp|global_step|optimizer_)\d*")
+
+
+def is_trainers(names: Iterable[str]) -> bool:
+    """Tell whether a folder has a file or folder that the Trainer writes, and few scripts do."""
+    return any(name in _TRAINERS or _TRAINERS_FOLDER.match(name) for name in names)
 
 
 def check_trainer(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     """Raise Invalid unless a checkpoint of Hugging Face's Trainer is complete."""
     names = set(os.listdir(path))
-    if "checkpoint-is-incomplete.txt" in names:
-        raise Invalid("checkpoint-is-incomplete.txt is there: it was not written to its end")
+    if _INCOMPLETE in names:
+        raise Invalid("%s is there: it was not written to its end" % _INCOMPLETE)
     if not names:
         raise Invalid("it is empty")
     deepspeed = _check_weights(path, names, inspection, found)

@@ -23,6 +23,7 @@ from clusterctl.network.choice import Network, choose_network
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts
 from clusterctl.verbs.preflight.connectivity import probe_connectivity
+from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
 from clusterctl.verbs.preflight.rungs import rung_rows
@@ -181,6 +182,7 @@ def check(
     network = choose_network(cluster, facts)
     if any(rule.pairwise or rule.id == SHARED for rule in chosen):
         facts = yield from probe_connectivity(session, facts, network)
+        facts = yield from read_firewall_rules(pool, facts)
     else:
         session.finish()
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):

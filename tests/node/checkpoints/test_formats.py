@@ -190,6 +190,37 @@ def test_an_empty_folder_of_deepspeed_is_no_weights(tmp_path: Path) -> None:
     assert "global_step5: mp_rank_00_model_states.pt" in judged(path)["why"]
 
 
+@pytest.mark.parametrize("name", ["checkpoint-50", "step_50", "epoch3"])
+def test_a_folder_with_files_of_a_scripts_own(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.mkdir()
+    saved(path / "model.pt")
+    saved(path / "optimizer.pt")
+    found = judged(path)
+    assert (found["complete"], found["format"], found["doubts"]) == (True, "folder", [])
+    os.truncate(path / "optimizer.pt", 500)
+    assert "optimizer.pt is cut" in judged(path, verify=False)["why"]
+
+
+def test_a_script_that_died_between_two_files_is_noticed(tmp_path: Path) -> None:
+    for step, names in ((25, ["model.pt", "optimizer.pt"]), (50, ["model.pt"])):
+        path = tmp_path / f"checkpoint-{step}"
+        path.mkdir()
+        for name in names:
+            saved(path / name)
+        os.utime(path, (step, step))
+    assert judged(tmp_path / "checkpoint-25")["complete"]
+    why = "optimizer.pt, which checkpoint-25 has, is missing"
+    assert judged(tmp_path / "checkpoint-50")["why"] == why
+
+
+def test_a_folder_of_step_files_is_no_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "epoch-1"
+    folder.mkdir()
+    saved(folder / "step10.pt")
+    assert formats.checkpoint_kind(str(folder)) is None
+
+
 def test_a_missing_optimizer_is_a_doubt(tmp_path: Path) -> None:
     path = trainer(tmp_path / "checkpoint-5")
     (path / "optimizer.pt").unlink()

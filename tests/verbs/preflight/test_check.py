@@ -103,12 +103,14 @@ class Case:
 
 FAULTS = [
     Case(node="node2", kind="port-dropped", check="network.master-reach",
-         says="cannot connect to the master port.*drops it",
-         remedy=r"output ip daddr .*\(on node2\).* dport 29500 accept .*\(on node1\)"),
+         says="its firewall blocks connections to the master port.*dport 29500 drop",
+         remedy=r"inet port_dropped_29500 output ip daddr 10.77.0.11 accept \(on node2\)"),
     Case(node="node2", kind="port-rejected", check="network.master-reach",
-         says="cannot connect to the master port.*rejects it", remedy="tcp dport 29500 accept"),
+         says="its firewall blocks connections to the master port.*dport 29500 reject",
+         remedy=r"inet port_rejected_29500 output ip daddr 10.77.0.11 accept \(on node2\)"),
     Case(node="node1", kind="port-rejected", check="network.master-reach",
-         says="no node can connect to its port", remedy=r"tcp dport 29500 accept.*\(on node1\)"),
+         says="its firewall blocks connections to its port 29500",
+         remedy=r"port_rejected_29500 input ip saddr .* dport 29500 accept \(on node1\)"),
     Case(node="node1", kind="port-taken", check="network.master-port",
          says="held by .*pid", remedy="master_port: 29501"),
     Case(node="node3", kind="sshd-killed", check="ssh.connect",

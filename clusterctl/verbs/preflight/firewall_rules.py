@@ -1,0 +1,57 @@
+"""The firewall rules of nodes whose connections failed, so that the finding names the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+
+from clusterctl.facts.firewall_rules import parse_ruleset
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.firewall import FirewallChain
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.events import Event
+from clusterctl.verbs.preflight.job_check import command_answer
+from clusterctl.verbs.rpc import Nodes, call_all
+
+_KEY = "nft"
+_SECONDS = 5.0
+
+
+def read_firewall_rules(
+    pool: Nodes, facts: Mapping[str, NodeFacts]
+) -> Generator[Event, None, dict[str, NodeFacts]]:
+    """Read the rules of both ends of each failed connection, where root may read them.
+
+    Args:
+        pool: the connections to the nodes.
+        facts: of each node, with the connections that were tried.
+
+    Returns:
+        The facts, with `firewall_chains` of those nodes.
+    """
+    failed = {
+        end
+        for node in facts.values()
+        for made in (node.between.connected if node.between else ())
+        if made.state in {"timeout", "refused", "unreachable"}
+        for end in (node.node, made.target)
+    }
+    command = {"key": _KEY, "argv": ["nft", "-s", "list", "ruleset"], "limit_s": _SECONDS}
+    requests = {
+        name: Request(op="read", args={"commands": [command]})
+        for name, node in facts.items()
+        if name in failed and node.firewall == "nft" and node.uid == 0
+    }
+    replies = yield from call_all(
+        pool, requests, phase="reading firewall rules", timeout=_SECONDS + 30.0
+    )
+    read = {
+        name: replace(facts[name], firewall_chains=_chains(reply))
+        for name, reply in replies.items()
+    }
+    return {**facts, **read}
+
+
+def _chains(reply: Reply) -> tuple[FirewallChain, ...] | None:
+    answer = command_answer(reply, _KEY)
+    return None if isinstance(answer, str) or not answer.good else parse_ruleset(answer.text)
