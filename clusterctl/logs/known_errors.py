@@ -64,7 +64,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
-            "add the path to `needs:` in the inventory; then check finds it before a launch",
+            "clusterctl push PATH copies it; with `job: {needs: [PATH]}`, check finds it",
         ),
         (
             r"\bpermissionerror\b|\bpermission denied\b",

@@ -170,7 +170,8 @@ def _template(job: Job) -> tuple[str, ...]:
     raise UsageError(
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"type it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}'"
+        hint=f"type it now, with your program's flag: -- {shlex.join(job.command)}"
+        f" --resume-from-checkpoint '{PLACEHOLDER}'"
         "\nor write it into the inventory:"
         f' job: {{resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}',
     )
