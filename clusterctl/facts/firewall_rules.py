@@ -16,6 +16,7 @@ _QUOTED = re.compile(r'(?:log prefix|comment) "[^"]*"')
 _VERDICT = re.compile(r"(?:^|\s)(?:(accept|drop|reject|return)\b|(jump|goto) (\S+))")
 _NO_CONDITION = re.compile(r"counter(?: packets \d+ bytes \d+)?|log(?: (?:level|group|flags) \S+)*")
 _CONDITION = re.compile(r"([a-z0-9]+(?: [a-z0-9]+)?) (!= )?(\{[^}]*\}|\S+)")
+_PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Drop:
 
 def parse_ruleset(text: str) -> tuple[FirewallChain, ...]:
     """Return what the output of `nft list ruleset` says of packets that arrive and leave."""
-    found: list[FirewallChain] = []
+    found: list[tuple[FirewallChain, list[str]]] = []
     table: re.Match[str] | None = None
     inside: list[str] = []
     for line in map(str.strip, text.splitlines()):
@@ -48,16 +49,18 @@ def parse_ruleset(text: str) -> tuple[FirewallChain, ...]:
             table = _TABLE.fullmatch(line) if len(inside) == 1 else table
             chain = _CHAIN.fullmatch(line)
             if table and chain:
-                found.append(FirewallChain(family=table[1], table=table[2], name=chain[1]))
+                found.append((FirewallChain(family=table[1], table=table[2], name=chain[1]), []))
         elif line == "}":
             del inside[-1:]
         elif table and inside and _CHAIN.fullmatch(inside[-1]):
-            begins = _HOOK.match(line)
-            if begins:
-                found[-1] = replace(found[-1], hook=begins[1], policy=begins[2] or "accept")
+            last, rules = found[-1]
+            if begins := _HOOK.match(line):
+                last = replace(last, hook=begins[1], policy=begins[2] or "accept")
+                found[-1] = last, rules
             else:
-                found[-1] = replace(found[-1], rules=(*found[-1].rules, line))
-    return tuple(chain for chain in found if chain.hook in {"", "input", "output"})
+                rules.append(line)
+    hooks = {"", "input", "output"}
+    return tuple(replace(one, rules=tuple(rules)) for one, rules in found if one.hook in hooks)
 
 
 def find_drop(chains: Sequence[FirewallChain], hook: str, packet: FirstPacket) -> Drop | None:
@@ -142,8 +145,8 @@ def _has_one_of(values: Collection[str], what: Sequence[str], packet: FirstPacke
 
 
 def _is_in_range(port: int, value: str) -> bool:
-    ends = value.split("-")
-    return all(map(str.isdecimal, ends)) and int(ends[0]) <= port <= int(ends[-1])
+    ends = _PORTS.fullmatch(value)
+    return ends is not None and int(ends[1]) <= port <= int(ends[2] or ends[1])
 
 
 def _is_in_network(address: str, value: str) -> bool:
