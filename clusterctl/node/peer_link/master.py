@@ -180,4 +180,4 @@ class Master:
         for name, last in list(self._last.items()):
             if name not in self._finished and now - last > self._lost_after:
                 self._finished.add(name)
-                self._events.lost(name, self._last_error.get(name, "connected, but silent"))
+                self._events.lost(name, self._last_error.get(name, "it stopped answering"))

@@ -185,6 +185,4 @@ class Worker:
         elif silent > self._lost_after / 3 and self._channel is not None:
             # TCP would wait ever longer before it tries again; a new connection does not.
             self._channel.close()
-            self._on_closed(
-                self._channel, "connected, but silent" if self._welcome else "no answer"
-            )
+            self._on_closed(self._channel, "it stopped answering" if self._welcome else "no answer")
