@@ -141,7 +141,7 @@ case "$*" in
   --query-compute-apps=*) exit 0 ;;
   --query-gpu=index,utilization.gpu,memory.used,memory.total*) exec cat "$here/nvidia-smi.use" ;;
 esac
-echo "nvidia-smi (stand-in of the sandbox): expected -q -x, -L or processes, found: $*" >&2
+echo "nvidia-smi (stand-in of the sandbox): expected -q -x or -L, found: ${{*:-nothing}}" >&2
 exit 2
 """
 

@@ -44,6 +44,7 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
 
+    step = first  # what is printed if all steps are done already
     for step in range(first + 1, given.steps + 1):
         # Another seed on each rank: each sees its own part of the data.
         inputs = torch.randn(
