@@ -37,6 +37,9 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     Returns:
         The section of what was right; None if a required key is missing or wrong.
     """
+    required = {name for name, field in model.model_fields.items() if field.is_required()}
+    if value is None and not required:
+        value = {}  # `job:` whose keys were all removed
     if not isinstance(value, dict):
         problems.add(path, wanted="a mapping (key: value)", found=shown(value))
         return None
@@ -52,7 +55,6 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
         wanted, found = _wanted_and_found(model, detail)
         problems.add((*path, *where), wanted=wanted, found=found)
         _remove(right, where)
-    required = {name for name, field in model.model_fields.items() if field.is_required()}
     return model.model_validate(right) if required <= right.keys() else None
 
 
@@ -86,9 +88,9 @@ def _remove(values: dict[str, Any], place: Sequence[object]) -> None:
 def _suggestion(key: str, known: Iterable[str]) -> str:
     """Return the key that was probably meant, or the section where this one belongs."""
     names = sorted(known)
+    if key in _PLACES:
+        return f"{key} in {_PLACES[key]}"
     near = nearest(key, names)
     if near is not None:
         return f'"{near}"'
-    if key in _PLACES:
-        return f"{key} in {_PLACES[key]}"
     return "one of " + ", ".join(names)

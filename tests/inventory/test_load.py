@@ -125,6 +125,11 @@ def test_two_lines_are_an_inventory(write: Write) -> None:
     assert cluster == Cluster(name="lab", nodes=(node,), file="hosts.yaml")
 
 
+def test_a_section_whose_keys_were_removed_is_empty(write: Write) -> None:
+    cluster = load(write("cluster: lab\nnodes: [gpu01]\njob:\nnetwork:\ndefaults:\nssh:\n"))
+    assert cluster == load(write("cluster: lab\nnodes: [gpu01]\n"))
+
+
 def test_a_cluster_prints_as_json() -> None:
     text = json.dumps(plain(load(ROOT / "hosts.example.yaml")))
     assert [node["name"] for node in json.loads(text)["nodes"]][:2] == ["10.11.7.50", "gpu02"]
