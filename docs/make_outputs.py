@@ -33,7 +33,7 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyte
@@ -104,26 +104,20 @@ class Typed:
 
     def __str__(self) -> str:
         """Return both as a block shows them."""
-        lines = self.command.replace("\n", "\n> ")
-        return f"$ {lines}\n{self.output}"
+        return f"$ {self.command}\n{self.output}"
 
 
 def commands_of(block: str) -> list[Typed]:
-    """Return the commands of a block; `> ` continues one."""
-    found: list[tuple[list[str], list[str]]] = []
+    """Return the commands of a block; each is one line."""
+    found: list[Typed] = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            found.append(([line[2:]], []))
+            found.append(Typed(line[2:], ""))
         elif not found:
             raise PlayError(f"expected a block to begin with `$ `, found {line!r}")
-        elif line.startswith("> ") and not found[-1][1]:
-            found[-1][0].append(line[2:])
         else:
-            found[-1][1].append(line)
-    return [
-        Typed("\n".join(command), "".join(f"{line}\n" for line in output))
-        for command, output in found
-    ]
+            found[-1] = replace(found[-1], output=f"{found[-1].output}{line}\n")
+    return found
 
 
 def comparable(output: str) -> str:

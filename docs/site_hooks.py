@@ -23,7 +23,7 @@ SECTIONS = {
 }
 LINK = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]+")
 BLOCK = re.compile(r'<div class="highlight">(.*?)</div>', re.DOTALL)
-TYPED = re.compile(r"^\$ (.*(?:\n> .*)*)", re.MULTILINE)
+TYPED = re.compile(r"^\$ (.*)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -61,7 +61,7 @@ def _copied(block: str, code: str) -> str:
     text = html.unescape(re.sub(r"<[^>]*>", "", code))
     if not text.startswith("$ "):
         return block
-    commands = "\n".join(one.replace("\n> ", "\n") for one in TYPED.findall(text))
+    commands = "\n".join(TYPED.findall(text))
     return block.replace("<div", f'<div data-copy="{html.escape(commands)}"', 1)
 
 

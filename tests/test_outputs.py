@@ -56,11 +56,11 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", "", OUTPUTS.comparable(text))
 
 
-def test_commands_of_a_block_may_have_several_lines() -> None:
-    (first, second) = OUTPUTS.commands_of("$ cat > a <<END\n> one\n> END\n$ cat a\none\n> two\n")
-    assert (first.command, first.output) == ("cat > a <<END\none\nEND", "")
-    assert (second.command, second.output) == ("cat a", "one\n> two\n")
-    assert str(first) + str(second) == "$ cat > a <<END\n> one\n> END\n$ cat a\none\n> two\n"
+def test_a_block_has_commands_each_with_its_output() -> None:
+    (first, second) = OUTPUTS.commands_of("$ cd a\n$ cat b\none\n\n> two\n")
+    assert (first.command, first.output) == ("cd a", "")
+    assert (second.command, second.output) == ("cat b", "one\n\n> two\n")
+    assert str(first) + str(second) == "$ cd a\n$ cat b\none\n\n> two\n"
     with pytest.raises(OUTPUTS.PlayError, match="begin with"):
         OUTPUTS.commands_of("output alone\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.finding import Finding, fail, unknown
@@ -86,17 +86,18 @@ def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
         for made in strays(node, network)
     }
     left = {p: made for p, made in _failures(facts, "pair").items() if frozenset(p) not in astray}
-    drops = {pair: drop for pair, made in left.items() if (drop := _drop(facts, pair, made))}
+    drops: dict[str, dict[tuple[str, str], Drop]] = defaultdict(dict)
+    for pair, made in left.items():
+        if found := _drop(facts, pair, made):
+            drops[found[0]][pair] = found[1]
+    for name, rules in drops.items():
+        mine = {pair: left.pop(pair) for pair in rules}
+        yield _blame(facts[name], mine, network, {r.chain.hook: r for r in rules.values()})
     while left:
-        dropping = [name for name, _ in drops.values()]
-        name = dropping[0] if dropping else _most_involved(left, cluster)
-        mine = {
-            pair: made
-            for pair, made in left.items()
-            if (drops[pair][0] == name if pair in drops else name in pair)
-        }
-        left = {pair: made for pair, made in left.items() if pair not in mine}
-        yield _blame(facts[name], mine, network, [drops.pop(p)[1] for p in mine if p in drops])
+        name = _most_involved(left, cluster)
+        mine = {pair: made for pair, made in left.items() if name in pair}
+        left = {pair: made for pair, made in left.items() if name not in pair}
+        yield _blame(facts[name], mine, network, {})
 
 
 def _drop(facts: Facts, pair: tuple[str, str], made: ConnectResult) -> tuple[str, Drop] | None:
@@ -128,10 +129,10 @@ def _blame(
     node: NodeFacts,
     mine: dict[tuple[str, str], ConnectResult],
     network: Network,
-    drops: Sequence[Drop] = (),
+    drops: Mapping[str, Drop],
 ) -> Finding:
+    """Name a node for its failed connections; `drops` are its rules that explain them, by hook."""
     name = node.node
-    by_hook = {drop.chain.hook: drop for drop in drops}
     into = sorted(source for source, target in mine if target == name)
     out = sorted(target for source, target in mine if source == name)
     (source, target), made = next(iter(mine.items()))
@@ -146,20 +147,20 @@ def _blame(
         message = "TCP from it fails to " + _names(out)
     if made.state == "foreign":
         remedy = f"ip neigh show {address} (on {source}) should show {target}"
-    elif into:
-        remedy = f"{open_to(node, others, drop=by_hook.get('input'))} (on {name})"
     else:
-        remedy = f"{open_from(node, others, by_hook.get('output'))} (on {name})"
-    if into and out and len(by_hook) > 1:
-        outward = open_from(node, others, by_hook["output"])
-        remedy = f"{open_to(node, others, drop=by_hook['input'])} && {outward} (on {name})"
+        openings = {
+            "input": open_to(node, others, drop=drops.get("input")),
+            "output": open_from(node, others, drops.get("output")),
+        }
+        hooks = sorted(drops) or ["input" if into else "output"]
+        remedy = " && ".join(openings[hook] for hook in hooks) + f" (on {name})"
     if made.state == "unreachable" and not drops:
         remedy = f"ip route get {address} (on {source}); if it shows a route: {remedy}"
     return fail(
         name,
         message,
         wanted="connections on any port of the data network",
-        found=(_dropped(drops[0]) if drops else _CAUSE.get(made.state, made.words))
+        found=(", ".join(map(_dropped, drops.values())) or _CAUSE.get(made.state, made.words))
         + f" ({made.address} port {made.port})",
         remedy=remedy,
     )

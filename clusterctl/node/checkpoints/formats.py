@@ -8,10 +8,11 @@ Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt beside metadata.json
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from clusterctl.node.checkpoints.dcp_files import METADATA, check_dcp
 from clusterctl.node.checkpoints.files import (
@@ -21,7 +22,7 @@ from clusterctl.node.checkpoints.files import (
     digest,
     files_of,
 )
-from clusterctl.node.checkpoints.names import read_name
+from clusterctl.node.checkpoints.names import is_retired, is_unfinished, read_name
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
 from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer, is_trainers
@@ -57,6 +58,7 @@ def checkpoint_kind(path: str) -> Optional[str]:
         return None
     own_name = os.path.basename(path)
     trainers_name = bool(names and re.fullmatch(r"checkpoint-\d+", own_name))
+    # The last sign: a folder of that name in which nothing is known has lost its weights.
     signs = (
         ("clusterctl", MANIFEST in names or COMPLETE in names),
         ("dcp", METADATA in names or any(name.endswith(".distcp") for name in names)),
@@ -210,16 +212,31 @@ def _one_save(
 
 def _folder(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     """Nothing lists the files of a script's own; those of older checkpoints say what belongs."""
-    own = _own_files(os.listdir(path))
-    parent, written = os.path.dirname(path), os.path.getmtime(path)
+    written, own = _written_in(path)
+    parent = os.path.dirname(path)
     for name in sorted(os.listdir(parent)):
-        other = os.path.join(parent, name)
-        if not read_name(name).any or checkpoint_kind(other) != "folder":
+        if is_retired(name) or is_unfinished(name):
             continue
-        lost = sorted(_own_files(os.listdir(other)) - own)
-        if lost and os.path.getmtime(other) < written:
+        inspection.progress(0)
+        before, files = _written_in(os.path.join(parent, name))
+        lost = sorted(files - own)
+        if lost and before < written:
             raise Invalid("%s, which %s has, is missing" % (lost[0], name))
     found.add_unverified(inspection.check_files(path, own))
+
+
+@functools.lru_cache(maxsize=None)
+def _written_in(folder: str) -> Tuple[float, FrozenSet[str]]:
+    """Return when a script last wrote into its own checkpoint, and its files; none: it is no such.
+
+    Each one is compared with all others, and read once: the process looks once, and ends.
+    """
+    try:
+        if checkpoint_kind(folder) != "folder":
+            return 0.0, frozenset()
+        return os.path.getmtime(folder), frozenset(_own_files(os.listdir(folder)))
+    except OSError:  # it was just removed, as old ones are
+        return 0.0, frozenset()
 
 
 def _file(path: str, inspection: Inspection, found: CheckpointContents) -> None:

@@ -31,13 +31,13 @@ _WHOLE_WEIGHTS = (
 )
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
-_TRAINERS = {*_INDEXES, *_WHOLE_WEIGHTS, _INCOMPLETE, "config.json", "training_args.bin"}
-_TRAINERS_FOLDER = re.compile(r"(pytorch_model_fsdp|global_step|optimizer_)\d*")
+_TRAINERS = {*_INDEXES, *_WHOLE_WEIGHTS, _INCOMPLETE, "training_args.bin"}
+_TRAINERS_NAME = re.compile(r"pytorch_model_fsdp.*|optimizer_\d+|global_step\d+")
 
 
 def is_trainers(names: Iterable[str]) -> bool:
     """Tell whether a folder has a file or folder that the Trainer writes, and few scripts do."""
-    return any(name in _TRAINERS or _TRAINERS_FOLDER.match(name) for name in names)
+    return any(name in _TRAINERS or _TRAINERS_NAME.fullmatch(name) for name in names)
 
 
 def check_trainer(path: str, inspection: Inspection, found: CheckpointContents) -> None:

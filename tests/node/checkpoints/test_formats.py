@@ -195,11 +195,12 @@ def test_a_folder_with_files_of_a_scripts_own(tmp_path: Path, name: str) -> None
     path = tmp_path / name
     path.mkdir()
     saved(path / "model.pt")
-    saved(path / "optimizer.pt")
+    saved(path / "optimizer_state.pt")
+    (path / "config.json").write_text("{}")
     found = judged(path)
     assert (found["complete"], found["format"], found["doubts"]) == (True, "folder", [])
-    os.truncate(path / "optimizer.pt", 500)
-    assert "optimizer.pt is cut" in judged(path, verify=False)["why"]
+    os.truncate(path / "optimizer_state.pt", 500)
+    assert "optimizer_state.pt is cut" in judged(path, verify=False)["why"]
 
 
 def test_a_script_that_died_between_two_files_is_noticed(tmp_path: Path) -> None:
@@ -212,6 +213,8 @@ def test_a_script_that_died_between_two_files_is_noticed(tmp_path: Path) -> None
     assert judged(tmp_path / "checkpoint-25")["complete"]
     why = "optimizer.pt, which checkpoint-25 has, is missing"
     assert judged(tmp_path / "checkpoint-50")["why"] == why
+    (tmp_path / "checkpoint-25").rename(tmp_path / "checkpoint-25.old")
+    assert judged(tmp_path / "checkpoint-50")["complete"]
 
 
 def test_a_folder_of_step_files_is_no_checkpoint(tmp_path: Path) -> None:
