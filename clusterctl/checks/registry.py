@@ -6,6 +6,7 @@ findings for a node are dropped if a check in `explained_by` failed there: one c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
@@ -18,6 +19,7 @@ Facts = Mapping[str, NodeFacts]
 Judge = Callable[[Facts, Network, Cluster], Iterable[Finding]]
 Applies = Callable[[NodeFacts, Cluster], bool]
 
+_SUDO = re.compile(r"\bsudo ")
 SSH = "ssh.connect"
 """Its failure explains the failure of every other check."""
 _NO_GPUS, _NO_RDMA, _NOT_ASKED = "no GPU is used", "no RDMA device", "the job does not ask for it"
@@ -113,8 +115,20 @@ def judge_all(
         for finding in (*found, *_rest(rule, found, facts, cluster, explained)):
             left = tuple(node for node in finding.nodes if node not in explained)
             if left or not finding.nodes:
-                findings.append(replace(finding, check=rule.id, nodes=left))
+                findings += _by_login(replace(finding, check=rule.id, nodes=left), facts)
     return fold_findings(findings)
+
+
+def _by_login(finding: Finding, facts: Facts) -> Iterator[Finding]:
+    """Drop `sudo` for the nodes where the login is root: a container often has no sudo."""
+    plain = _SUDO.sub("", finding.remedy)
+    as_root = tuple(n for n in finding.nodes if n in facts and facts[n].uid == 0)
+    if plain == finding.remedy or not as_root:
+        yield finding
+        return
+    yield replace(finding, nodes=as_root, remedy=plain)
+    if others := tuple(node for node in finding.nodes if node not in as_root):
+        yield replace(finding, nodes=others)
 
 
 def _unread(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:

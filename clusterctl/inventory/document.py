@@ -118,11 +118,14 @@ class _Parser:
                 raise _Refused(event, wanted="a word as key", found="a list or mapping")
             key = str(_scalar(event) or "")
             inner, line = (*path, key), _line(event)
-            if key in mapping:
-                found = f"it again (first at {self._problems.place(self.lines[inner])})"
-                self._problems.add(inner, wanted="each key once", found=found, line=line)
+            again = key in mapping
             self.lines.setdefault(inner, line)
             value = self._value(self._next(), inner)
+            if again:
+                first = self._problems.place(self.lines[inner])
+                move = "; move its lines there" if isinstance(value, dict | list) else ""
+                found = f"it again (first at {first}{move})"
+                self._problems.add(inner, wanted="each key once", found=found, line=line)
             mapping.setdefault(key, value)
         return mapping
 

@@ -28,7 +28,8 @@ class EventPrinter:
             case Notice():
                 self.screen.say(event)
             case NodeLost(node=node, message=message):
-                text = f"connection lost ({message}); the run continues, reconnecting"
+                why = f" ({message})" if message else ""
+                text = f"connection lost{why}; the run continues, reconnecting"
                 self.screen.say(Notice(node=node, text=text, level="warning"))
             case NodeBack(node=node):
                 self.screen.say(Notice(node=node, text="reconnected, no log line was lost"))

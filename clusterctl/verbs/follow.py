@@ -238,7 +238,8 @@ def _ended(
         return
     tries = lost.tries.get(node, 0)
     if tries == 0:
-        yield NodeLost(node=node, message=str(error))
+        why = error.message if error.state == "lost" else str(error)
+        yield NodeLost(node=node, message=why)
     lost.tries[node] = tries + 1
     stream.add(node, log.follow_request(node), after=BACKOFF[min(tries, len(BACKOFF) - 1)])
 

@@ -167,11 +167,12 @@ def _template(job: Job) -> tuple[str, ...]:
     for template in (job.command, (*job.command, *job.resume_args)):
         if any(PLACEHOLDER in word for word in template):
             return template
+    folder = "" if job.checkpoints else "checkpoints: FOLDER, "
     raise UsageError(
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"type it now, with your program's flag: -- {shlex.join(job.command)}"
-        f" --resume-from-checkpoint '{PLACEHOLDER}'"
+        hint=f"type it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}'"
         "\nor write it into the inventory:"
-        f' job: {{resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}',
+        f' job: {{{folder}resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}'
+        "\nin place of --resume-from-checkpoint, write the flag that your program has for it",
     )

@@ -59,6 +59,21 @@ def test_gpus_of_a_node_fold_and_nodes_fold_where_the_same_gpus_are_meant() -> N
     ]
 
 
+def test_a_command_needs_no_sudo_where_the_login_is_root() -> None:
+    def judge(_facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+        remedy = "sudo swapoff -a && sudo swapon -a"
+        yield Finding(status="warn", nodes=NAMES, message="m", remedy=remedy)
+
+    facts = {**FACTS, "a": NodeFacts(node="a", uid=0), "b": NodeFacts(node="b", uid=1000)}
+    rule = Check(id="x", title="x", why="", judge=judge)
+    found = judge_all([rule], facts, Network(), CLUSTER)
+
+    assert [(f.nodes, f.remedy) for f in found] == [
+        (("a",), "swapoff -a && swapon -a"),
+        (("b", "c"), "sudo swapoff -a && sudo swapon -a"),
+    ]
+
+
 def test_an_effect_is_not_said_where_its_cause_was() -> None:
     cause = says("cause", "fail", "a")
     effect = says("effect", "fail", "a", "b", after=("cause",))

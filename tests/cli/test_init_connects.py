@@ -129,7 +129,7 @@ def test_unknown_host_keys_are_recorded_if_a_person_agrees(
     done = clusterctl(box, project, *words)
     assert done.returncode == 3
     first, *keys, compare, repeat = done.stderr.splitlines()
-    assert first == "error: the keys of 2 hosts: expected in known_hosts, found:"
+    assert first == "error: 2 hosts are not in known_hosts. They showed these keys:"
     assert [key.split(" SHA256:")[0] for key in keys] == [
         "error: node1: ssh-ed25519", "error: node2: ssh-ed25519",
     ]  # fmt: skip

@@ -118,6 +118,7 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     refused = project.run("resume", "--checkpoint", "latest", env=here)
     assert refused.returncode == 2
     assert "job.resume_args: expected {checkpoint}" in refused.stderr
+    assert "job: {checkpoints: FOLDER, resume_args: [" in refused.stderr
     run = json.loads(project.run("status", "--json", env=here).stdout)["run"]
     checkpoint(project.placed / "later", 30, run)
     job += '  checkpoints: later\n  resume_args: [--from, "{checkpoint}"]\n  env: {LR: "2"}\n'

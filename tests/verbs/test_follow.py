@@ -87,7 +87,7 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         asked.append(begin)
         if len(asked) == 1:
             broken = (happened(0, "supervisor-up"), data(1, 0, b"one\ntwo\nthr"))
-            return replace(Reply.failed("b", NodeError("lost", "answer")), messages=broken)
+            return replace(Reply.failed("b", NodeError("lost", "answer", "cut")), messages=broken)
         if len(asked) == 2:
             return Reply.failed("b", NodeError("refused", "connect"))
         offset = begin["ranks/1.log"]
@@ -98,9 +98,9 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
     seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert lines(seen) == ["[b:1] one", "[b:1] two", "[b:1] three"]
     assert asked[1:] == [{"events.jsonl": 50, "ranks/1.log": 8}] * 2
-    assert [type(event) for event in seen if isinstance(event, NodeLost | NodeBack)] == [
-        NodeLost,
-        NodeBack,
+    assert [event for event in seen if isinstance(event, NodeLost | NodeBack)] == [
+        NodeLost(node="b", message="cut"),
+        NodeBack(node="b"),
     ]
     assert [event.event["kind"] for event in seen if isinstance(event, NodeEvent)] == [
         "supervisor-up",

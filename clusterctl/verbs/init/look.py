@@ -49,9 +49,13 @@ class UnknownHostKeys(CouldNotTell):
 
     def __init__(self, cluster: str, keys: tuple[UnknownKey, ...]) -> None:
         """Show all of them."""
-        count = "the key of 1 host" if len(keys) == 1 else f"the keys of {len(keys)} hosts"
+        what = (
+            "1 host is not in known_hosts. It showed this key:"
+            if len(keys) == 1
+            else f"{len(keys)} hosts are not in known_hosts. They showed these keys:"
+        )
         super().__init__(
-            "\n".join([f"{count}: expected in known_hosts, found:", *(key.shown for key in keys)]),
+            "\n".join([what, *(key.shown for key in keys)]),
             hint="compare with each host's own: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n"
             "then repeat the command with --accept-new",
         )
