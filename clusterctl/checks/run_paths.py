@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
 
-Role = Literal["shared", "workdir", "checkpoints", "needs", "state"]
+Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state"]
 
 DEFAULT_STATE = "/var/tmp"  # noqa: S108  (only read)
 """Where the folders of runs are, with their logs, if the inventory sets no `state:`."""
+
+_WRITES = re.compile(r"out|save|log|ckpt|checkpoint|result|profile|trace|cache|tmp|temp")
+"""In an option's name: its path is written to, often by one node only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,32 @@ def run_paths(cluster: Cluster, node: Node) -> tuple[RunPath, ...]:
         found.append(RunPath(path=job_path(node, job.checkpoints), role="checkpoints"))
     found.append(RunPath(path=node.state or DEFAULT_STATE, role="state"))
     found.extend(RunPath(path=job_path(node, need), role="needs") for need in job.needs)
+    found.extend(RunPath(path=path, role="command") for path in command_paths(cluster, node))
     return tuple(found)
+
+
+def command_paths(cluster: Cluster, node: Node) -> tuple[str, ...]:
+    """Return the absolute paths in the job's command that the program seems to read.
+
+    Not those in workdir, which the sync brings, nor those of options such as `--output-dir`.
+    In a container a path means another file: then there are none.
+    """
+    if cluster.job.wrap:
+        return ()
+    known = {node.workdir, cluster.job.checkpoints, *cluster.job.needs} - {None}
+    folders = [posixpath.normpath(job_path(node, str(path))) for path in known]
+    option, found = "", []
+    for word in cluster.job.command:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            name, value = option, word
+        option = name if word.startswith("-") and not equals else ""
+        path = posixpath.normpath(value) if value.startswith("/") else ""
+        if not path or _WRITES.search(name.lower()):
+            continue
+        if not any(path == folder or path.startswith(folder + "/") for folder in folders):
+            found.append(path)
+    return tuple(dict.fromkeys(found))
 
 
 def job_path(node: Node, path: str) -> str:

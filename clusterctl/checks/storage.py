@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.run_paths import DEFAULT_STATE, run_paths
+from clusterctl.checks.run_paths import DEFAULT_STATE, command_paths, run_paths
 from clusterctl.checks.shares import (
     STALE,
     MissingShares,
@@ -245,12 +245,16 @@ def _list_largest(path: PathFacts) -> str:
 
 @Check(
     "storage.needs",
-    title="the paths in `needs:` exist and are equal on every node",
-    why="If a model or dataset is missing or differs on one node, the job fails or trains wrong.",
+    title="the paths in `needs:` exist and are equal on every node; a path of the command exists on"
+    " all or none",
+    why="If a model or dataset is missing or differs on one node, the job fails or trains wrong. A"
+    " path of the command only causes a warning, because one node may be the only one to write it.",
     fix="Copy the files with `clusterctl push`, or put them onto a shared path.",
     source="docs/reference/inventory.md",
     explained_by=("storage.model",),
-    applies=lambda _node, cluster: bool(cluster.job.needs),
+    applies=lambda node, cluster: bool(
+        cluster.job.needs or command_paths(cluster, cluster.node(node.node))
+    ),
 )
 def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare sizes, names and the ends of the largest files with most other nodes."""
@@ -270,11 +274,32 @@ def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             if owner is not None:
                 remedy = _push(path, owner, cluster)
             yield from _need(node.name, path, model, remedy)
+    yield from _of_command(facts, cluster, missing)
 
 
-def _push(path: PathFacts, owner: Node, cluster: Cluster) -> str:
+def _of_command(facts: Facts, cluster: Cluster, missing: MissingShares) -> Iterator[Finding]:
+    """Warn of a path in the command that some nodes have and others do not."""
+    by_path: dict[str, list[tuple[Node, PathFacts]]] = defaultdict(list)
+    for node, _known, path in known_paths(facts, cluster, "command"):
+        by_path[path.path].append((node, path))
+    for name, found in by_path.items():
+        owner = next((node for node, path in found if path.exists), None)
+        for node, path in found:
+            if owner is None or path.exists is not False or missing.explains(node.name, name):
+                continue
+            yield warn(
+                node.name,
+                f"{name} is missing, and the command names it",
+                wanted=f"an existing path, as on {owner.name}",
+                found="no such file or folder",
+                remedy=f"{_push(path, owner, cluster, name)}, if every node reads it",
+            )
+
+
+def _push(path: PathFacts, owner: Node, cluster: Cluster, *named: str) -> str:
     # A path in workdir differs between nodes with different ones: then all needs are pushed.
-    words = [path.path] if path.path in map(posixpath.normpath, cluster.job.needs) else []
+    needs = (*map(posixpath.normpath, cluster.job.needs), *named)
+    words = [path.path] if path.path in needs else []
     # Two copies: say which one is right, as the finding does.
     source = ["--from", owner.name] if path.exists else []
     return shlex.join(["clusterctl", "push", *words, *source])

@@ -187,6 +187,8 @@ def require_command(word: str, environment: Environment, workdir: str) -> None:
     if found is None:
         where = "" if "/" in word else " (PATH is %s)" % shown
         message = "command not found: %s%s" % (word, where)
+        if "/" not in word and os.path.isfile(os.path.join(workdir, word)):
+            hint = "it is in workdir: write {0}, or launch -- bash {0}".format(quote("./" + word))
     elif os.path.isdir(found):
         message = "%s is a folder, not a program" % word
     elif not os.access(found, os.X_OK):

@@ -171,6 +171,15 @@ def test_code_of_a_sync_that_was_cut_off_is_run_only_by_force(make_run: MakeRun)
     assert "error" not in run.start_node(0, forces=True)
 
 
+def test_a_script_in_workdir_is_named_with_its_folder(make_run: MakeRun) -> None:
+    run = make_run(SLEEP)
+    (run.workdir / "run.sh").write_text("exit 0\n")
+    run.change = {"argv": ["run.sh"]}
+    error = run.start_node(0)["error"]
+    assert error["message"].startswith("command not found: run.sh (PATH is ")
+    assert error["hint"] == "it is in workdir: write ./run.sh, or launch -- bash ./run.sh"
+
+
 def test_a_script_that_is_not_executable_says_how_to_run_it(make_run: MakeRun) -> None:
     run = make_run(SLEEP)
     run.change = {"argv": ["./train it.sh"]}
