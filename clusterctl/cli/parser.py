@@ -124,6 +124,9 @@ class Parser(argparse.ArgumentParser):
         flag = wrong.partition("=")[0]
         near = _nearest(flag, self._option_string_actions)
         typed = with_word(self.words, flag, near) if near else None
+        if self.command and not near:  # it may be a flag of the command
+            self.command = (*self.command, *rest)
+            typed = self._own_words(rest)
         self._end(f"expected a flag of it, found {flag}", typed)
 
     def _refuse_help_of_a_command(self) -> None:

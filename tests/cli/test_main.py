@@ -99,6 +99,11 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
             ["launch", "-d", "t.py", "--nodes", "2"],
             "hint: clusterctl launch -d --nodes 2 -- t.py\n",
         ),
+        (
+            ["launch", "-d", "--stpes", "3", "--", "train.py"],
+            "hint: clusterctl launch -d -- train.py --stpes 3\n",
+        ),
+        (["launch", "--detatch", "--", "a"], "hint: clusterctl launch --detach -- a\n"),
         (["exec", "hostname"], "hint: clusterctl exec -- hostname"),
         (["init", "--nope"], "error: clusterctl init: expected a flag of it, found --nope\n"),
         (["init", "--nope"], "hint: clusterctl init --help"),
