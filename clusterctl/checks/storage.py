@@ -285,15 +285,18 @@ def _of_command(facts: Facts, cluster: Cluster, missing: MissingShares) -> Itera
     for name, found in by_path.items():
         owner = next((node for node, path in found if path.exists), None)
         for node, path in found:
-            if owner is None or path.exists is not False or missing.explains(node.name, name):
+            if path.exists or missing.explains(node.name, name):
                 continue
-            yield warn(
-                node.name,
-                f"{name} is missing, and the command names it",
-                wanted=f"an existing path, as on {owner.name}",
-                found="no such file or folder",
-                remedy=f"{_push(path, owner, cluster, name)}, if every node reads it",
-            )
+            if path.exists is None:
+                yield _unread(node.name, path)
+            elif owner is not None:
+                yield warn(
+                    node.name,
+                    f"{name} is missing, and the command names it",
+                    wanted=f"an existing path, as on {owner.name}",
+                    found="no such file or folder",
+                    remedy=f"{_push(path, owner, cluster, name)}, if every node reads it",
+                )
 
 
 def _push(path: PathFacts, owner: Node, cluster: Cluster, *named: str) -> str:
@@ -316,13 +319,7 @@ def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> I
             remedy=remedy,
         )
     elif path.exists is None or not path.digest:
-        yield unknown(
-            node,
-            f"{need} {'was not checked' if _not_checked(path) else 'could not be read'}",
-            wanted="a readable path",
-            found=path.problem or "no answer",
-            remedy=_LOOK if _not_checked(path) else f"ls -l {shlex.quote(need)} (on the node)",
-        )
+        yield _unread(node, path)
     elif model is not None and path.digest != model.digest:
         yield fail(
             node,
@@ -331,6 +328,16 @@ def _need(node: str, path: PathFacts, model: PathFacts | None, remedy: str) -> I
             found=_size(path) + (", different content" if _size(path) == _size(model) else ""),
             remedy=remedy,
         )
+
+
+def _unread(node: str, path: PathFacts) -> Finding:
+    return unknown(
+        node,
+        f"{path.path} {'was not checked' if _not_checked(path) else 'could not be read'}",
+        wanted="a readable path",
+        found=path.problem or "no answer",
+        remedy=_LOOK if _not_checked(path) else f"ls -l {shlex.quote(path.path)} (on the node)",
+    )
 
 
 def _size(path: PathFacts) -> str:
