@@ -480,6 +480,8 @@ class StatusDocument(TypedDict):
     """In a batch job: `job`, `state`, `reason`, `nodes`."""
     last_line: LastLine | None
     """The newest line of the logs."""
+    checkpoints: str | None
+    """The folder that was searched for checkpoints."""
     checkpoint: Checkpoint | None
     """The newest one that looks complete."""
     first_cause: Cause | None

@@ -78,6 +78,8 @@ def _summary(console: Console, view: RunStatus) -> None:
     if view.checkpoint:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
         console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
+    elif view.checkpoints:
+        console.print(safe_text(f"  newest checkpoint  none of this run is complete in {view.checkpoints}"))
 
 
 def show_cause(console: Console, cause: FirstCause) -> None:

@@ -13,7 +13,7 @@ from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
-from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
+from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.launch import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_secrets
@@ -79,7 +79,7 @@ def resume(
     require_job(cluster)
     if needs_secrets:
         require_secrets(cluster)
-    template = _template(cluster.job)
+    template = _template(cluster.job, checkpoint)
     chosen = yield from choose_checkpoint(
         pool,
         cluster,
@@ -158,7 +158,7 @@ def _origin(before: RunRecord) -> str:
     return f"run {before.run}"
 
 
-def _template(job: Job) -> tuple[str, ...]:
+def _template(job: Job, checkpoint: str) -> tuple[str, ...]:
     """Return the command, with `{checkpoint}` where the checkpoint goes.
 
     Raises:
@@ -168,10 +168,11 @@ def _template(job: Job) -> tuple[str, ...]:
         if any(PLACEHOLDER in word for word in template):
             return template
     folder = "" if job.checkpoints else "checkpoints: FOLDER, "
+    path = "--checkpoint PATH " if folder and checkpoint == LATEST else ""
     raise UsageError(
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"type it now: -- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}'"
+        hint=f"type it now: {path}-- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}'"
         "\nor write it into the inventory:"
         f' job: {{{folder}resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}'
         "\nin place of --resume-from-checkpoint, write the flag that your program has for it",

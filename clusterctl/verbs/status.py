@@ -33,23 +33,20 @@ def status(
     view = yield from node_answers(nodes, run, cluster)
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
-    checkpoint = newest_checkpoint(nodes, cluster, view, history or unrecorded(run))
-    return replace(view, checkpoint=checkpoint)
+    return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
 
 
-def newest_checkpoint(
+def _with_checkpoint(
     nodes: Nodes, cluster: Cluster, view: RunStatus, history: History
-) -> Checkpoint | None:
-    """Return the checkpoint that `resume --checkpoint latest` would verify first.
+) -> RunStatus:
+    """Add the checkpoint that `resume --checkpoint latest` would verify first.
 
     The first node of the run that answers looks at the structure of the files, not at all their
     bytes.
     """
-    if not cluster.job.checkpoints:
-        return None
     first = next((answer for answer in view.nodes if answer.node_run), None)
-    if first is None:
-        return None
+    if first is None or not cluster.job.checkpoints:
+        return view
     name = first.node.name
     args = {
         "workdir": first.node_run.get("workdir"),
@@ -60,9 +57,13 @@ def newest_checkpoint(
     answers, _ = call_validated(nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS)
     candidates = {node: answer["candidates"] for node, answer in answers.items()}
     knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
-    one = newest_complete(candidates, knows, cluster, history) if answers else None
+    if name not in answers:
+        return view
+    view = replace(view, checkpoints=cluster.job.checkpoints)
+    one = newest_complete(candidates, knows, cluster, history)
     if one is None:
-        return None
-    return Checkpoint(
+        return view
+    checkpoint = Checkpoint(
         path=one["path"], step=one.get("step"), time=one["time"], format=one["format"]
     )
+    return replace(view, checkpoint=checkpoint)

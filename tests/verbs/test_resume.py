@@ -150,13 +150,29 @@ def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) 
 def test_where_the_checkpoint_goes(
     command: tuple[str, ...], resume_args: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert resume._template(Job(command=command, resume_args=resume_args)) == expected
+    assert resume._template(Job(command=command, resume_args=resume_args), "latest") == expected
 
 
 def test_a_job_that_cannot_be_told_is_an_error() -> None:
     with pytest.raises(UsageError, match="resume_args") as caught:
-        resume._template(replace(CLUSTER.job, resume_args=("--from",)))
+        resume._template(replace(CLUSTER.job, resume_args=("--from",)), "latest")
     assert "{checkpoint}" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("folder", "given", "expected"),
+    [
+        ("out", "latest", "type it now: -- "),
+        ("", "/c/1", "type it now: -- "),
+        ("", "latest", "type it now: --checkpoint PATH -- "),
+    ],
+)
+def test_the_hint_asks_for_a_path_where_latest_has_no_folder(
+    folder: str, given: str, expected: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resume._template(replace(CLUSTER.job, checkpoints=folder), given)
+    assert (caught.value.hint or "").startswith(expected)
 
 
 def test_the_ranks_of_each_node_are_those_of_the_run_if_nothing_else_is_asked_for() -> None:

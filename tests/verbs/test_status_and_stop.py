@@ -145,6 +145,23 @@ def test_status_of_a_failed_run_names_the_cause() -> None:
     assert document["checkpoint"] is None
 
 
+def test_status_says_that_there_is_no_checkpoint_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = {"a": part("a"), "b": part("b")}
+    nodes = {name: {"status": [Message({"node": one})]} for name, one in answers.items()}
+    empty = [Message({"candidates": [], "knows": True})]
+    cluster = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
+    for looked, expected in ((cluster, "out"), (CLUSTER, None)):
+        _, view = finish(
+            status(
+                FakePool(looked, nodes | {"a": {**nodes["a"], "checkpoints": empty}}), RUN, looked
+            )
+        )
+        assert (view.document()["checkpoints"], view.document()["checkpoint"]) == (expected, None)
+        show_status(Screen(), view)
+        said = "newest checkpoint  none of this run is complete in out" in capsys.readouterr().out
+        assert said is (expected is not None)
+
+
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
     long = b"x" * (3 << 20)
     tail = [

@@ -93,6 +93,8 @@ class RunStatus:
     cluster: str
     nodes: tuple[NodeAnswer, ...]
     """In launch order."""
+    checkpoints: str = ""
+    """The folder that was searched for the newest checkpoint; empty: none was searched."""
     checkpoint: Checkpoint | None = None
     first_cause: FirstCause | None = None
     command: tuple[str, ...] = ()
@@ -215,6 +217,7 @@ class RunStatus:
             "ray": plain(self.ray),
             "slurm": plain(self.slurm),
             "last_line": plain(self.last_line),
+            "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
         }
