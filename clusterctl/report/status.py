@@ -79,7 +79,8 @@ def _summary(console: Console, view: RunStatus) -> None:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
         console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
     elif view.checkpoints:
-        console.print(safe_text(f"  newest checkpoint  none of this run is complete in {view.checkpoints}"))
+        none = f"none of this run is complete in {view.checkpoints}"
+        console.print(safe_text(f"  newest checkpoint  {none}"))
 
 
 def show_cause(console: Console, cause: FirstCause) -> None:

@@ -1,7 +1,8 @@
 """A fake nvidia-smi, which shows GPUs that do not exist.
 
-It answers `nvidia-smi -q -x` and `nvidia-smi -L` in NVIDIA's documented schema, and lists no
-process on any GPU. A job on such a host finds no CUDA device.
+It answers `nvidia-smi -q -x` and `nvidia-smi -L` in NVIDIA's documented schema, with a driver
+new enough for any torch, and lists no process on any GPU. Without options it prints the list, too.
+A job on such a host finds no CUDA device.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from clusterctl.errors import UsageError
 
-DRIVER = "570.124.06"
-CUDA = "12.8"
+DRIVER = "595.58.03"
+CUDA = "13.2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +65,7 @@ _GPU = """\
     <uuid>{uuid}</uuid>
     <minor_number>{minor}</minor_number>
     <vbios_version>96.00.74.00.01</vbios_version>
-    <gpu_reset_status>
-      <reset_required>No</reset_required>
-      <drain_and_reset_recommended>No</drain_and_reset_recommended>
-    </gpu_reset_status>
+    <gpu_recovery_action>None</gpu_recovery_action>
     <pci>
       <pci_bus_id>{bus}</pci_bus_id>
       <pci_gpu_link_info>
@@ -137,11 +135,11 @@ _SCRIPT = """\
 here=$(dirname "$0")
 case "$*" in
   "-q -x" | "-x -q") exec cat "$here/nvidia-smi.xml" ;;
-  "-L") exec cat "$here/nvidia-smi.list" ;;
+  "-L" | "") exec cat "$here/nvidia-smi.list" ;;
   --query-compute-apps=*) exit 0 ;;
   --query-gpu=index,utilization.gpu,memory.used,memory.total*) exec cat "$here/nvidia-smi.use" ;;
 esac
-echo "nvidia-smi (stand-in of the sandbox): expected -q -x or -L, found: ${{*:-nothing}}" >&2
+echo "nvidia-smi (stand-in of the sandbox): expected -q -x or -L, found: $*" >&2
 exit 2
 """
 
@@ -220,7 +218,7 @@ def document(gpus: Gpus, *, host: str) -> str:
     ]
     return (
         '<?xml version="1.0" ?>\n'
-        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n'
+        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n'
         "<nvidia_smi_log>\n"
         "  <timestamp>Thu Jan  1 00:00:00 2026</timestamp>\n"
         f"  <driver_version>{DRIVER}</driver_version>\n"

@@ -172,7 +172,8 @@ def _template(job: Job, checkpoint: str) -> tuple[str, ...]:
     raise UsageError(
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"type it now: {path}-- {shlex.join(job.command)} --resume-from-checkpoint '{PLACEHOLDER}'"
+        hint=f"type it now: {path}-- {shlex.join(job.command)}"
+        f" --resume-from-checkpoint '{PLACEHOLDER}'"
         "\nor write it into the inventory:"
         f' job: {{{folder}resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}'
         "\nin place of --resume-from-checkpoint, write the flag that your program has for it",

@@ -37,6 +37,7 @@ def test_it_is_found_over_ssh_and_can_break(make_sandbox: MakeSandbox, backend: 
         return box.run(["ssh", "node1", "nvidia-smi -L"]).stdout.count("A100-SXM4")
 
     assert listed() == 8
+    assert box.run(["ssh", "node1", "nvidia-smi"]).stdout.count("A100-SXM4") == 8
     held = box.run(["ssh", "node1", shlex.join([*QUERY, FORMAT])])
     assert (held.returncode, held.stdout) == (0, "")
     box.fault("node1", "gpu-missing")
