@@ -13,7 +13,7 @@ import pytest
 
 from clusterctl.sandbox import sandbox
 from clusterctl.sandbox.backend import SandboxSpec
-from clusterctl.sandbox.gpus import Gpus
+from clusterctl.sandbox.gpus import DRIVER, Gpus
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import need_netns
 
@@ -59,7 +59,7 @@ def off(tag: str) -> tuple[str, str]:
 
 
 FAULTS = {
-    "accelerator.health": ("<reset_required>No<", "<reset_required>Yes<"),
+    "accelerator.health": ("<gpu_recovery_action>None<", "<gpu_recovery_action>Reset<"),
     "accelerator.memory": ("<remapped_row_failure>No<", "<remapped_row_failure>Yes<"),
     "accelerator.throttle": off("hw_thermal_slowdown"),
     "accelerator.temperature": ("<gpu_temp>34 C<", "<gpu_temp>66 C<"),
@@ -78,7 +78,7 @@ FAULTS = {
         "<dram_uncorrectable>0</dram_uncorrectable>\n        <sram_threshold",
         "<dram_uncorrectable>4</dram_uncorrectable>\n        <sram_threshold",
     ),
-    "accelerator.driver": ("<driver_version>570.124.06<", "<driver_version>550.54.15<"),
+    "accelerator.driver": (f"<driver_version>{DRIVER}<", "<driver_version>550.54.15<"),
 }
 
 
