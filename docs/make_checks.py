@@ -22,7 +22,7 @@ Each check gives each node one status:
 | status | meaning | exit code |
 |---|---|---|
 | pass | the node is as expected | 0 |
-| warn | a run works, but slower or less safely | 0; with `--strict` 1 |
+| warn | a run may work, but slower, less safely, or not for long | 0; with `--strict` 1 |
 | fail | a run would fail or give wrong results | 1 |
 | unknown | the check could not read what it needs; never a pass | 3, unless something failed |
 | skip | there is nothing to check, or another finding names the cause | 0 |

@@ -245,10 +245,10 @@ def _list_largest(path: PathFacts) -> str:
 
 @Check(
     "storage.needs",
-    title="the paths in `needs:` exist and are equal on every node; a path of the command exists on"
-    " all or none",
+    title="the paths in `needs:` exist and are equal on every node",
     why="If a model or dataset is missing or differs on one node, the job fails or trains wrong. A"
-    " path of the command only causes a warning, because one node may be the only one to write it.",
+    " path that the command names and only some nodes have is a warning: it may be an output of one"
+    " node.",
     fix="Copy the files with `clusterctl push`, or put them onto a shared path.",
     source="docs/reference/inventory.md",
     explained_by=("storage.model",),
@@ -293,15 +293,15 @@ def _of_command(facts: Facts, cluster: Cluster, missing: MissingShares) -> Itera
                 yield warn(
                     node.name,
                     f"{name} is missing, and the command names it",
-                    wanted=f"an existing path, as on {owner.name}",
+                    wanted=f"an existing path, as on {owner.name}, if every node reads it",
                     found="no such file or folder",
-                    remedy=f"{_push(path, owner, cluster, name)}, if every node reads it",
+                    remedy=shlex.join(["clusterctl", "push", name, "--from", owner.name]),
                 )
 
 
-def _push(path: PathFacts, owner: Node, cluster: Cluster, *named: str) -> str:
+def _push(path: PathFacts, owner: Node, cluster: Cluster) -> str:
     # A path in workdir differs between nodes with different ones: then all needs are pushed.
-    needs = (*map(posixpath.normpath, cluster.job.needs), *named)
+    needs = map(posixpath.normpath, cluster.job.needs)
     words = [path.path] if path.path in needs else []
     # Two copies: say which one is right, as the finding does.
     source = ["--from", owner.name] if path.exists else []

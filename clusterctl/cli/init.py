@@ -102,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
         copied = copy_train(Path.cwd())
         sys.stderr.write(
             f"wrote {copied.name}/: a program that fine-tunes language models, yours to change\n"
-            f"hint: clusterctl setup --requirements {copied.name}/{REQUIREMENTS}\n"
+            f"hint: clusterctl setup --requirements {copied.name}/{REQUIREMENTS}"
+            " (if the nodes lack torch, transformers or peft)\n"
             "hint: clusterctl launch -- -m train --smoke\n"
         )
     failed = looked.failed if looked else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from clusterctl.facts.python import NAME_INTERPRETER
@@ -64,7 +65,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
-            "clusterctl push PATH copies it; with `job: {needs: [PATH]}`, check finds it",
+            "clusterctl push PATH copies it; with `job: {needs: [PATH]}`, launch stops without it",
         ),
         (
             r"\bpermissionerror\b|\bpermission denied\b",
@@ -125,6 +126,9 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 
+_MISSING = re.compile(r"\[Errno 2\] No such file or directory: '(/[^']+)'$")
+"""The last words of a FileNotFoundError about an absolute path."""
+
 _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 
@@ -152,4 +156,6 @@ def is_secondary(lines: Sequence[str]) -> bool:
 def remedy_for(lines: Sequence[str]) -> str:
     """Return the remedy for a known error; empty for an unknown one."""
     line = error_line(lines)
-    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
+    remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
+    missing = _MISSING.search(line)
+    return remedy.replace("PATH", shlex.quote(missing[1])) if missing else remedy

@@ -69,6 +69,8 @@ def print_check(console: Console, result: CheckResult, *, verbose: bool = False)
         console.print()
         _print_changes(console, result.last_good, result)
     console.print()
+    if any(one.check == JOB_CHECK and one.status == "pass" for one in result.findings):
+        print_code_check(console, result)
     console.print(safe_text(summary(result)))
     console.print(safe_text(verdict(result), COLORS[worst(result)]))
 

@@ -50,7 +50,7 @@ def sentence_of(event: Mapping[str, object]) -> str:
         case "rank-ended" if event.get("signal"):
             how = signal_name(int(str(event["signal"])))
             return f"rank {rank} was killed by {how}" + (
-                " (ordered)" if event.get("ordered") else ""
+                " (clusterctl stopped it)" if event.get("ordered") else ""
             )
         case "rank-ended" if event.get("exit_code"):
             return f"rank {rank} exited with {event['exit_code']}"

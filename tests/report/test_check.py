@@ -73,6 +73,15 @@ def printed(result: CheckResult, width: int = 80, *, color: bool = False) -> str
     return stream.getvalue()
 
 
+def test_the_jobs_own_check_is_named_if_it_passed(result: CheckResult) -> None:
+    passed = Finding(check="job.check", status="pass", nodes=("gpu1", "gpu2"), message="")
+    assert "job.check" not in printed(result)
+    text = printed(replace(result, findings=(*result.findings, passed)))
+    assert "job.check: passed on 2 of 3 nodes: gpu[1-2]\n" in text
+    skipped = replace(passed, status="skip")
+    assert "job.check" not in printed(replace(result, findings=(*result.findings, skipped)))
+
+
 def test_on_a_narrow_terminal_columns_are_left_out_and_none_is_torn(result: CheckResult) -> None:
     lines = [line.rstrip() for line in printed(result, width=40).splitlines()]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from train.distributed.env import RankEnv, node_name
 from train.errors import LauncherEnvError, NodesDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from train.distributed.env import RankEnv
 
 AGREED = "agreed"
 
@@ -49,7 +49,7 @@ def choose(env: RankEnv) -> torch.device:
     number = 0 if count == 1 else env.local_rank
     if number >= count:
         message = (
-            f"local rank {env.local_rank}: expected a GPU of its own on {socket.gethostname()}, "
+            f"local rank {env.local_rank}: expected a GPU of its own on {node_name()}, "
             f"found {count} GPUs\nhint: start as many processes a node as it has GPUs"
         )
         raise LauncherEnvError(message)

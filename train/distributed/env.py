@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,6 +42,11 @@ NOT_TASKS = frozenset({"4294967290", "4294967291"})
 PORTS = range(15000, 30000)
 """Below the ports that Linux gives to outgoing connections (from 32768 on)."""
 START = "start with clusterctl launch, torchrun or srun"
+
+
+def node_name(environment: Mapping[str, str] = os.environ) -> str:
+    """Return this node's name for messages: the inventory's under clusterctl, else the host's."""
+    return environment.get("CLUSTERCTL_NODE") or socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
 
+from train.distributed.env import node_name
 from train.errors import UNEXPECTED, AnotherRankFailed
 from train.lock import Lock
 
@@ -85,7 +85,7 @@ class FirstFailure:
             return
 
     def _who(self) -> str:
-        return f"rank {self._rank} on {socket.gethostname()}"
+        return f"rank {self._rank} on {node_name()}"
 
     def _hear(self) -> str:
         self._store.wait([KEY], timedelta(seconds=PATIENCE / 2))

@@ -6,19 +6,16 @@ takes, and one that fails or falls silent ends the others, with its reason.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from train.distributed.env import RankEnv, node_name
 from train.errors import AnotherRankFailed
 from train.lock import Process
-
-if TYPE_CHECKING:
-    from train.distributed.env import RankEnv
 
 BEAT = 5.0
 """Seconds between two signs of life, or a quarter of the patience if that is less."""
@@ -45,7 +42,7 @@ class Preparation:
     def __enter__(self) -> Self:
         """Begin to beat."""
         if self._env.world_size > 1:
-            self._store.set(f"host-{self._env.rank}", socket.gethostname())
+            self._store.set(f"host-{self._env.rank}", node_name())
             if self._env.local_rank == 0:
                 self._store.set(f"first-{self._env.node_rank}", Process.here().text())
             self._beating.start()
@@ -58,7 +55,7 @@ class Preparation:
         self._over.set()
         self._beating.join(LOOK)
         if isinstance(error, Exception) and not isinstance(error, AnotherRankFailed):
-            host = socket.gethostname()
+            host = node_name()
             text = f"rank {self._env.rank} on {host}: {type(error).__name__}: {error}"
             self._store.compare_set("failed", "", text)
 

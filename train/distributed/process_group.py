@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections import Counter
 from datetime import timedelta
@@ -16,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as meet
 
 from train.distributed import devices
+from train.distributed.env import RankEnv, node_name
 from train.distributed.first_failure import FirstFailure
 from train.errors import NodesDiffer
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from train.distributed.env import RankEnv
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class Ranks:
         """Small values between steps; never the training's own groups, whose order is FSDP's."""
         self.storage = dist.new_group(backend="gloo", timeout=STORAGE_TIMEOUT)
         """For the thread that writes checkpoints only: a shared group deadlocks."""
-        names = self.gather((socket.gethostname(), env.node_rank))
+        names = self.gather((node_name(), env.node_rank))
         self.hosts = tuple(host for host, _ in names)
         self.nodes = tuple(node for _, node in names)
         """Rank → its node's number."""

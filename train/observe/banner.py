@@ -49,10 +49,18 @@ def banner(
         f"Data:       {samples} samples{evaluated}",
         *_datasets(config, batches),
         f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
-        f"Steps:      {steps}" + (f", {step} of them done" if step else ""),
+        f"Steps:      {steps}{_done(step, steps)}",
         f"Output:     {config.output_dir}, {config.save_every.words()}; {made}/ at the end",
         RULE,
     ]
+
+
+def _done(step: int, steps: int) -> str:
+    """Return how many steps are done, and what to change if none is left."""
+    if not step:
+        return ""
+    more = "; to train on, raise max_steps or num_train_epochs" if step >= steps else ""
+    return f", {step} of them done{more}"
 
 
 def _datasets(config: Config, batches: Batches) -> list[str]:

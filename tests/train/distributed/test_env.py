@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import pytest
 
-from train.distributed.env import RankEnv
+from train.distributed.env import RankEnv, node_name
 from train.errors import LauncherEnvError
 
 TORCHRUN = {
@@ -193,3 +194,8 @@ def test_mpiruns_variables_are_read_where_it_is_said_where_to_meet() -> None:
     assert read({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) == RankEnv()
     # srun sets PMI's variables itself.
     assert read(TASK | {"PMI_RANK": "3", "PMI_SIZE": "4"}) == read(TASK)
+
+
+def test_messages_name_the_node_as_the_inventory_does() -> None:
+    assert node_name({"CLUSTERCTL_NODE": "gpu1"}) == "gpu1"
+    assert node_name({}) == node_name({"CLUSTERCTL_NODE": ""}) == socket.gethostname()
