@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import groupby
@@ -42,6 +44,8 @@ WANTED = ("node", "state", "rank", "address", "gpus", "interface")
 ENOUGH = {"node": 12, "address": 15, "gpus": 12}
 FEW = 16
 """So many nodes have a line each; of more, neighbors that are alike share one."""
+_ON_NODE = re.compile(r" \(on (?:the node|(?P<node>[^\s,)]+))[,)]")
+"""What a remedy says of its command: `(on the node)`, `(on gpu2)`."""
 _INDENT = 5
 _LABEL = 10
 
@@ -73,6 +77,18 @@ def print_check(console: Console, result: CheckResult, *, verbose: bool = False)
         print_code_check(console, result)
     console.print(safe_text(summary(result)))
     console.print(safe_text(verdict(result), COLORS[worst(result)]))
+    if nodes := _nodes_to_type_on(result):
+        hint = f"hint: to run a command on a node: clusterctl exec --nodes {nodes} -- COMMAND"
+        console.print(safe_text(hint))
+
+
+def _nodes_to_type_on(result: CheckResult) -> str:
+    """Return where the first command that must run on a node does so; empty: none must."""
+    for finding in problems(result):
+        where = _ON_NODE.search(finding.remedy)
+        if where and not finding.check.startswith("ssh."):
+            return shlex.quote(where["node"] or fold_hosts(finding.nodes))
+    return ""
 
 
 def _print_skipped(console: Console, result: CheckResult) -> None:

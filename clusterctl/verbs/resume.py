@@ -89,9 +89,9 @@ def resume(
     )
     for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
         yield Notice(text=why, level="warning")
-    for why in chosen.others:
-        yield Notice(text=f"of another history: {why}")
     yield CheckpointChosen(chosen=chosen)
+    for why in chosen.others:
+        yield Notice(text=f"not taken: {why}")
     command = tuple(word.replace(PLACEHOLDER, chosen.path) for word in template)
     resumed = {
         "run": before.run,

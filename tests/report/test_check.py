@@ -73,6 +73,26 @@ def printed(result: CheckResult, width: int = 80, *, color: bool = False) -> str
     return stream.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("remedy", "check", "nodes"),
+    [
+        ("sudo dmesg (on the node); reboot", "node.errors", "'gpu[1-2]'"),
+        ("sudo nft x (on 10.0.0.2, and likewise on every node)", "network.mtu", "10.0.0.2"),
+        ("start sshd (on the node)", "ssh.connect", ""),
+        ("clusterctl sync", "job.check", ""),
+    ],
+)
+def test_a_command_for_a_node_comes_with_the_way_to_run_it_there(
+    remedy: str, check: str, nodes: str, result: CheckResult
+) -> None:
+    nodes_of = ("gpu1", "gpu2")
+    one = Finding(check=check, status="fail", nodes=nodes_of, message="", remedy=remedy)
+    hint = f"hint: to run a command on a node: clusterctl exec --nodes {nodes} -- COMMAND"
+    text = printed(replace(result, findings=(one,)), width=200)
+    assert (hint in text) is bool(nodes)
+    assert bool(nodes) is ("to run a command" in text)
+
+
 def test_the_jobs_own_check_is_named_if_it_passed(result: CheckResult) -> None:
     passed = Finding(check="job.check", status="pass", nodes=("gpu1", "gpu2"), message="")
     assert "job.check" not in printed(result)
