@@ -46,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     for title, text in {"prompt": options.prompt, **texts}.items():
         print(f"--- {title}\n{text.strip() or '(nothing)'}")
+    if texts.get("adapter") == texts["base"]:
+        print(
+            "note: the adapter changes no word here: train longer, or ask something from your data",
+            file=sys.stderr,
+        )
     return DONE
 
 

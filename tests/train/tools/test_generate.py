@@ -40,7 +40,19 @@ def test_base_and_adapter_speak_after_the_prompt(
     assert [part.split("\n")[0] for part in said[1:]] == ["prompt", "base", "adapter"]
     assert said[2].split("\n", 1)[1] != said[3].split("\n", 1)[1]
     assert generate.main(words) == 0
-    assert capsys.readouterr().out == "--- " + "--- ".join(said[1:3])
+    assert capsys.readouterr() == ("--- " + "--- ".join(said[1:3]), "")
+
+
+def test_an_adapter_that_changes_no_word_is_noted(
+    tiny: Path, adapter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415  (as above)
+
+    weights = adapter / "adapter_model.safetensors"
+    save_file({name: 0 * tensor for name, tensor in load_file(weights).items()}, weights)
+    words = ["--model", str(tiny / "model"), "--prompt", "one two", "--adapter", str(adapter)]
+    assert generate.main(words) == 0
+    assert "note: the adapter changes no word here" in capsys.readouterr().err
 
 
 def test_what_is_no_adapter_is_refused_before_anything_is_loaded(
