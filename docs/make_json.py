@@ -33,6 +33,7 @@ from clusterctl.checks.choices import LibraryChoice
 from clusterctl.checks.finding import Finding
 from clusterctl.facts.values.ladder import Dcgm, GpuTrial
 from clusterctl.facts.values.pairwise import PairRate
+from clusterctl.inventory.export import ExportedNode
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
@@ -520,6 +521,17 @@ class InitDocument(TypedDict):
     """Why nodes did not answer."""
 
 
+class ExportDocument(TypedDict):
+    """`export --json`: the inventory's nodes."""
+
+    schema: int
+    """Version of the document."""
+    cluster: str
+    """The cluster's name."""
+    nodes: list[ExportedNode]
+    """The nodes, the master first."""
+
+
 class ForgetDocument(TypedDict):
     """`forget`: which host keys were removed."""
 
@@ -674,6 +686,7 @@ DOCUMENTS = {
     "check-list": CheckListDocument,
     "check-explain": CheckInfoDocument,
     "exec": ExecDocument,
+    "export": ExportDocument,
     "forget": ForgetDocument,
     "init": InitDocument,
     "setup": SetupDocument,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 from clusterctl.cli.options import add_selection, load_all
 from clusterctl.errors import UsageError
 from clusterctl.inventory.select import named, select
+from clusterctl.wire import SCHEMA, plain
 
 FORMATS = ("deepspeed", "mpi", "ansible", "ssh_config", "accelerate")
 _OF_ONE_NODE = "accelerate"
@@ -16,8 +18,10 @@ _OF_ONE_NODE = "accelerate"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_selection(parser)
-    parser.add_argument(
-        "--to", required=True, choices=FORMATS, help="the program or file; printed on stdout"
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--to", choices=FORMATS, help="the program or file; printed on stdout")
+    form.add_argument(
+        "--json", action="store_true", help="print the nodes, with their defaults, as JSON"
     )
     parser.add_argument(
         "--node",
@@ -30,13 +34,24 @@ def run(args: argparse.Namespace) -> int:
     """Print the hosts."""
     # PyYAML takes long to import, and `--help` needs none.
     from clusterctl.inventory.export import FORMATS as WRITERS  # noqa: PLC0415
+    from clusterctl.inventory.export import exported_nodes  # noqa: PLC0415
 
-    if args.node is not None and args.to != _OF_ONE_NODE:
+    if args.to is None and not args.json:
         raise UsageError(
-            f"--node: expected --to {_OF_ONE_NODE} with it, found --to {args.to}",
+            f"export: expected --to {'|'.join(FORMATS)}, or --json; found neither",
+            hint="clusterctl export --to deepspeed",
+        )
+    if args.node is not None and args.to != _OF_ONE_NODE:
+        found = "--json" if args.json else f"--to {args.to}"
+        raise UsageError(
+            f"--node: expected --to {_OF_ONE_NODE} with it, found {found}",
             hint=f"--to {_OF_ONE_NODE}",
         )
     cluster = select(load_all(args), args.nodes, args.exclude)
+    if args.json:
+        nodes = plain(exported_nodes(cluster))
+        print(json.dumps({"schema": SCHEMA, "cluster": cluster.name, "nodes": nodes}, indent=2))
+        return 0
     node = None
     if args.node is not None:
         node, *others = named(cluster, args.node, option="--node")

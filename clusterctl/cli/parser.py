@@ -29,7 +29,7 @@ VERBS: dict[str, str] = {
     "logs": "show the merged logs of a run",
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
-    "export": "write the inventory's hosts for DeepSpeed, MPI, Ansible, SSH or accelerate",
+    "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
 }
@@ -68,6 +68,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": (
         "clusterctl export --to deepspeed",
         "clusterctl export --to ansible --nodes gpu1,gpu2",
+        "clusterctl export --json",
     ),
     "forget": ("clusterctl forget gpu3",),
     "sandbox": ("clusterctl sandbox up --nodes 4", "clusterctl sandbox demo"),

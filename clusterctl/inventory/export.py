@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import yaml
 
@@ -12,6 +13,46 @@ from clusterctl.inventory.cluster import Cluster, Node
 
 RENDEZVOUS_PORT = 29500
 _SSH_NOTE = "# Users, ports and keys: clusterctl export --to ssh_config\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedNode:
+    """A node as the inventory describes it, with its defaults."""
+
+    node: str
+    """Its name in clusterctl's output."""
+    host: str
+    """Its name or address for SSH."""
+    user: str | None
+    port: int | None
+    identity: str | None
+    """The path of the private key on your machine."""
+    jump: str | None
+    gpus: int | None
+    """GPUs to use; null: all that are found."""
+    python: str | None
+    workdir: str | None
+    address: str | None
+    """Its address on the data network; null: found by `check`."""
+
+
+def exported_nodes(cluster: Cluster) -> tuple[ExportedNode, ...]:
+    """Return the nodes for JSON, the master first."""
+    return tuple(
+        ExportedNode(
+            node=node.name,
+            host=node.host,
+            user=node.ssh.user,
+            port=node.ssh.port,
+            identity=node.ssh.identity,
+            jump=node.ssh.jump,
+            gpus=node.gpus_wanted,
+            python=node.python,
+            workdir=node.workdir,
+            address=node.address,
+        )
+        for node in cluster.nodes
+    )
 
 
 def to_deepspeed(cluster: Cluster, _node: Node | None = None) -> str:

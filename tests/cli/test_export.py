@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,18 @@ def test_the_hosts_are_printed(
     assert capsys.readouterr() == (printed, "")
 
 
+def test_the_nodes_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--json", "--exclude", "gpu02"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["cluster"]) == (1, "lab")
+    first, second = document["nodes"]
+    assert first == {
+        "node": "gpu01", "host": "gpu01", "user": "ada", "port": None, "identity": None,
+        "jump": None, "gpus": 8, "python": None, "workdir": None, "address": None,
+    }  # fmt: skip
+    assert (second["node"], second["port"]) == ("gpu03", 2222)
+
+
 def test_accelerates_file_is_for_one_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--to", "accelerate", "--node", "gpu02"]) == 0
     out = capsys.readouterr().out
@@ -76,6 +89,8 @@ def test_accelerates_file_is_for_one_machine(capsys: pytest.CaptureFixture[str])
             ["--to", "nomad"],
             "--to: expected deepspeed, mpi, ansible, ssh_config, accelerate; found 'nomad'",
         ),
+        (["--json", "--node", "gpu01"], "--node: expected --to accelerate with it, found --json"),
+        (["--json", "--to", "mpi"], "--json"),
         ([], "hint: clusterctl export --to deepspeed\n"),
     ],
 )
