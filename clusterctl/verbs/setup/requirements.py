@@ -48,9 +48,13 @@ def read_requirements(given: Path | None, folder: Path) -> Requirements:
         else:
             text = "".join(f"{line}\n" for line in _lines(source, ()))
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{source}: expected a file of requirements, found: {why}") from error
+        raise _unreadable(str(source), error) from error
     return Requirements(source=source, text=text)
+
+
+def _unreadable(where: str, error: OSError | UnicodeDecodeError) -> UsageError:
+    why = getattr(error, "strerror", None) or str(error)
+    return UsageError(f"{where}: expected a file of requirements, found: {why}")
 
 
 def _from_lock(source: Path) -> str:
@@ -110,7 +114,10 @@ def _lines(source: Path, above: tuple[Path, ...]) -> Iterator[str]:
                 )
             if not inner.is_file():
                 raise UsageError(f"{source}:{number}: {line}: there is no file {inner}")
-            yield from _lines(inner, (*above, source))
+            try:
+                yield from _lines(inner, (*above, source))
+            except (OSError, UnicodeDecodeError) as error:
+                raise _unreadable(f"{source}:{number}: {inner}", error) from error
         elif line:
             _refuse_local(source, number, line)
             yield line

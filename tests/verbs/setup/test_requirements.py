@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_what_only_this_machine_has_is_named_with_its_line(
         read_requirements(None, tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}/requirements.txt")
     assert said in str(caught.value)
+
+
+def test_an_included_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy\n-r inner.txt\n")
+    (tmp_path / "inner.txt").write_bytes(b"\xff\xfe\xfa")
+    where = f"{tmp_path}/requirements.txt:2: {tmp_path}/inner.txt: expected a file of requirements"
+    with pytest.raises(UsageError, match=re.escape(where)):
+        read_requirements(None, tmp_path)
 
 
 @pytest.mark.parametrize(
