@@ -52,6 +52,9 @@ class TerminalDisplay:
             show_cause(console, view.first_cause)
         for answer in view.silent:
             console.print(safe_text(f"{answer.node.name}: {answer.error}", "yellow"))
+        if view.silent:
+            hint = f"once the nodes answer, end what may be left: clusterctl stop {view.run}"
+            console.print(safe_text(f"hint: {hint}"))
 
     def refused(self, error: ClusterError) -> None:
         """Print nothing: the caller prints the error itself."""

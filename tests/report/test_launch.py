@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from clusterctl.errors import NodeError
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.launch_json import JsonDisplay
@@ -40,6 +41,17 @@ def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
     person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
     person.ended(RunResult(view=view, exit_code=1, ended_by=by))
     assert stream.getvalue() == f"{RUN}: {line}\n"
+
+
+def test_what_may_be_left_on_a_silent_node_is_ended_by_stop() -> None:
+    silent = NodeAnswer(node=CLUSTER.node("b"), node_run={}, error=NodeError("lost", "answer"))
+    known = NodeAnswer(node=CLUSTER.node("a"), node_run=part("a", "lost"))
+    for nodes, expected in (((known, silent), True), ((known,), False)):
+        console = Console(file=(stream := io.StringIO()), width=100)
+        person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
+        view = RunStatus(run=RUN, cluster="lab", nodes=nodes)
+        person.ended(RunResult(view=view, exit_code=1, ended_by="lost"))
+        assert (f"clusterctl stop {RUN}\n" in stream.getvalue()) is expected
 
 
 def test_what_stopping_came_to_has_one_shape(capsys: pytest.CaptureFixture[str]) -> None:
