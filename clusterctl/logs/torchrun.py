@@ -1,7 +1,8 @@
 """Shortens torchrun's own noise in launcher logs.
 
-The traceback of an agent that got SIGTERM, or whose rank failed, becomes one line. The page about
-the exit barrier is left out if the run succeeded: one agent may exit before another one leaves the
+The traceback of an agent that got SIGTERM, or whose rank failed, becomes one line. So does the
+report about that rank, unless it has a traceback that the rank recorded. The page about the exit
+barrier is left out if the run succeeded: one agent may exit before another one leaves the
 barrier. It is held back until the end of the run is known, and shown in full after a failure.
 """
 
@@ -13,19 +14,29 @@ from dataclasses import dataclass, field
 from clusterctl.logs.entry import Entry, Source
 
 TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
+RANK_FAILED = b"torchrun ended, because a rank failed (its report: logs --raw)"
 
 BARRIER_SECONDS = 30.0
 """How long the page about the exit barrier is held back."""
 TRACEBACK_SECONDS = 2.0
-"""How long a traceback is held back for its last line."""
+"""How long a traceback or a report is held back for its last line."""
 MOST_LINES = 400
+_FIRST_LINES = 2
+"""Of a report: its exception, and the upper edge of its box."""
 
 _BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
 _STORE = re.compile(rb"\[W\d{4} \S+ TCPStore\.cpp:\d+\] \[c10d\] \w+ failed on SocketImpl")
 """A lost store, as torch 2.13 prints it before the page about the barrier, with its own frames."""
 _TRACEBACK = b"Traceback (most recent call last):"
 _TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
-_RANK_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_REPORT_EDGE = b"=" * 20
+_REPORT = re.compile(
+    rb"={20,}$|-{20,}$|.+ FAILED$|Failures:$|  <NO_OTHER_FAILURES>$|Root Cause \(first observed"
+    rb"|\[\d+\]:$|  (?:time|host|rank|exitcode|error_file) *: "
+    rb"|  traceback *: (?:To enable traceback see|Signal \d+)"
+)
+"""A line of the report on ranks that failed; one with a rank's own traceback does not fit."""
 _GOES_ON = re.compile(
     rb"\s|$|Traceback \(|During handling of|The above exception|Exception raised from|frame #"
     rb"|<omitting python frames>|[A-Za-z_][\w.]*(?:Error|Exception)\b"
@@ -39,7 +50,8 @@ class _Held:
     """Lines of one launcher that are held back."""
 
     until: float
-    barrier: bool
+    barrier: bool = False
+    report: bool = False
     prefix: bytes = b""
     page: list[Entry] = field(default_factory=list)
     rest: list[Entry] = field(default_factory=list)
@@ -73,23 +85,38 @@ class TorchrunNoise:
                 return [entry]
             seconds = BARRIER_SECONDS if barrier else TRACEBACK_SECONDS
             prefix = (found["prefix"] or b"") if found else b""
-            self._held[entry.source] = _Held(now + seconds, barrier, prefix, [entry])
+            held = _Held(now + seconds, barrier=barrier, prefix=prefix, page=[entry])
+            self._held[entry.source] = held
             return []
         if held.barrier:
             (held.page if held.belongs(data) else held.rest).append(entry)
             return self._release(entry.source) if len(held.rest) > MOST_LINES else []
         held.page.append(entry)
+        if held.report:
+            return self._of_report(entry.source, held)
         ongoing = data[:1].isspace() and len(held.page) < MOST_LINES
-        return [] if ongoing else self._end_of_traceback(entry.source, entry)
+        return [] if ongoing else self._end_of_traceback(entry.source, entry, now=now)
 
-    def _end_of_traceback(self, source: Source, last: Entry) -> list[Entry]:
-        """Return a whole traceback; one line if it is torchrun's own."""
+    def _of_report(self, source: Source, held: _Held) -> list[Entry]:
+        """Return one line for a whole report, all lines if it is another one, else none yet."""
+        data = held.page[-1].line.data
+        if not _REPORT.match(data) or len(held.page) > MOST_LINES:
+            return self._release(source)
+        if not data.startswith(_REPORT_EDGE) or len(held.page) <= _FIRST_LINES:
+            return []
+        return [_short(self._release(source), RANK_FAILED)]
+
+    def _end_of_traceback(self, source: Source, last: Entry, *, now: float) -> list[Entry]:
+        """Return a whole traceback; one line if it is torchrun's own, none yet before a report."""
         page = self._release(source)
         termed = _TERMED.match(last.line.data)
         if termed is not None:
             return [_short(page, TERMED % _NAMES.get(termed[1], termed[1]))]
-        # The frames are torchrun's; the last line names the rank.
-        return [last] if last.line.data.startswith(_RANK_FAILED) else page
+        if not last.line.data.startswith(_CHILD_FAILED):
+            return page
+        # The frames are torchrun's; a report on the rank follows.
+        self._held[source] = _Held(now + TRACEBACK_SECONDS, report=True, page=[last])
+        return []
 
     def overdue(self, *, now: float) -> list[Entry]:
         """Return the lines that were held back long enough."""

@@ -94,10 +94,47 @@ def test_the_traceback_of_an_agent_that_was_sent_term_is_one_line() -> None:
     ]
 
 
-def test_of_an_agent_whose_rank_failed_only_torchs_own_frames_are_left_out() -> None:
-    failed = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
-    box = ["=" * 20, "train.py FAILED", "  rank      : 2 (local_rank: 0)", "=" * 20]
-    assert shown(folder([*TERMED[:-1], failed, *box]).flush()) == [TERMED[0], failed, *box]
+FAILED = [
+    *TERMED[:-1],
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "=" * 60,
+    "train.py FAILED",
+    "-" * 60,
+    "Failures:",
+    "  <NO_OTHER_FAILURES>",
+    "-" * 60,
+    "Root Cause (first observed failure):",
+    "[0]:",
+    "  time      : 2026-11-26_13:03:12",
+    "  host      : node2",
+    "  rank      : 1 (local_rank: 0)",
+    "  exitcode  : 1 (pid: 4711)",
+    "  error_file: <N/A>",
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+    "=" * 60,
+]
+"""As torch 2.13 prints it."""
+REPORT = FAILED[len(TERMED) - 1 :]
+
+
+def test_the_report_of_an_agent_whose_rank_failed_is_one_line() -> None:
+    one = "torchrun ended, because a rank failed (its report: logs --raw)"
+    assert shown(folder([*FAILED, "next"]).flush()) == [TERMED[0], one, "next"]
+    killed = FAILED[-2].replace("To enable traceback see", "Signal 9 (SIGKILL) received by PID 7")
+    assert shown(folder([*FAILED[:-2], killed, FAILED[-1]]).flush()) == [TERMED[0], one]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        [*REPORT[:-2], "  traceback : Traceback (most recent call last):", "    x()", REPORT[-1]],
+        [*REPORT[:3], "another line"],
+        REPORT[:-1],
+        REPORT[:1],
+    ],
+)
+def test_a_report_that_tells_more_or_is_cut_off_is_shown_in_full(report: list[str]) -> None:
+    assert shown(folder([*TERMED[:-1], *report]).flush()) == [TERMED[0], *report]
 
 
 def test_any_other_traceback_of_a_launcher_is_shown_in_full() -> None:
@@ -109,7 +146,7 @@ def test_any_other_traceback_of_a_launcher_is_shown_in_full() -> None:
 
 
 def test_ranks_and_raw_logs_lose_nothing() -> None:
-    for page in (PAGE, OLD_PAGE, TERMED):
+    for page in (PAGE, OLD_PAGE, TERMED, FAILED):
         assert shown(folder(page, rank=0).flush(finished=True)) == page
         straight = PassThrough()
         for entry in entries(page):
@@ -117,10 +154,10 @@ def test_ranks_and_raw_logs_lose_nothing() -> None:
         assert shown(straight.flush(finished=True)) == page
 
 
-LINE = st.sampled_from([*PAGE, *OLD_PAGE, *STORE_PAGE, *TERMED]) | st.text(
+LINE = st.sampled_from([*PAGE, *OLD_PAGE, *STORE_PAGE, *TERMED, *REPORT]) | st.text(
     st.characters(exclude_categories=("Cc", "Cs")), max_size=12
 )
-WRITTEN = st.sampled_from([PAGE, OLD_PAGE, STORE_PAGE, TERMED, TERMED[:-1]]) | st.lists(
+WRITTEN = st.sampled_from([PAGE, OLD_PAGE, STORE_PAGE, TERMED, TERMED[:-1], FAILED]) | st.lists(
     LINE, max_size=3
 )
 PASSED = st.sampled_from([0.0, TRACEBACK_SECONDS, BARRIER_SECONDS])
@@ -148,6 +185,7 @@ def test_any_lines_come_in_order_and_once_and_only_torchruns_own_are_shortened(
     left = collections.Counter(lines) - collections.Counter(entry.line.text for entry in out)
     barrier = finished and any("exit barrier" in line or "[c10d]" in line for line in lines)
     for line in left:
-        assert "Traceback" in line or line.startswith(" ") or barrier or "SignalExc" in line, line
-    if not barrier and not any("SignalExc" in line for line in lines):
+        own = "Traceback" in line or "SignalExc" in line or line in REPORT
+        assert own or line.startswith(" ") or barrier, line
+    if not barrier and not any("SignalExc" in line or line == REPORT[0] for line in lines):
         assert not left
