@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -52,7 +52,8 @@ def test_ddp_reads_no_base_whole_on_one_rank_either(world: World) -> None:
 class CountedFile:
     """A safetensors file that counts the numbers read from it."""
 
-    numbers = 0
+    read: ClassVar[list[int]] = []
+    """A count for each reading; several threads add to it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -77,7 +78,7 @@ class CountedTensor:
 
     def __getitem__(self, rows: Any) -> Any:
         found = self._tensor[rows]
-        CountedFile.numbers += found.numel()
+        CountedFile.read.append(found.numel())
         return found
 
 
@@ -110,7 +111,7 @@ def fill(env: RankEnv, folder: Path, layout: str) -> None:
         found = found.full_tensor() if isinstance(found, DTensor) else found
         assert torch.equal(found, wanted), name
     empty = sum(not p.to_local().numel() for p in network.parameters())
-    about = {"read": CountedFile.numbers, "empty": empty}
+    about = {"read": sum(CountedFile.read), "empty": empty}
     (folder / f"read-{env.rank}.json").write_text(json.dumps(about))
     ranks.leave()
 
