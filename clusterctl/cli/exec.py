@@ -63,5 +63,5 @@ def run(args: argparse.Namespace) -> int:
         return result.exit_code
     if not args.stream:
         show_outputs(screen, result)
-    show_ends(screen, result)
+    show_ends(screen, result, cwd=args.cwd)
     return result.exit_code

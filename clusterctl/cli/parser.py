@@ -19,7 +19,7 @@ VERBS: dict[str, str] = {
     "init": "probe hosts and write hosts.yaml",
     "check": "find over SSH what would break the run",
     "setup": "make the same Python environment on every node",
-    "exec": "run a command on every node",
+    "exec": "run a command on every node, in the home folder",
     "sync": "mirror the current folder to every node",
     "push": "bring models and data to every node",
     "launch": "check, sync and start the job on every node, and follow it",

@@ -22,11 +22,16 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _written(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse a key without a value, such as `port:` or `port: ~`."""
-        if value is None:
-            assert info.field_name is not None
-            raise InvalidValue(cls.model_fields[info.field_name].description or "a value", None)
-        return value
+        """Refuse a key without a value, such as `port:`; a list or mapping may be empty."""
+        if value is not None:
+            return value
+        assert info.field_name is not None
+        field = cls.model_fields[info.field_name]
+        if field.default == ():
+            return []
+        if field.default == {} or isinstance(field.default, Section):
+            return {}  # `env:` whose variables were all removed
+        raise InvalidValue(field.description or "a value", None)
 
 
 class SshSection(Section):

@@ -65,7 +65,8 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
-            "clusterctl push PATH copies it; with `job: {needs: [PATH]}`, launch stops without it",
+            "clusterctl push PATH copies it from a node that has it;"  # noqa: ISC004
+            " with `job: {needs: [PATH]}`, launch stops without it",
         ),
         (
             r"\bpermissionerror\b|\bpermission denied\b",

@@ -63,8 +63,8 @@ def show_outputs(screen: Screen, result: ExecResult) -> None:
             sys.stdout.flush()  # before what follows on stderr
 
 
-def show_ends(screen: Screen, result: ExecResult) -> None:
-    """Print on stderr where it did not end well, and a summary."""
+def show_ends(screen: Screen, result: ExecResult, *, cwd: str | None = None) -> None:
+    """Print on stderr where it did not end well, and a summary; `cwd`: the folder asked for."""
     for names, node in equal_outputs(result.nodes):
         if node.error is not None:
             where = safe_line(fold_hosts(names))
@@ -74,6 +74,9 @@ def show_ends(screen: Screen, result: ExecResult) -> None:
     if any("sudo: a " in node.text("stderr") for node in result.nodes if not node.ok):
         hint = "the command has no terminal: allow it without a password, or set `user: root`"
         screen.err.print(safe_text(f"hint: {hint}"))
+    missing = "No such file or directory"
+    if not cwd and any(missing in node.text("stderr") for node in result.nodes if not node.ok):
+        screen.err.print("hint: the command ran in the home folder: --cwd DIR names another one")
     ends: dict[str, list[str]] = {}
     for node in result.nodes:
         ends.setdefault(_end(node), []).append(node.node)

@@ -12,9 +12,14 @@ _SHOWN = 10
 
 def show_stop(console: Console, result: StopResult) -> None:
     """Print which nodes are verified as stopped, and what is left on the others."""
-    gone = [node.node for node in result.nodes if node.gone]
-    if gone:
-        console.print(safe_text(f"{result.run}: stopped and verified on {', '.join(gone)}"))
+    gone: dict[str, list[str]] = {}
+    for node in result.nodes:
+        if node.gone:
+            how = f"had {node.ended} before; verified that nothing is left on"
+            what = how if node.ended in {"finished", "failed"} else "stopped and verified on"
+            gone.setdefault(what, []).append(node.node)
+    for what, names in gone.items():
+        console.print(safe_text(f"{result.run}: {what} {', '.join(names)}"))
     for node in result.nodes:
         for line in _problems(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))

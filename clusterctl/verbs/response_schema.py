@@ -165,6 +165,7 @@ STOPPED = _object(
     port_holder=dict,
     gpu_free=bool,
     nodes=_TEXTS,
+    ended=str,
 )
 _CANDIDATE = _object(
     {

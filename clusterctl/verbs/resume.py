@@ -21,8 +21,8 @@ from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.records import RunRecord
 
 PLACEHOLDER = "{checkpoint}"
-ABOUT_CHECKPOINTS = ("checkpoints", "resume_args")
-"""What of a job the inventory may say later: it is often written once there is a checkpoint."""
+ADDED_LATER = ("checkpoints", "resume_args", "needs", "check")
+"""What of a job the inventory may say later: it is often written after the first run."""
 KEPT = tuple(name for name in SETTINGS if name != "command")
 """The options of a launch that a resume keeps unless it sets them itself; `env` by name."""
 
@@ -125,10 +125,10 @@ def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str,
 
 
 def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
-    """Fill what a job did not say of its checkpoints; return with the names of what was filled."""
+    """Fill what a job did not say of ADDED_LATER; return with the names of what was filled."""
     added = {
         name: getattr(now, name)
-        for name in ABOUT_CHECKPOINTS
+        for name in ADDED_LATER
         if getattr(now, name) and not getattr(before, name)
     }
     return replace(before, **added), tuple(f"job.{name}" for name in added)

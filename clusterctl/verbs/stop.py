@@ -49,6 +49,8 @@ class StoppedNode:
     """Who has the port, where it is not free: pid, cmd."""
     failure: str = ""
     """Why the result is unknown."""
+    ended: str = ""
+    """The state in which the run had ended here before it was stopped; empty: it had not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,5 +179,6 @@ def _stopped_node(reply: Reply) -> StoppedNode:
         strangers=tuple(head.get("strangers") or ()),
         port_free=head.get("port_free"),
         port_holder=head.get("port_holder"),
+        ended=str(head.get("ended") or ""),
         failure=f"could not see whether {' and '.join(unseen)}" if unseen else "",
     )

@@ -76,6 +76,13 @@ class TestOnHosts:
         assert done.returncode == 1
         assert "--cwd: expected a folder on the node, found no /none\n" in done.stderr
 
+    def test_where_a_relative_path_was_looked_for_is_told(self, project: Project) -> None:
+        hint = "hint: the command ran in the home folder: --cwd DIR names another one\n"
+        done = project.run("exec", "--", "ls", "no-such-file")
+        assert (done.returncode, hint in done.stderr) == (1, True)
+        done = project.run("exec", "--cwd", "/tmp", "--", "ls", "no-such-file")
+        assert (done.returncode, hint in done.stderr) == (1, False)
+
     def test_signals_count_as_in_a_shell_and_input_is_at_its_end(self, project: Project) -> None:
         done = project.run("exec", "--", "sh", "-c", "cat; kill -9 $$")
         assert done.returncode == 1

@@ -128,6 +128,10 @@ def test_two_lines_are_an_inventory(write: Write) -> None:
 def test_a_section_whose_keys_were_removed_is_empty(write: Write) -> None:
     cluster = load(write("cluster: lab\nnodes: [gpu01]\njob:\nnetwork:\ndefaults:\nssh:\n"))
     assert cluster == load(write("cluster: lab\nnodes: [gpu01]\n"))
+    lists = "".join(
+        f"  {key}:\n" for key in ("env", "env_from", "needs", "command", "stop", "check")
+    )
+    assert cluster == load(write(f"cluster: lab\nnodes: [gpu01]\njob:\n{lists}"))
 
 
 def test_a_cluster_prints_as_json() -> None:

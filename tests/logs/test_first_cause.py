@@ -192,7 +192,7 @@ def test_what_an_event_does_not_know_is_no_trouble() -> None:
         ("FileNotFoundError: [Errno 2] No such file or directory: 'x'", "push PATH copies"),
         (
             "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/data/a b.txt'",
-            "clusterctl push '/data/a b.txt' copies it; with `job: {needs: ['/data/a b.txt']}`",
+            "clusterctl push '/data/a b.txt' copies it from a node that has it; with `job:",
         ),
         ("python3: can't open file '/root/t.py': [Errno 2] No such file or directory", "workdir:"),
     ],

@@ -40,6 +40,17 @@ def test_who_has_the_port_is_named() -> None:
     ]
 
 
+def test_a_run_that_had_ended_by_itself_was_not_stopped() -> None:
+    nodes = [
+        StoppedNode(node=name, gone=True, ended=ended)
+        for name, ended in (("a", "finished"), ("b", "finished"), ("c", "stopped"), ("d", ""))
+    ]
+    assert shown(*nodes) == [
+        "lab-1: had finished before; verified that nothing is left on a, b",
+        "lab-1: stopped and verified on c, d",
+    ]
+
+
 def test_a_stranger_on_the_gpus_is_named_and_nothing_is_verified() -> None:
     why = "holds 10 MiB of GPU 0; not of the run's processes (a container?)"
     node = StoppedNode(

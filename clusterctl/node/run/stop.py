@@ -37,7 +37,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
         `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
         took GPU memory during the run and are not known to be of it. `nodes`: on the master, all
-        nodes of the run.
+        nodes of the run. `ended`: the state in which it had ended here before, or null.
     """
     del body
     if was_forbidden(args) or (args.get("bars") and forbid_start(args)):
@@ -45,6 +45,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if args.get("planned") and not NodeRun.find(args).holds_lock():
         create_placeholder(args)
     node_run = NodeRun.find(args)
+    before = read_json(node_run.paths.end).get("state")
     hand_over("stop", args, channel, node_run.paths)
     report_stage(channel, "asking")
     if node_run.request_stop(args):
@@ -74,7 +75,16 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
     nodes = read_json(node_run.paths.supervisor).get("nodes")
-    return Message({"gone": not left, "left": left, "strangers": others, "nodes": nodes, **proven})
+    return Message(
+        {
+            "gone": not left,
+            "left": left,
+            "strangers": others,
+            "nodes": nodes,
+            **proven,
+            "ended": before,
+        }
+    )
 
 
 def create_placeholder(args: Dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
 
 def _how_to_use(key: str) -> str:
     """Return how to use a key's new value: by a flag of `resume`, else a new launch."""
-    return _FLAGS.get(key.partition(".")[0], f"clusterctl launch for job.{key}")
+    return _FLAGS.get(key.partition(".")[0], f"a new launch for job.{key}")
 
 
 def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str]:
@@ -92,6 +92,8 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
         env_from=now.env_from if same_names else then.env_from,
         checkpoints=then.checkpoints or now.checkpoints,
         resume_args=then.resume_args or now.resume_args,
+        needs=then.needs or now.needs,
+        check=then.check or now.check,
     )
 
 

@@ -112,7 +112,7 @@ def test_one_warning_names_the_keys_and_how_to_use_the_new_ones(
     (told,) = caplog.messages
     assert told == (
         "hosts.yaml: job.needs, job.env.LR, job.env.SEED changed since lab-1 was launched; using"
-        " the run's (to use the new: clusterctl launch for job.needs, --env NAME=VALUE)"
+        " the run's (to use the new: a new launch for job.needs, --env NAME=VALUE)"
     )
     caplog.clear()
     with caplog.at_level(logging.WARNING):
