@@ -73,7 +73,11 @@ def _start(argv: List[str], cwd: Optional[str]) -> "subprocess.Popen[bytes]":
     if program is None:
         hint = "write its full path: the node's PATH is %s" % os.fsdecode(path)
         if _SHELL_SIGNS & set(argv[0]):
-            hint = "for a shell's line: clusterctl exec -- sh -c %s" % quote(" ".join(argv))
+            line = " ".join(argv)
+            # The controller drops a hint with quotes inside quotes.
+            hint = "for a line of the shell: clusterctl exec -- sh -c '%s'" % (
+                "LINE" if "'" in line else line
+            )
         raise OperationError("exec", "command not found: %s" % argv[0], hint=hint)
     try:
         return subprocess.Popen(
