@@ -295,7 +295,7 @@ def _of_command(facts: Facts, cluster: Cluster, missing: MissingShares) -> Itera
                     f"{name} is missing, and the command names it",
                     wanted=f"an existing path, as on {owner.name}, if every node reads it",
                     found="no such file or folder",
-                    remedy=shlex.join(["clusterctl", "push", name, "--from", owner.name]),
+                    remedy=f"clusterctl push {shlex.quote(name)} (copies it from {owner.name})",
                 )
 
 

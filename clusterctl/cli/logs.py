@@ -18,7 +18,8 @@ from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
 from clusterctl.verbs.batch.job import BatchJob
 from clusterctl.verbs.batch.slurm import SlurmState
-from clusterctl.verbs.events import drive
+from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.follow import LogLines
 from clusterctl.verbs.logs import LogQuery
 
 
@@ -69,7 +70,16 @@ def run(args: argparse.Namespace) -> int:
                 uncut=args.raw and not args.json,
             )
             events = opened._log_events(query)  # noqa: SLF001  (not public: how lines are shown)
-            errors = drive(events, shown.show)
+            printed = False
+
+            def show(event: Event) -> None:
+                nonlocal printed
+                printed = printed or isinstance(event, LogLines)
+                shown.show(event)
+
+            errors = drive(events, show)
+            if not (printed or args.json or args.follow or errors):
+                shown.screen.say(Notice(text="no such line has been printed yet"))
     shown.screen.show_errors(errors.values())
     return EXIT_SILENT if errors else 0
 

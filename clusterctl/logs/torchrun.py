@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from clusterctl.logs.entry import Entry, Source
 
 TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
-RANK_FAILED = b"torchrun ended, because a rank failed (its report: logs --raw)"
+RANK_FAILED = b"torchrun reported how its ranks ended (its report: logs --raw)"
 
 BARRIER_SECONDS = 30.0
 """How long the page about the exit barrier is held back."""

@@ -206,6 +206,7 @@ SEEN = _object({"seen": _TEXTS}, busy=dict)
 ABORTED: Schema = {"aborted": bool}
 PLACED = _object(
     {"need": _COUNT, "deleted": _COUNT, "set_aside": _TEXTS, "equal": bool, "different": _TEXTS},
+    sent_paths=_TEXTS,
     deleted_paths=_TEXTS,
 )
 PREPARED: Schema = {

@@ -80,6 +80,18 @@ def test_raw_prints_bytes_and_json_a_line_each_however_they_came(
     assert {line["line"] for line in printed} == {"one", "two", "\x1b[2J", "three"}
 
 
+def test_an_empty_log_is_told_from_an_answer_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, TAILS)))
+    assert main(["logs", RUN, "--grep", "never"]) == 0
+    assert capsys.readouterr() == ("", "no such line has been printed yet\n")
+    assert main(["logs", RUN, "--grep", "never", "--json"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["logs", RUN, "--grep", "one"]) == 0
+    assert "no such line" not in capsys.readouterr().err
+
+
 def test_leaving_a_followed_run_says_that_it_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

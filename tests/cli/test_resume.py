@@ -76,7 +76,7 @@ def test_resume_from_the_latest_says_what_it_took_and_that_the_code_changed(
     newest = f"{trained.workdir}/out/step-000020"
     assert f'["base", "--from", "{newest}"]' in stdout
     assert f"checkpoint {newest} (clusterctl, step 20)" in stderr
-    assert "the code differs from that of the run" in stderr
+    assert "the code differs from that of the run (just synced: more.py)" in stderr
     listed = json.loads(trained.run("runs", "--json").stdout)["runs"][0]
     assert listed["checkpoint"] == newest
     assert listed["nodes"] == ["node1", "node2"]

@@ -118,7 +118,7 @@ REPORT = FAILED[len(TERMED) - 1 :]
 
 
 def test_the_report_of_an_agent_whose_rank_failed_is_one_line() -> None:
-    one = "torchrun ended, because a rank failed (its report: logs --raw)"
+    one = "torchrun reported how its ranks ended (its report: logs --raw)"
     assert shown(folder([*FAILED, "next"]).flush()) == [TERMED[0], one, "next"]
     killed = FAILED[-2].replace("To enable traceback see", "Signal 9 (SIGKILL) received by PID 7")
     assert shown(folder([*FAILED[:-2], killed, FAILED[-1]]).flush()) == [TERMED[0], one]

@@ -98,7 +98,13 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
     )  # fmt: skip
     gone = {"gone": True, "left": [], "port_free": True, "gpu_free": True, "strangers": []}
     stays = {"pid": 7, "cmd": "python job.py", "why": "stuck"}
-    place = {"need": 1, "deleted": 1, "deleted_paths": ["old.py"], "set_aside": ["mine.py"]}
+    place = {
+        "need": 1,
+        "deleted": 1,
+        "sent_paths": ["new.py"],
+        "deleted_paths": ["old.py"],
+        "set_aside": ["mine.py"],
+    }
     own = candidate(part={**RANK_FILES, "ranks": [number]}, complete=False, why="one is missing")
 
     def seen(request: Request) -> list[Message]:

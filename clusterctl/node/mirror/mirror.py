@@ -87,6 +87,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
                 os.makedirs(temporary, mode=0o700, exist_ok=True)
             aside = [path_text(path) for path in plan.moved_aside]
             head = {"need": len(plan.needed), "deleted": plan.deleted, "set_aside": aside}
+            head["sent_paths"] = [path_text(path) for path in plan.needed[:MAX_SHOWN]]
             head["deleted_paths"] = [path_text(path) for path in plan.deletions[:MAX_SHOWN]]
             channel.send(Message({"begun": True, **head}))
             proceeds = _wait_to_proceed(channel)

@@ -40,6 +40,8 @@ from clusterctl.wire import plain
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 REACHED_ONLY = ("ssh",)
 """What is judged with --no-check: nothing can start on a node that is not reached."""
+_SHOWN_PATHS = 3
+"""Files that the warning about changed code names."""
 SYNC_ONLY = ("node.rsync",)
 """What is not judged with --no-sync: only a sync needs it."""
 
@@ -295,6 +297,17 @@ def _sync(
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
         known = f": {commits}" if then or synced.commit else ""
-        text = f"the code differs from that of the run{known}"
+        text = f"the code differs from that of the run{known}{_synced_now(synced)}"
         yield Notice(text=text, level="warning")
     return synced
+
+
+def _synced_now(synced: SyncResult) -> str:
+    """Return which files differed on the nodes until now: ` (just synced: hosts.yaml)`."""
+    counts = [node.sent + node.deleted for node in synced.nodes]
+    paths = {path: "" for node in synced.nodes for path in (*node.sent_paths, *node.deleted_paths)}
+    shown = [*paths][:_SHOWN_PATHS]
+    if not shown:
+        return ""
+    more = ", …" if max(counts) > len(shown) else ""
+    return f" (just synced: {', '.join(shown)}{more})"

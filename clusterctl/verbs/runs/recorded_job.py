@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
     if record.discovered:
         return  # rebuilt from the nodes: most of its job is unknown
     keys = changed(record, now, given, find)
-    flags = dict.fromkeys(_how_to_use(key) for key in keys)
+    flags = dict.fromkeys(_how_to_use(key, now) for key in keys)
     if keys:
         logger.warning(
             "%s: %s changed since %s was launched; using the run's (to use the new: %s)",
@@ -56,8 +57,10 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
         )
 
 
-def _how_to_use(key: str) -> str:
+def _how_to_use(key: str, now: Job) -> str:
     """Return how to use a key's new value: by a flag of `resume`, else a new launch."""
+    if key == "command":
+        return f"-- {shlex.join(now.command)}"
     return _FLAGS.get(key.partition(".")[0], f"a new launch for job.{key}")
 
 

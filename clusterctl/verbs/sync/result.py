@@ -21,6 +21,8 @@ class NodeSync:
     workdir: str
     sent: int = 0
     """Files that differed."""
+    sent_paths: tuple[str, ...] = ()
+    """The first of them."""
     deleted: int = 0
     deleted_paths: tuple[str, ...] = ()
     """The first of them."""

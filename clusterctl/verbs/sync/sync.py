@@ -288,6 +288,7 @@ class _Sync:
         self.done[name] = replace(
             self.done[name],
             sent=head["need"],
+            sent_paths=tuple(head.get("sent_paths") or ()),
             deleted=head["deleted"],
             deleted_paths=tuple(head.get("deleted_paths") or ()),
             set_aside=tuple(head["set_aside"]),

@@ -41,3 +41,11 @@ def test_the_age_is_that_of_the_log_and_a_long_line_is_cut(make_run: MakeRun) ->
     assert found is not None
     assert found["line"] == "x" * 500
     assert 99 < found["age_s"] < 160
+
+
+def test_a_ruler_below_the_last_words_tells_nothing(make_run: MakeRun) -> None:
+    run = make_run(r"print('exit code 1\n====\n----')").start()
+    run.ended()
+    found = last_printed_line(run.paths())
+    assert found is not None
+    assert found["line"] == "exit code 1"
