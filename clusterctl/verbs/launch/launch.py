@@ -304,10 +304,10 @@ def _sync(
 
 def _synced_now(synced: SyncResult) -> str:
     """Return which files differed on the nodes until now: ` (just synced: hosts.yaml)`."""
-    counts = [node.sent + node.deleted for node in synced.nodes]
-    paths = {path: "" for node in synced.nodes for path in (*node.sent_paths, *node.deleted_paths)}
-    shown = [*paths][:_SHOWN_PATHS]
+    changed = [(*node.sent_paths, *node.deleted_paths) for node in synced.nodes]
+    shown = [*dict.fromkeys(path for paths in changed for path in paths)][:_SHOWN_PATHS]
     if not shown:
         return ""
-    more = ", …" if max(counts) > len(shown) else ""
+    most = max(node.sent + node.deleted for node in synced.nodes)
+    more = ", …" if most > len(shown) else ""
     return f" (just synced: {', '.join(shown)}{more})"

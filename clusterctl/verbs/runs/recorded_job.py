@@ -59,9 +59,8 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
 
 def _how_to_use(key: str, now: Job) -> str:
     """Return how to use a key's new value: by a flag of `resume`, else a new launch."""
-    if key == "command":
-        return f"-- {shlex.join(now.command)}"
-    return _FLAGS.get(key.partition(".")[0], f"a new launch for job.{key}")
+    flag = _FLAGS.get(key.partition(".")[0], f"a new launch for job.{key}")
+    return flag.replace("COMMAND", shlex.join(now.command) or "COMMAND")
 
 
 def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str]:

@@ -103,6 +103,18 @@ def test_the_command_of_a_resumed_run_is_that_of_the_first_run() -> None:
     assert changed(typed, now, Options(), {"lab-1": launched(Options())}.get) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "typed"), [(("new.py", "--steps", "3 0"), "new.py --steps '3 0'"), ((), "COMMAND")]
+)
+def test_the_warning_has_the_new_command_to_type(
+    command: tuple[str, ...], typed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        report_job(HOSTS, launched(Options()), replace(JOB, command=command), Options(), none)
+    (told,) = caplog.messages
+    assert told.endswith(f"(to use the new: -- {typed})")
+
+
 def test_one_warning_names_the_keys_and_how_to_use_the_new_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
