@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,9 @@ _FLAGS = {
     "command": "-- COMMAND",
     "env": "--env NAME=VALUE",
 }
-"""The flag of `resume` for a key of `job:`; the other keys have none."""
+"""The flag of `resume` for a key of `job:`; the other keys have none of their own."""
+_INSTEAD = {"checkpoints": "--checkpoint PATH", "resume_args": "-- COMMAND"}
+"""Words of `resume` that do without a key of `job:`."""
 COMPARED = (
     "launcher", "launcher_args", "wrap", "ray_address", "procs_per_node", "command", "env_from",
     "env_init", "needs", "packages",
@@ -46,21 +48,30 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
     if record.discovered:
         return  # rebuilt from the nodes: most of its job is unknown
     keys = changed(record, now, given, find)
-    flags = dict.fromkeys(_how_to_use(key, now) for key in keys)
+    flags = _how_to_use(keys, now)
     if keys:
         logger.warning(
             "%s: %s changed since %s was launched; using the run's (to use the new: %s)",
             path,
             ", ".join(f"job.{key}" for key in keys),
             record.run,
-            ", ".join(flags),
+            "; ".join(flags),
         )
 
 
-def _how_to_use(key: str, now: Job) -> str:
-    """Return how to use a key's new value: by a flag of `resume`, else a new launch."""
-    flag = _FLAGS.get(key.partition(".")[0], f"a new launch for job.{key}")
-    return flag.replace("COMMAND", shlex.join(now.command) or "COMMAND")
+def _how_to_use(keys: Sequence[str], now: Job) -> list[str]:
+    """Return how to use the new values: by words of `resume`, last a new launch for the others."""
+    command = (*now.command, *now.resume_args) if "resume_args" in keys else now.command
+    words, others = dict[str, None](), list[str]()
+    for key in keys:
+        flag = (_FLAGS | _INSTEAD).get(key.partition(".")[0])
+        if flag is None:
+            others.append(f"job.{key}")
+        else:
+            words[flag.replace("COMMAND", shlex.join(command) or "COMMAND")] = None
+    # What follows `--` ends the options.
+    ordered = sorted(words, key=lambda word: word.startswith("-- "))
+    return [*ordered, *([f"a new launch for {' and '.join(others)}"] if others else [])]
 
 
 def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str]:

@@ -115,6 +115,16 @@ def test_the_warning_has_the_new_command_to_type(
     assert told.endswith(f"(to use the new: -- {typed})")
 
 
+def test_a_new_place_of_checkpoints_is_used_by_its_path(caplog: pytest.LogCaptureFixture) -> None:
+    then = replace(JOB, checkpoints="/old", resume_args=("--old", "{checkpoint}"))
+    now = replace(JOB, checkpoints="/new", resume_args=("--from", "{checkpoint}"))
+    with caplog.at_level(logging.WARNING):
+        report_job(HOSTS, launched(Options(), replace(CLUSTER, job=then)), now, Options(), none)
+    (told,) = caplog.messages
+    words = "--checkpoint PATH; -- train.py --from '{checkpoint}'"
+    assert told.endswith(f"(to use the new: {words})")
+
+
 def test_one_warning_names_the_keys_and_how_to_use_the_new_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -124,7 +134,7 @@ def test_one_warning_names_the_keys_and_how_to_use_the_new_ones(
     (told,) = caplog.messages
     assert told == (
         "hosts.yaml: job.needs, job.env.LR, job.env.SEED changed since lab-1 was launched; using"
-        " the run's (to use the new: a new launch for job.needs, --env NAME=VALUE)"
+        " the run's (to use the new: --env NAME=VALUE; a new launch for job.needs)"
     )
     caplog.clear()
     with caplog.at_level(logging.WARNING):
