@@ -79,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
 
             errors = drive(events, show)
             if not (printed or args.json or args.follow or errors):
-                shown.screen.say(Notice(text="no such line has been printed yet"))
+                asked = (args.grep, args.rank, args.node, args.since)
+                text = "no line matches" if any(asked) else "nothing has been printed yet"
+                shown.screen.say(Notice(text=text))
     shown.screen.show_errors(errors.values())
     return EXIT_SILENT if errors else 0
 

@@ -27,6 +27,7 @@ TAILS = {
     "a": {"tail": [data(0, 0, b"one\ntwo\n\x1b[2J", time=1.0), ended("a")]},
     "b": {"tail": [data(1, 0, b"three\n", time=2.0), ended("b")]},
 }
+SILENT = {name: {"tail": [ended(name)]} for name in TAILS}
 
 NUMBERED = """
 import os, sys, time
@@ -85,11 +86,15 @@ def test_an_empty_log_is_told_from_an_answer_that_is_missing(
 ) -> None:
     monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, TAILS)))
     assert main(["logs", RUN, "--grep", "never"]) == 0
-    assert capsys.readouterr() == ("", "no such line has been printed yet\n")
+    assert capsys.readouterr() == ("", "no line matches\n")
     assert main(["logs", RUN, "--grep", "never", "--json"]) == 0
     assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, SILENT)))
+    assert main(["logs", RUN]) == 0
+    assert capsys.readouterr() == ("", "nothing has been printed yet\n")
+    monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, TAILS)))
     assert main(["logs", RUN, "--grep", "one"]) == 0
-    assert "no such line" not in capsys.readouterr().err
+    assert "matches" not in capsys.readouterr().err
 
 
 def test_leaving_a_followed_run_says_that_it_goes_on(

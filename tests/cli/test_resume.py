@@ -199,7 +199,7 @@ def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further
     run = document["run"]
     code, _, stderr = resume(project, "latest")
     assert code == 125
-    assert f"no checkpoint of {run} in ckpt; step60.pt: it is older than {run}" in stderr
+    assert f"no checkpoint of {run} in ckpt; step60.pt: it was written before {run} began" in stderr
     assert f"hint: clusterctl resume {run} --checkpoint ckpt/step60.pt" in stderr
 
     with project.start(*launch, "UNTIL=10", "--env", "WAITS=1") as second:

@@ -53,7 +53,7 @@ class History:
         if writer not in names:
             by = f" ({writer} wrote it)" if writer else ""
             if one.get("older"):
-                return f"it is older than {self.run}{by}"
+                return f"it was written before {self.run} began{by}"
             return f"{self.run} did not write it{by}"
         later = self.runs[: names.index(writer)]
         steps = [run.taken_step for run in later if run.taken_step is not None]

@@ -228,7 +228,8 @@ def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
     chosen = choose(nodes, LOCAL, "latest")
     assert (chosen.path, chosen.skipped) == ("/w/out/step-10", ())
     assert chosen.others == (
-        f"step-60: it is older than {RUN} (lab-first wrote it); {TAKES} out/step-60 takes it",
+        f"step-60: it was written before {RUN} began (lab-first wrote it);"
+        f" {TAKES} out/step-60 takes it",
     )
 
 
@@ -236,7 +237,7 @@ def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
     first = seen(60, run="", older=True)
     nodes = pool(LOCAL, a=node(first), b=node(first))
     with pytest.raises(
-        LaunchRefused, match=f"no checkpoint of {RUN} in out; step-60: it is older than"
+        LaunchRefused, match=f"no checkpoint of {RUN} in out; step-60: it was written before"
     ):
         choose(nodes, LOCAL, "latest")
     with pytest.raises(LaunchRefused) as caught:

@@ -44,8 +44,11 @@ def test_a_record_that_leads_back_to_itself_ends_the_chain() -> None:
 def test_checkpoints_of_the_chain_are_of_the_history() -> None:
     history = history_of(C, RECORDS.get)
     assert [history.objection(one(run, 20)) for run in "abc"] == ["", "", ""]
-    assert history.objection(one("z") | {"older": True}) == "it is older than c (z wrote it)"
-    assert history.objection(one("") | {"older": True}) == "it is older than c"
+    assert (
+        history.objection(one("z") | {"older": True})
+        == "it was written before c began (z wrote it)"
+    )
+    assert history.objection(one("") | {"older": True}) == "it was written before c began"
     assert history.objection(one("")) == "c did not write it"
 
 
