@@ -227,10 +227,8 @@ def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
     nodes = pool(LOCAL, a=node(first, seen(10)), b=node(first, seen(10)))
     chosen = choose(nodes, LOCAL, "latest")
     assert (chosen.path, chosen.skipped) == ("/w/out/step-10", ())
-    assert chosen.others == (
-        f"step-60: it was written before {RUN} began (lab-first wrote it);"
-        f" {TAKES} out/step-60 takes it",
-    )
+    why = f"it was written before {RUN} began (lab-first wrote it)"
+    assert chosen.others == (f"step-60: {why}; {TAKES} out/step-60 takes it",)
 
 
 def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
