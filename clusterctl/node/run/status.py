@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 END_FIELDS = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
 LIVE = ("starting", "running", "stopping")
-_WORDS = re.compile(rb"[A-Za-z0-9\x80-\xff]")
-"""In a line that tells something, in whatever language."""
+RULERS = b"=-_*#~+. "
+"""A line of these alone tells nothing."""
 END_BYTES = 8192
 LINE_CHARACTERS = 500
 """Of the last line printed: where to look for it in its log, and how much of it to answer with."""
@@ -138,7 +137,7 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     end = read_end(os.path.join(paths.folder, log), END_BYTES)
     # A progress bar's last state is a line too.
     lines = [line.strip() for line in end.replace(b"\r", b"\n").split(b"\n") if line.strip()]
-    told = [line for line in lines if _WORDS.search(line)] or lines  # no ruler of a report
+    told = [line for line in lines if line.strip(RULERS)] or lines
     line = told[-1].decode("utf-8", "backslashreplace") if told else ""
     age = round(max(0.0, time.time() - written), 1)
     return {"rank": rank_of(log), "line": line[:LINE_CHARACTERS], "age_s": age}

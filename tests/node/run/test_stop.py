@@ -55,6 +55,7 @@ FREE: dict[str, object] = {
     "port_holder": None,
     "gpu_free": True,
     "strangers": [],
+    "ended": None,
 }
 
 
@@ -381,5 +382,6 @@ def test_a_stop_file_of_a_killed_supervisor_does_not_stop_the_next_run(
 def test_a_run_that_has_ended_is_stopped_already(make_run: MakeRun) -> None:
     run = make_run("pass").start()
     assert run.ended()["state"] == "finished"
-    assert run.stop() == {"end": True, "gone": True, "left": [], "nodes": run.names, **FREE}
+    expected = {"end": True, "gone": True, "left": [], "nodes": run.names, **FREE}
+    assert run.stop() == {**expected, "ended": "finished"}
     assert run.status()["state"] == "finished"
