@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from clusterctl.logs.entry import Entry, Source
 
 TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
-RANK_FAILED = b"torchrun reported how its ranks ended (its report: logs --raw)"
+REPORTED = b"torchrun reported how its ranks ended (its report: logs --raw)"
 
 BARRIER_SECONDS = 30.0
 """How long the page about the exit barrier is held back."""
@@ -104,7 +104,7 @@ class TorchrunNoise:
             return self._release(source)
         if not data.startswith(_REPORT_EDGE) or len(held.page) <= _FIRST_LINES:
             return []
-        return [_short(self._release(source), RANK_FAILED)]
+        return [_short(self._release(source), REPORTED)]
 
     def _end_of_traceback(self, source: Source, last: Entry, *, now: float) -> list[Entry]:
         """Return a whole traceback; one line if it is torchrun's own, none yet before a report."""

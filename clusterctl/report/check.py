@@ -73,13 +73,19 @@ def print_check(console: Console, result: CheckResult, *, verbose: bool = False)
         console.print()
         _print_changes(console, result.last_good, result)
     console.print()
-    if any(one.check == JOB_CHECK and one.status == "pass" for one in result.findings):
-        print_code_check(console, result)
+    _print_passed_code_check(console, result)
     console.print(safe_text(summary(result)))
     console.print(safe_text(verdict(result), COLORS[worst(result)]))
     if nodes := _nodes_to_type_on(result):
         hint = f"hint: to run a command on a node: clusterctl exec --nodes {nodes} -- COMMAND"
         console.print(safe_text(hint))
+
+
+def _print_passed_code_check(console: Console, result: CheckResult) -> None:
+    """Print on which nodes the job's own check passed, if it ran."""
+    for finding in result.findings:
+        if finding.check == JOB_CHECK and finding.status == "pass":
+            console.print(safe_text(f"{JOB_CHECK}: passed on {who(finding.nodes, result)}"))
 
 
 def _nodes_to_type_on(result: CheckResult) -> str:

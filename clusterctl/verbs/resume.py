@@ -18,11 +18,10 @@ from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.launch import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_secrets
 from clusterctl.verbs.runs.history import History
+from clusterctl.verbs.runs.recorded_job import completed
 from clusterctl.verbs.runs.records import RunRecord
 
 PLACEHOLDER = "{checkpoint}"
-ADDED_LATER = ("checkpoints", "resume_args", "needs", "check")
-"""What of a job the inventory may say later: it is often written after the first run."""
 KEPT = tuple(name for name in SETTINGS if name != "command")
 """The options of a launch that a resume keeps unless it sets them itself; `env` by name."""
 
@@ -68,7 +67,7 @@ def resume(
         UsageError: the job has no place for the checkpoint.
     """
     require_word(checkpoint)
-    job, added = _completed(before.cluster.job, cluster.job)
+    job, added = completed(before.cluster.job, cluster.job)
     if added:
         why = "taken from the inventory, because the run was launched without them"
         yield Notice(text=f"{' and '.join(added)}: {why}")
@@ -122,16 +121,6 @@ def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str,
         found[node.name] = range(first, first + counts[node.name])
         first += counts[node.name]
     return found
-
-
-def _completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
-    """Fill what a job did not say of ADDED_LATER; return with the names of what was filled."""
-    added = {
-        name: getattr(now, name)
-        for name in ADDED_LATER
-        if getattr(now, name) and not getattr(before, name)
-    }
-    return replace(before, **added), tuple(f"job.{name}" for name in added)
 
 
 def _sizing(cluster: Cluster) -> tuple[object, ...]:

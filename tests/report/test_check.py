@@ -98,6 +98,9 @@ def test_the_jobs_own_check_is_named_if_it_passed(result: CheckResult) -> None:
     assert "job.check" not in printed(result)
     text = printed(replace(result, findings=(*result.findings, passed)))
     assert "job.check: passed on 2 of 3 nodes: gpu[1-2]\n" in text
+    failed = replace(passed, status="fail", nodes=("gpu3",), message="no config")
+    text = printed(replace(result, findings=(passed, failed)))
+    assert (text.count("no config"), text.count("job.check: passed")) == (1, 1)
     skipped = replace(passed, status="skip")
     assert "job.check" not in printed(replace(result, findings=(*result.findings, skipped)))
 

@@ -190,15 +190,6 @@ def test_the_ranks_of_each_node_are_those_of_the_run_if_nothing_else_is_asked_fo
     assert resume._ranks(BEFORE, CLUSTER, Options(gpus=4)) == {}
 
 
-def test_what_the_run_said_of_its_checkpoints_stays_and_the_rest_is_the_inventorys() -> None:
-    then = Job(checkpoints="out")
-    now = Job(checkpoints="elsewhere", resume_args=("--from", "{checkpoint}"), command=("new",))
-    job, added = resume._completed(then, now)
-    assert (job.checkpoints, job.resume_args, job.command) == ("out", now.resume_args, ())
-    assert added == ("job.resume_args",)
-    assert resume._completed(then, Job()) == (then, ())
-
-
 @pytest.mark.parametrize("asked", [(), ("job.resume_args",)])
 def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
     args = ("--from", "{checkpoint}")

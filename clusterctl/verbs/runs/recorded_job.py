@@ -1,4 +1,4 @@
-"""Warns before a resume if the inventory's job has changed since the run: the run's job counts."""
+"""Compares the inventory's job with that of the run before a resume: the run's job counts."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ COMPARED = (
     "check", "stop", "checkpoints", "resume_args",
 )  # fmt: skip
 """The compared keys of `job:`, besides `env`."""
+
+ADDED_LATER = ("checkpoints", "resume_args", "needs", "check")
+"""What of a job the inventory may say later: it is often written after the first run."""
 
 Find = Callable[[str], RunRecord | None]
 
@@ -74,6 +77,16 @@ def _how_to_use(keys: Sequence[str], now: Job) -> list[str]:
     return [*ordered, *([f"a new launch for {' and '.join(others)}"] if others else [])]
 
 
+def completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
+    """Fill what a job did not say of ADDED_LATER; return with the names of what was filled."""
+    added = {
+        name: getattr(now, name)
+        for name in ADDED_LATER
+        if getattr(now, name) and not getattr(before, name)
+    }
+    return replace(before, **added), tuple(f"job.{name}" for name in added)
+
+
 def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str]:
     """Return the keys of `job:`, variables as `env.NAME`, that differ and that no flag sets."""
     then = _as_written(record, now, find)
@@ -95,7 +108,7 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     same_names = set(then.env_from) == set(now.env_from) - flagged
     restarts = old.get("max_restarts") is not None  # it is among the launcher's arguments
     procs_flagged = old.get("procs_per_node") is not None
-    return replace(
+    written = replace(
         then,
         launcher=now.launcher if restarts else then.args_for or then.launcher,
         launcher_args=now.launcher_args if restarts else then.launcher_args,
@@ -103,11 +116,8 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
         env_from=now.env_from if same_names else then.env_from,
-        checkpoints=then.checkpoints or now.checkpoints,
-        resume_args=then.resume_args or now.resume_args,
-        needs=then.needs or now.needs,
-        check=then.check or now.check,
     )
+    return completed(written, now)[0]
 
 
 def _written_command(record: RunRecord, find: Find) -> tuple[str, ...]:

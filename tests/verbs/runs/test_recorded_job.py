@@ -13,7 +13,7 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.schema import JobSection
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.runs.recorded_job import COMPARED, changed, report_job
+from clusterctl.verbs.runs.recorded_job import COMPARED, changed, completed, report_job
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import plain
 from tests.verbs.run_answers import CLUSTER
@@ -141,3 +141,19 @@ def test_one_warning_names_the_keys_and_how_to_use_the_new_ones(
         report_job(HOSTS, launched(Options()), JOB, Options(), none)
         report_job(HOSTS, launched(Options(), discovered=True), now, Options(), none)
     assert caplog.messages == []
+
+
+def test_what_the_run_said_of_its_checkpoints_stays_and_the_rest_is_the_inventorys() -> None:
+    then = Job(checkpoints="out")
+    now = Job(
+        checkpoints="elsewhere",
+        resume_args=("--from", "{checkpoint}"),
+        needs=("data",),
+        check=("true",),
+        command=("new",),
+    )
+    job, added = completed(then, now)
+    assert (job.checkpoints, job.resume_args, job.command) == ("out", now.resume_args, ())
+    assert (job.needs, job.check) == (now.needs, now.check)
+    assert added == ("job.resume_args", "job.needs", "job.check")
+    assert completed(then, Job()) == (then, ())
