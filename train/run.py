@@ -110,7 +110,7 @@ def run(
             unwatch()
             status.set(outcome.state, outcome.reason)
             if ranks.is_first:
-                print(f"{outcome.state} at step {outcome.step}: {outcome.reason}", flush=True)
+                print(outcome, flush=True)
             # The outcome is written before any rank exits: a launcher may look once one has exited.
             ranks.barrier()
             ranks.leave()

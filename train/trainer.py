@@ -14,6 +14,8 @@ from train.lifecycle.signals import StopDecision
 from train.model.optimizer import learning_rate
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from train.checkpoint.save import Checkpoints
@@ -35,6 +37,13 @@ class Outcome:
     state: Literal["done", "preempted"]
     step: int
     reason: str
+    wrote: tuple[Path, ...]
+    """The last checkpoint, if there is one, and what was exported."""
+
+    def __str__(self) -> str:
+        """Say all of it in one line."""
+        text = f"{self.state} at step {self.step}: {self.reason}"
+        return f"{text}; wrote {' and '.join(map(str, self.wrote))}" if self.wrote else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,9 +221,11 @@ class Trainer:
         if not self.keep(progress):
             message = f"step {progress.step}: the last checkpoint could not be written"
             raise CheckpointError(message)
-        if (
-            progress.step >= self.steps
-        ):  # more, if it resumed from a later step than the last one wanted
-            self.checkpoints.export(progress.step)
-            return Outcome(state="done", step=progress.step, reason="all steps are done")
-        return Outcome(state="preempted", step=progress.step, reason=self.stop_listener.reason)
+        step = progress.step
+        wrote = (self.checkpoints.folder(step),) if step else ()
+        # More, if it resumed from a later step than the last one wanted.
+        if step >= self.steps:
+            wrote = (*wrote, self.checkpoints.export(step))
+            return Outcome(state="done", step=step, reason="all steps are done", wrote=wrote)
+        reason = self.stop_listener.reason
+        return Outcome(state="preempted", step=step, reason=reason, wrote=wrote)

@@ -171,4 +171,5 @@ def _join_progress(event: JoinProgress) -> str:
     text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
     if not event.missing:
         return text
-    return f"{text} after {event.seconds:.0f} s, missing: {listed(event.missing, _SHOWN_MISSING)}"
+    missing = listed(event.missing, _SHOWN_MISSING)
+    return f"waiting: {text} after {event.seconds:.0f} s, missing: {missing}"

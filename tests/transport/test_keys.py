@@ -48,9 +48,11 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     process = subprocess.Popen(
         ["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not Path(path).exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    # A connection, not the file: between its bind and its listen, the agent refuses.
+    with socket.socket(socket.AF_UNIX) as probe:
+        while probe.connect_ex(path):
+            assert process.poll() is None
+            time.sleep(0.01)
     monkeypatch.setenv("SSH_AUTH_SOCK", path)
     yield path
     process.terminate()

@@ -147,9 +147,13 @@ class Checkpoints:
             raise CheckpointError(f"{message}{problems}\nhint: choose another output_dir")
         return tuple(f"set aside: {path} is not of this history" for path in moved)
 
-    def export(self, step: int) -> None:
-        """Export what was trained to `adapter/`, or to `model/` for all weights."""
-        checkpoint = self.output / manifest.folder_name(step)
+    def folder(self, step: int) -> Path:
+        """Return where the checkpoint of a step lies."""
+        return self.output / manifest.folder_name(step)
+
+    def export(self, step: int) -> Path:
+        """Export what was trained to `adapter/`, or to `model/` for all weights; return where."""
+        checkpoint = self.folder(step)
         final = self.output / ("adapter" if self._config.method == "lora" else "model")
         aside = final.with_name(f"{final.name}.tmp-{self._mark}")
         problem = ""
@@ -166,6 +170,7 @@ class Checkpoints:
         if problems := self._problems(problem):
             message = f"{checkpoint} is whole, but what was trained could not be exported: "
             raise CheckpointError(message + problems)
+        return final
 
     def _adapter(self, step: int) -> dict[str, Any]:
         return {"shape": self.adapter, "about": {**self.about, "step": step}}
@@ -237,7 +242,7 @@ class Checkpoints:
         """Seal a folder that every node has whole, and give it its name."""
         if self.writes:
             manifest.seal(folder, progress.step, files)
-            manifest.publish(folder, self.output / manifest.folder_name(progress.step))
+            manifest.publish(folder, self.folder(progress.step))
 
     def _attempt(self, work: Callable[[], T], otherwise: T) -> tuple[T, str]:
         """Do a part of a checkpoint; return what came of it, and what went wrong on any rank."""

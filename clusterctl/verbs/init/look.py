@@ -56,7 +56,7 @@ class UnknownHostKeys(CouldNotTell):
         )
         super().__init__(
             "\n".join([what, *(key.shown for key in keys)]),
-            hint="compare with each host's own, on its console:"
+            hint="compare with each host's own, on your provider's page or on its console:"
             " ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n"
             "then repeat the command with --accept-new",
         )
