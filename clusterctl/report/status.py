@@ -70,17 +70,20 @@ def _summary(console: Console, view: RunStatus) -> None:
         console.print(safe_text(f"  slurm    {_slurm(view.slurm)}"))
     if view.ray:
         console.print(safe_text(f"  ray      {_ray(view.ray)}"))
-    if view.last_line and view.last_line["line"]:
-        last = view.last_line
+    last = view.last_line
+    if last and last["line"]:
         where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
         text = f"  printed  {age(last['age_s'])} ago: [{where}] {last['line']}"
         console.print(safe_text(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
+    elif view.live and not last and not view.silent:
+        console.print(safe_text("  printed  nothing yet"))
     if view.checkpoint:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
         console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
     elif view.checkpoints:
-        none = f"none of this run is complete in {view.checkpoints}"
-        console.print(safe_text(f"  newest checkpoint  {none}"))
+        none = "none yet" if view.live else "none"
+        text = f"{none}: this run has no complete one in {view.checkpoints}"
+        console.print(safe_text(f"  newest checkpoint  {text}"))
 
 
 def show_cause(console: Console, cause: FirstCause) -> None:

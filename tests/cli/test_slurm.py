@@ -102,6 +102,14 @@ def project(slurm: SlurmCluster, request: pytest.FixtureRequest) -> Iterator[Pro
     for job in slurm.jobs():
         slurm.run("scancel", job)
     wait_until(lambda: not slurm.jobs())
+    # Where Slurm killed a supervisor, its guard ends the run, and holds the node until then.
+    wait_until(lambda: unlocked(slurm))
+
+
+def unlocked(slurm: SlurmCluster) -> bool:
+    """Tell whether no run holds any node."""
+    held = ["grep", "-q", "@clusterctl-run", "/proc/net/unix"]
+    return all(slurm.sandbox.on(node, held).returncode for node in slurm.compute)
 
 
 def nothing_left(slurm: SlurmCluster) -> bool:

@@ -158,8 +158,10 @@ def test_status_says_that_there_is_no_checkpoint_yet(capsys: pytest.CaptureFixtu
         )
         assert (view.document()["checkpoints"], view.document()["checkpoint"]) == (expected, None)
         show_status(Screen(), view)
-        said = "newest checkpoint  none of this run is complete in out" in capsys.readouterr().out
-        assert said is (expected is not None)
+        shown = capsys.readouterr().out
+        none = "newest checkpoint  none yet: this run has no complete one in out"
+        assert (none in shown) is (expected is not None)
+        assert "printed  nothing yet" in shown
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:

@@ -11,7 +11,7 @@ _OF_MODELS = (".safetensors", ".index.json", ".bin")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 FILES_LIMIT = 100_000
 """Files of a folder that are looked at; more, and the digest covers these only."""
@@ -21,6 +21,8 @@ END_BYTES = 64 * 1024
 BLOCK = 4096
 SPEED_CHUNK = 1 << 20
 SPEED_CHUNKS = 8
+FEWEST_CHUNKS = 2
+"""These are measured even if they take longer than the seconds below."""
 WRITE_SECONDS = 0.3
 READ_SECONDS = 0.2
 FILES_SECONDS = 0.1
@@ -120,22 +122,32 @@ def _seconds_of_a_file(name: str) -> float:
 def _measure(descriptor: int) -> Dict[str, float]:
     """Return the bytes a second of writes that reach the disk, and of reads that come from it."""
     chunk = os.urandom(SPEED_CHUNK)  # which no filesystem can compress
-    written = read = 0
-    began = time.monotonic()
-    while written < SPEED_CHUNKS * SPEED_CHUNK and time.monotonic() - began < WRITE_SECONDS:
-        written += os.write(descriptor, chunk)
+
+    def write() -> int:
+        count = os.write(descriptor, chunk)
         os.fdatasync(descriptor)
-    wrote = time.monotonic() - began
+        return count
+
+    write_rate = _usual_rate(write, WRITE_SECONDS)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.lseek(descriptor, 0, os.SEEK_SET)
+    read_rate = _usual_rate(lambda: len(os.read(descriptor, SPEED_CHUNK)), READ_SECONDS)
+    return {"write_rate": write_rate, "read_rate": read_rate}
+
+
+def _usual_rate(move: Callable[[], int], seconds: float) -> float:
+    """Return the median rate of some chunks, of two the better: one stall is no slow disk."""
+    rates: List[float] = []
     began = time.monotonic()
-    while time.monotonic() - began < READ_SECONDS:
-        part = len(os.read(descriptor, SPEED_CHUNK))
-        if not part:
+    while len(rates) < SPEED_CHUNKS and (
+        len(rates) < FEWEST_CHUNKS or time.monotonic() - began < seconds
+    ):
+        start = time.monotonic()
+        count = move()
+        if not count:
             break
-        read += part
-    took = time.monotonic() - began
-    return {"write_rate": written / max(wrote, 1e-6), "read_rate": read / max(took, 1e-6)}
+        rates.append(count / max(time.monotonic() - start, 1e-6))
+    return sorted(rates)[len(rates) // 2] if rates else 0.0
 
 
 def _digest(path: str) -> Dict[str, Any]:

@@ -39,6 +39,22 @@ def test_the_measurement_is_small_and_its_file_has_no_name(
     assert 0 < sum(written) <= 8 * 1024 * 1024 + path_probe.BLOCK
 
 
+def test_one_stall_of_a_busy_machine_is_no_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, stalls = os.read, [2 * path_probe.READ_SECONDS]
+
+    def stalled(descriptor: int, count: int) -> bytes:
+        time.sleep(stalls.pop() if stalls else 0)
+        return read(descriptor, count)
+
+    monkeypatch.setattr(os, "read", stalled)
+    question = {"path": str(tmp_path), "write": True, "speed": True}
+    fast = probe_path(question)["read_rate"]
+    stalls += [0.02] * path_probe.SPEED_CHUNKS
+    assert probe_path(question)["read_rate"] < path_probe.SPEED_CHUNK / 0.02 < fast
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_or_quota_is_not_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
