@@ -58,7 +58,8 @@ class UnknownHostKeys(CouldNotTell):
             "\n".join([what, *(key.shown for key in keys)]),
             hint="compare with each host's own, on your provider's page or on its console:"
             " ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n"
-            "then repeat the command with --accept-new",
+            "then repeat the command with --accept-new; without a comparison, that trusts the"
+            " first connection, as ssh does",
         )
         self.cluster = cluster
         self.keys = keys

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from clusterctl.plan.plan import Plan
 from clusterctl.verbs.events import Event, NodeEvent, map_events
 
-QUIET_SECONDS = 5.0
+QUIET_SECONDS = 10.0
 """Seconds without anybody joining until the missing are named, and again after as many."""
 
 Result = TypeVar("Result")

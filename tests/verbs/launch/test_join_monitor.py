@@ -67,7 +67,7 @@ def test_silence_names_the_missing_again_and_ends_at_the_timeout(clock: Clock) -
         clock,
         *both("rank-started"),
         (1.0, happened("rank-joined", 0)),
-        (6.0, Tick()),
+        (join_monitor.QUIET_SECONDS, Tick()),
         (60.0, Tick()),
     )
     assert [type(one) for one in seen] == [JoinProgress, JoinProgress, JoinProgress, StartTimeout]
@@ -109,8 +109,9 @@ def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(
 
 
 def test_how_long_the_ranks_have_waited_is_told(clock: Clock) -> None:
-    seen = watch(clock, (0.0, happened("rank-started", 0)), (7.0, Tick()), (7.0, Tick()))
-    assert [one.seconds for one in seen if isinstance(one, JoinProgress)] == [7.0, 14.0]
+    again = [(join_monitor.QUIET_SECONDS + 2, Tick())] * 2
+    seen = watch(clock, (0.0, happened("rank-started", 0)), *again)
+    assert [one.seconds for one in seen if isinstance(one, JoinProgress)] == [12.0, 24.0]
 
 
 def test_a_launcher_may_deal_the_ranks_to_other_nodes_than_planned(clock: Clock) -> None:
