@@ -65,6 +65,13 @@ def folder(lines: list[str], rank: int | None = None) -> LineDeduplicator:
     return made
 
 
+def test_the_program_that_starts_a_rank_is_not_taken_for_its_python() -> None:
+    failed = PREFIX + "failed (exitcode: 1) local_rank: 0 (pid: 12)"
+    line = failed + " of binary: /usr/bin/python3"
+    assert shown(folder([line]).flush(finished=False)) == [failed]
+    assert shown(folder([line], rank=0).flush(finished=False)) == [line]
+
+
 @pytest.mark.parametrize("page", [PAGE, OLD_PAGE, STORE_PAGE, [*STORE_PAGE, *PAGE]])
 def test_the_exit_barrier_of_a_run_that_finished_is_left_out(page: list[str]) -> None:
     assert shown(folder(["before", *page, "after it"]).flush(finished=True)) == [
