@@ -37,13 +37,15 @@ class Outcome:
     state: Literal["done", "preempted"]
     step: int
     reason: str
-    wrote: tuple[Path, ...]
-    """The last checkpoint, if there is one, and what was exported."""
+    checkpoint: Path | None
+    """That of the step; None at step 0."""
+    exported: Path | None = None
 
     def __str__(self) -> str:
         """Say all of it in one line."""
         text = f"{self.state} at step {self.step}: {self.reason}"
-        return f"{text}; wrote {' and '.join(map(str, self.wrote))}" if self.wrote else text
+        text += f"; checkpoint in {self.checkpoint}" if self.checkpoint else ""
+        return text + (f", exported to {self.exported}" if self.exported else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +224,15 @@ class Trainer:
             message = f"step {progress.step}: the last checkpoint could not be written"
             raise CheckpointError(message)
         step = progress.step
-        wrote = (self.checkpoints.folder(step),) if step else ()
-        # More, if it resumed from a later step than the last one wanted.
-        if step >= self.steps:
-            wrote = (*wrote, self.checkpoints.export(step))
-            return Outcome(state="done", step=step, reason="all steps are done", wrote=wrote)
-        reason = self.stop_listener.reason
-        return Outcome(state="preempted", step=step, reason=reason, wrote=wrote)
+        checkpoint = self.checkpoints.folder(step) if step else None
+        if step < self.steps:
+            reason = self.stop_listener.reason
+            return Outcome(state="preempted", step=step, reason=reason, checkpoint=checkpoint)
+        # More steps than these, if it resumed from a later one.
+        return Outcome(
+            state="done",
+            step=step,
+            reason="all steps are done",
+            checkpoint=checkpoint,
+            exported=self.checkpoints.export(step),
+        )

@@ -30,7 +30,7 @@ _STORE = re.compile(rb"\[W\d{4} \S+ TCPStore\.cpp:\d+\] \[c10d\] \w+ failed on S
 """A lost store, as torch 2.13 prints it before the page about the barrier, with its own frames."""
 _TRACEBACK = b"Traceback (most recent call last):"
 _TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
-_BINARY = re.compile(rb"(.*\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)) of binary: ")
+_BINARY = re.compile(rb"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)(?= of binary: )")
 _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _REPORT_EDGE = b"=" * 20
 _REPORT = re.compile(
@@ -84,8 +84,8 @@ class TorchrunNoise:
             found = _BARRIER.match(data)
             barrier = found is not None or _STORE.match(data) is not None
             if not barrier and data != _TRACEBACK:
-                failed = _BINARY.match(data)
-                return [entry if failed is None else _short([entry], failed[1])]
+                failed = _BINARY.search(data)
+                return [entry if failed is None else _short([entry], data[: failed.end()])]
             seconds = BARRIER_SECONDS if barrier else TRACEBACK_SECONDS
             prefix = (found["prefix"] or b"") if found else b""
             held = _Held(now + seconds, barrier=barrier, prefix=prefix, page=[entry])

@@ -85,7 +85,7 @@ def _print_passed_code_check(console: Console, result: CheckResult) -> None:
     """Print on which nodes the job's own check passed, if it ran."""
     for finding in result.findings:
         if finding.check == JOB_CHECK and finding.status == "pass":
-            console.print(safe_text(f"{JOB_CHECK}: passed on {who(finding.nodes, result)}"))
+            console.print(_code_check_line(finding, result))
 
 
 def _nodes_to_type_on(result: CheckResult) -> str:
@@ -124,8 +124,11 @@ def print_code_check(console: Console, result: CheckResult) -> None:
         if finding in problems(result):
             _print_finding(console, finding, result)
         else:
-            nodes = who(finding.nodes, result)
-            console.print(safe_text(f"{JOB_CHECK}: {PAST_TENSE[finding.status]} on {nodes}"))
+            console.print(_code_check_line(finding, result))
+
+
+def _code_check_line(finding: Finding, result: CheckResult) -> Text:
+    return safe_text(f"{JOB_CHECK}: {PAST_TENSE[finding.status]} on {who(finding.nodes, result)}")
 
 
 def print_explanation(console: Console, check: Check) -> None:

@@ -134,9 +134,12 @@ def test_unknown_host_keys_are_recorded_if_a_person_agrees(
     assert [key.split(" SHA256:")[0] for key in keys] == [
         "error: node1: ssh-ed25519", "error: node2: ssh-ed25519",
     ]  # fmt: skip
-    assert compare.startswith("hint: compare with each host's own, on your provider's page")
-    assert repeat.startswith(
-        "hint: then repeat the command with --accept-new; without a comparison"
+    assert compare.startswith(
+        "hint: compare with each host's own, on your provider's page or on its console: "
+    )
+    assert repeat == (
+        "hint: then repeat the command with --accept-new; without a comparison, that trusts the"
+        " first connection, as ssh does"
     )
     assert not (project / "hosts.yaml").exists()
 

@@ -21,12 +21,13 @@ END_BYTES = 64 * 1024
 BLOCK = 4096
 SPEED_CHUNK = 1 << 20
 SPEED_CHUNKS = 8
-FEWEST_CHUNKS = 2
-"""These are measured even if they take longer than the seconds below."""
 WRITE_SECONDS = 0.3
 READ_SECONDS = 0.2
 FILES_SECONDS = 0.1
 """Then the measurement ends, with what it has."""
+STALL_SECONDS = 1.0
+"""A first chunk that took less may have met a busy machine: a second one tells. The answer has
+a limit of its own, which a slow disk must not exceed."""
 SPEED_FILES = 20
 """Made, looked up and removed one after another."""
 
@@ -138,15 +139,16 @@ def _measure(descriptor: int) -> Dict[str, float]:
 def _usual_rate(move: Callable[[], int], seconds: float) -> float:
     """Return the median rate of some chunks, of two the better: one stall is no slow disk."""
     rates: List[float] = []
-    began = time.monotonic()
-    while len(rates) < SPEED_CHUNKS and (
-        len(rates) < FEWEST_CHUNKS or time.monotonic() - began < seconds
-    ):
-        start = time.monotonic()
+    began = start = time.monotonic()
+    while len(rates) < SPEED_CHUNKS:
         count = move()
         if not count:
             break
-        rates.append(count / max(time.monotonic() - start, 1e-6))
+        end = time.monotonic()
+        rates.append(count / max(end - start, 1e-6))
+        if end - began > (STALL_SECONDS if len(rates) == 1 else seconds):
+            break
+        start = end
     return sorted(rates)[len(rates) // 2] if rates else 0.0
 
 

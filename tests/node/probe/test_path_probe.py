@@ -51,8 +51,28 @@ def test_one_stall_of_a_busy_machine_is_no_slow_disk(
     monkeypatch.setattr(os, "read", stalled)
     question = {"path": str(tmp_path), "write": True, "speed": True}
     fast = probe_path(question)["read_rate"]
-    stalls += [0.02] * path_probe.SPEED_CHUNKS
-    assert probe_path(question)["read_rate"] < path_probe.SPEED_CHUNK / 0.02 < fast
+    stalls += [0.1] * path_probe.SPEED_CHUNKS
+    assert probe_path(question)["read_rate"] < path_probe.SPEED_CHUNK / 0.1 < fast
+
+
+@pytest.mark.parametrize(("stall_s", "reads"), [(60.0, 2), (0.01, 1)])
+def test_a_slow_disk_is_told_by_two_chunks_or_a_slower_one_by_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall_s: float, reads: int
+) -> None:
+    read, calls = os.read, 0
+
+    def slow(descriptor: int, count: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.03)
+        return read(descriptor, count)
+
+    monkeypatch.setattr(os, "read", slow)
+    monkeypatch.setattr(path_probe, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(path_probe, "STALL_SECONDS", stall_s)
+    seen = probe_path({"path": str(tmp_path), "write": True, "speed": True})
+    assert seen["read_rate"] < path_probe.SPEED_CHUNK / 0.03
+    assert calls == reads
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

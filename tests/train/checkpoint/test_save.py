@@ -161,8 +161,8 @@ def test_a_new_run_keeps_the_old_ones_checkpoints_apart(world: World) -> None:
 def test_latest_of_nothing_starts_anew(world: World) -> None:
     run = world.run(nodes=(1,), max_steps=1, resume_from_checkpoint="latest")
     assert "no checkpoint" in run.said()
-    wrote = f"{run.output}/step-000001 and {run.output}/adapter"
-    assert f"done at step 1: all steps are done; wrote {wrote}\n" in run.said()
+    results = f"checkpoint in {run.output}/step-000001, exported to {run.output}/adapter"
+    assert f"done at step 1: all steps are done; {results}\n" in run.said()
     assert run.status() | {"time": 0} == {
         "schema": 1, "state": "done", "step": 1, "reason": "all steps are done", "time": 0,
     }  # fmt: skip
