@@ -89,28 +89,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
         low = weight.to(rows.dtype)
         low_bias = None if bias is None else bias.to(rows.dtype)
         step = rows_at_a_time(len(weight), trained=of_weight is not None)
-        # One buffer for all parts: the system clears each new one, which takes time.
+        # One buffer of each kind for all parts: the system clears each new one, which takes time.
         held = rows.new_empty((min(step, len(rows)), len(weight)), dtype=torch.float32)
+        narrow = held if rows.dtype == held.dtype else torch.empty_like(held, dtype=rows.dtype)
+        # As few passes over a part as torch has kernels for: on a GPU each costs its bandwidth.
         for first in range(0, len(rows), step):
             some, target = rows[first : first + step], wanted[first : first + step, None]
-            logits = held[: len(some)]
-            if some.dtype == logits.dtype and low_bias is None:
+            logits, logs = narrow[: len(some)], held[: len(some)]
+            if low_bias is None:
                 torch.mm(some, low.T, out=logits)
             else:
-                logits.copy_(functional.linear(some, low, low_bias))
+                torch.addmm(low_bias, some, low.T, out=logits)
             if not learns:
                 correct += (logits.argmax(-1, keepdim=True) == target).sum()
-            logits -= logits.amax(-1, keepdim=True)
-            right = logits.gather(1, target)
-            sums = logits.exp_().sum(-1, keepdim=True)
-            total += (sums.log() - right).sum(dtype=torch.float64)
+            torch.log_softmax(logits, -1, dtype=torch.float32, out=logs)
+            total -= logs.gather(1, target).sum(dtype=torch.float64)
             if not learns:
                 continue
-            # softmax - one-hot, in the memory of the logits.
-            logits.div_(sums).scatter_add_(1, target, torch.full_like(right, -1.0))
+            # softmax - one-hot, in the same memory.
+            logs.exp_().scatter_add_(1, target, logs.new_full(target.shape, -1.0))
             if of_bias is not None:
-                of_bias += logits.sum(0)
-            error = logits.to(rows.dtype)
+                of_bias += logs.sum(0)
+            error = logs if narrow is held else logits.copy_(logs)
             if of_rows is not None:
                 torch.mm(error, low, out=of_rows[first : first + step])
             if of_weight is not None and error.dtype == of_weight.dtype:
