@@ -10,14 +10,15 @@ import time
 from collections import deque
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from train.observe.flops import peak
+from train.observe.gpu_times import Event, GpuTimes
 from train.observe.records import NAME, Records
 from train.observe.stragglers import Watch, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from train.config.config import Config
     from train.distributed.env import RankEnv
@@ -79,6 +80,7 @@ class Meter:
         from train.observe.collective_clock import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
 
         self._clock = CollectiveClock()
+        self._gpu = GpuTimes(_event) if ranks.device.type == "cuda" else None
         self._watch = Watch(config.slow_ratio)
         self._named: set[int] = set()
         self._parts: dict[str, float] = {}
@@ -92,14 +94,26 @@ class Meter:
     @contextlib.contextmanager
     def time(self, name: str) -> Iterator[None]:
         """Measure a part of a step: data, forward, backward, optimizer, eval, save."""
-        before, self._clock.counting = self._clock.counting, name in STEP_PARTS
+        of_step = name in STEP_PARTS
+        before, self._clock.counting = self._clock.counting, of_step
+        measured = self._gpu.time(name) if self._gpu and of_step else self._on_cpu(name)
+        try:
+            with measured:
+                yield
+        finally:
+            self._clock.counting = before
+
+    @contextlib.contextmanager
+    def _on_cpu(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
         try:
             yield
         finally:
-            self._clock.counting = before
-            spent = time.perf_counter() - began
-            self._parts[name] = self._parts.get(name, 0.0) + spent
+            self._add({name: time.perf_counter() - began})
+
+    def _add(self, parts: Mapping[str, float]) -> None:
+        for name, seconds in parts.items():
+            self._parts[name] = self._parts.get(name, 0.0) + seconds
 
     def timed(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """Measure how long the items are waited for."""
@@ -149,6 +163,7 @@ class Meter:
             padded_tokens: Tokens of this rank, padding counted.
         """
         now = time.perf_counter()
+        self._add(self._gpu.take() if self._gpu else {})
         apart = {name: self._parts.pop(name, 0.0) for name in ("eval", "save")}
         seconds = max(1e-9, now - self._since - sum(apart.values()))
         self._since = now
@@ -184,6 +199,11 @@ class Meter:
             self._say(record, total - step)
         if self._speaks:
             self._keep(record)
+
+    def largest(self, rows: int, width: int) -> str:
+        """Return what the largest micro-batch took, in a line for the screen."""
+        taken = _memory(self._ranks.device) / 2**30
+        return f"Memory:     {taken:.2f} GiB for the largest micro-batch, {rows} x {width} tokens"
 
     def evaluated(
         self, *, step: int, total: int, loss: float, accuracy: float, tokens: int
@@ -306,6 +326,12 @@ def _memory(device: Any) -> int:  # noqa: ANN401  (a torch.device)
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _event() -> Event:
+    import torch  # noqa: PLC0415  (as above)
+
+    return cast("Event", torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
 def _device_name(device: Any) -> str:  # noqa: ANN401  (a torch.device)

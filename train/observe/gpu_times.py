@@ -1,0 +1,57 @@
+"""How long a GPU computes at the parts of a step, by events in its own queue.
+
+The CPU only queues the work: by its clock a forward pass takes what it takes to queue it, and the
+part that waits for a result takes all the rest.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Event(Protocol):
+    """What is needed of a `torch.cuda.Event` with timing."""
+
+    def record(self) -> None:
+        """Queue it behind the work so far."""
+
+    def query(self) -> bool:
+        """Return whether the GPU has reached it."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return the milliseconds from this event to another one."""
+
+
+class GpuTimes:
+    """Adds up the time of each part, and never waits for the GPU."""
+
+    def __init__(self, event: Callable[[], Event]) -> None:
+        """Measure with events that this function makes."""
+        self._event = event
+        self._queued: list[tuple[str, Event, Event]] = []
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Measure the work that is queued within."""
+        begin, end = self._event(), self._event()
+        begin.record()
+        try:
+            yield
+        finally:
+            end.record()
+            self._queued.append((name, begin, end))
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds of each part that the GPU has done; the rest comes with a later take.
+
+        So the update of a step is counted with the step after it.
+        """
+        found: dict[str, float] = {}
+        while self._queued and self._queued[0][2].query():
+            name, begin, end = self._queued.pop(0)
+            found[name] = found.get(name, 0.0) + begin.elapsed_time(end) / 1000
+        return found
