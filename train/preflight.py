@@ -29,6 +29,7 @@ from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
+from train.model.activations import MASKED
 from train.model.memory import GIB
 from train.observe import trackers
 
@@ -124,6 +125,8 @@ def check(config: Config) -> Iterator[Finding]:
     yield from look.findings
     if look.shape and look.weights:
         yield from _memory(config, look.shape, look.weights, devices, local)
+        if config.masks_attention and devices.are_gpus:
+            yield _finding("attention", MASKED, "warn")
         yield _network(config, look.shape, look.weights, local, devices)
     yield from _data(config)
     yield from _folders(config, look)

@@ -370,6 +370,11 @@ class Config:
         """Whether attention is flash attention, or another kernel of the hub: without a mask."""
         return "flash" in self.attn_implementation or "/" in self.attn_implementation
 
+    @property
+    def masks_attention(self) -> bool:
+        """Whether attention gets a mask of its own, which keeps packed documents apart."""
+        return self.batching == "packed" and self.attn_implementation == "sdpa"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the keys and values as JSON has them."""
         return {

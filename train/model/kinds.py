@@ -15,6 +15,8 @@ KINDS = (
     "other",
 )
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+NORMS = 2
+"""Of a layer, in most models."""
 MLPS = frozenset({"mlp", "feed_forward", "ffn"})
 
 
@@ -28,6 +30,10 @@ class Weights:
     """Kind → trained weights; a kind without any is left out."""
     folded: int = 0
     """Base weights that PEFT adds the adapter's product to in each forward pass."""
+    norms: int = NORMS
+    """Norms of a decoder layer that are as wide as its hidden state."""
+    qk_norm: bool = False
+    """Whether queries and keys have norms of their own."""
 
     @property
     def trained_total(self) -> int:
@@ -61,7 +67,21 @@ def count(network: Any) -> Weights:  # noqa: ANN401  (a transformers model, with
             for module in network.modules()
             if type(module).__name__ == "ParamWrapper"
         ),
+        norms=_norms_of_a_layer(network),
+        qk_norm=any(name.endswith(".q_norm") for name, _ in network.named_modules()),
     )
+
+
+def _norms_of_a_layer(network: Any) -> int:  # noqa: ANN401  (as above)
+    """Count the norms of a decoder layer that are as wide as its hidden state."""
+    width = (network.get_input_embeddings().weight.shape[-1],)
+    for module in network.modules():
+        if type(module).__name__ == "ModuleList" and len(module):
+            children = dict(module[0].named_children()).items()
+            norms = [child for name, child in children if "norm" in name or name.startswith("ln_")]
+            if count := sum(tuple(norm.weight.shape) == width for norm in norms):
+                return count
+    return NORMS
 
 
 class Kinds:

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from train.model.activations import LOW, Method, Widths, first, per_token
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,9 +20,6 @@ SINGLE = "model.safetensors"
 GIB = 2**30
 TRAINED_BYTES = 4 + 4 + 8
 """A trained weight: itself, its gradient, AdamW's two moments, all float32."""
-ACTIVATION_WIDTHS = 40
-"""Bytes kept for the backward pass for each layer, token and unit of width, in bfloat16: so much
-as LoRA on a Llama of 1.1 billion weights took on one GPU (36.6 GiB with 8 x 2048 tokens)."""
 LOGIT_BYTES = 10
 """A logit: in bfloat16, in float32 for the loss, and its gradient."""
 LOGITS_AT_A_TIME = 1 << 25
@@ -31,7 +30,10 @@ of the whole weight, which takes as long as the arithmetic of some hundred rows 
 CHANGED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 """Keys of models that cap or scale their logits after the head: all of them are held then."""
 OVERHEAD = {True: 1.5 * GIB, False: 0.4 * GIB}
-"""On a GPU CUDA's own, NCCL's buffers, and what fragments; on a CPU Python and torch."""
+"""On a GPU CUDA's context, cuBLAS, and what fragments; on a CPU Python and torch."""
+COMMUNICATORS = 1.0 * GIB
+"""Buffers of NCCL on a GPU whose weights are sharded. Assumed, not measured: with eight local peers
+and InfiniBand it takes 1 to 1.5 GiB."""
 
 HOST_OVERHEAD = 2.0 * GIB
 """Host memory of a process that computes on a GPU: Python, torch, CUDA. Assumed, not measured."""
@@ -50,6 +52,8 @@ class Shape:
     layers: int
     width: int
     vocabulary: int
+    widths: Widths
+    """Of all layers, for what they keep."""
     changes_logits: bool = False
     """Whether it caps or scales its logits, which are then held whole."""
     complete: bool
@@ -137,9 +141,10 @@ def shape(folder: Path) -> Shape:
         return Shape(
             parameters=sum(_parameters(path) for path in present),
             on_disk=sum(path.stat().st_size for path in present),
-            layers=_first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-            width=_first(about, "hidden_size", "n_embd", "d_model"),
-            vocabulary=_first(about, "vocab_size"),
+            layers=first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+            width=first(about, "hidden_size", "n_embd", "d_model"),
+            vocabulary=first(about, "vocab_size"),
+            widths=Widths.of(about),
             changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
             complete=len(present) == len(files),
         )
@@ -171,10 +176,6 @@ def _object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _first(about: dict[str, Any], *names: str) -> int:
-    return int(next((about[name] for name in names if about.get(name)), 0))
-
-
 def _parameters(path: Path) -> int:
     """Return the numbers in a safetensors file, from its header."""
     with path.open("rb") as file:
@@ -194,7 +195,15 @@ def rows_at_a_time(vocabulary: int, *, trained: bool) -> int:
     return max(LOGITS_AT_A_TIME // max(1, vocabulary), TRAINED_ROWS if trained else 1)
 
 
-def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: bool) -> Memory:
+def memory(
+    config: Config,
+    model: Shape,
+    weights: Weights,
+    *,
+    shards: int,
+    gpu: bool,
+    defers: bool | None = None,
+) -> Memory:
     """Return what one rank takes.
 
     Args:
@@ -203,16 +212,18 @@ def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: 
         weights: What of it is trained.
         shards: Over how many ranks weights are cut.
         gpu: Whether it is one.
+        defers: Whether gradients are summed up whole until a step's last micro-batch; those of
+            adapters are if it is None.
     """
     size = dtype_bytes(config, gpu=gpu)
     trained = weights.trained_total
     frozen = 0 if config.method == "full" else model.parameters
     layer = model.parameters / max(1, model.layers + 1)
     tokens = config.per_device_train_batch_size * config.seq_len
-    kept = 2 if config.activation_checkpointing else ACTIVATION_WIDTHS
-    activations = tokens * model.width * model.layers * kept * (size / 2)
-    if config.activation_checkpointing:
-        activations += tokens * model.width * ACTIVATION_WIDTHS
+    each = per_token(model.widths, method_of(config, weights)) * (size / LOW)
+    activations = tokens * each
+    if config.activation_checkpointing:  # the inputs of all layers, and one that is recomputed
+        activations = tokens * (model.width * model.layers * size + each / max(1, model.layers))
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
     rows, full = tokens, config.method == "full"
@@ -226,15 +237,30 @@ def memory(config: Config, model: Shape, weights: Weights, *, shards: int, gpu: 
         ends = 2 * model.vocabulary * model.width
         whole = model.parameters if config.reshard_after_forward is False else 2 * layer + ends
         gathered = whole * size
-        if _accumulates(config, shards):
-            # Gradients are summed up whole, in float32, until the last micro-batch cuts them.
+        if _accumulates(config, shards) and (config.method == "lora" if defers is None else defers):
+            # In float32, until the last micro-batch cuts them.
             gathered += 4 * trained
     return Memory(
         weights=frozen * size / shards,
         trained=trained * TRAINED_BYTES / shards,
         gathered=gathered,
         activations=activations + logits * LOGIT_BYTES,
-        overhead=OVERHEAD[gpu],
+        overhead=OVERHEAD[gpu] + COMMUNICATORS * (gpu and shards > 1),
+    )
+
+
+def method_of(config: Config, weights: Weights) -> Method:
+    """Return what of a training decides which numbers its layers keep."""
+    full = config.method == "full"
+    return Method(
+        full=full,
+        autocast=full and config.parallel in {"single", "ddp"},
+        rank=config.lora_r,
+        dropout=config.lora_dropout > 0,
+        qk_norm=weights.qk_norm,
+        norms=weights.norms,
+        masked=config.masks_attention,
+        scores=config.seq_len if config.attn_implementation == "eager" else 0,
     )
 
 
