@@ -19,7 +19,7 @@ from train.data import dataset, hub
 from train.data.batches import Batches, Position
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
-from train.errors import ConfigError
+from train.errors import ConfigError, room_for
 from train.lifecycle.signals import StopListener
 from train.model import kinds, layout
 from train.model.load import bare, compute_dtype
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from train.distributed.env import RankEnv
     from train.lifecycle.signals import EarlySignals
     from train.lifecycle.status import Status
+    from train.model.layout import Layout
     from train.model.model import Model
     from train.trainer import Outcome
 
@@ -139,10 +140,11 @@ def build_and_train(
     checkpoints = Checkpoints(config, ranks, base, about)
     # Before the model is loaded: a damaged checkpoint is reported at once.
     choice = resume.choose(checkpoints, ranks, config.resume_from_checkpoint)
-    model = build_model(config, ranks, base, laid.name, network, corpus)
+    model = build_model(config, ranks, base, laid, network, corpus)
     checkpoints.adapter = model.adapter
-    optimizer = Optimizer(config, model)
-    progress, resume_remarks = resume.start(choice, checkpoints, model, optimizer, ranks)
+    with room_for("the optimizer's state"):
+        optimizer = Optimizer(config, model)
+        progress, resume_remarks = resume.start(choice, checkpoints, model, optimizer, ranks)
     size = batch_size(config, ranks.env.world_size)
     batches = deal_out(config, ranks, corpus, size)
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
@@ -217,7 +219,7 @@ def agree(
 
 
 def build_model(
-    config: Config, ranks: Ranks, base: Path, layout: str, network: nn.Module, corpus: Corpus
+    config: Config, ranks: Ranks, base: Path, laid: Layout, network: nn.Module, corpus: Corpus
 ) -> Model:
     """Shard and fill the model; refuse data with tokens that it has no embeddings for.
 
@@ -227,7 +229,7 @@ def build_model(
         ConfigError: On all ranks; the tokenizer is another model's.
     """
     torch.manual_seed(config.seed)
-    model = build(config, ranks, base, layout, network)
+    model = build(config, ranks, base, laid, network)
     # All of a node's tokens are read for it, so once per node.
     largest = max(ranks.gather(corpus.largest_token if ranks.is_leader else 0))
     if largest >= model.vocabulary:

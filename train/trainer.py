@@ -76,6 +76,8 @@ class Trainer:
             decision |= self.evaluate(progress.step)
         first = progress.step + 1
         if progress.step < self.steps and not decision.stop:
+            if self.rehearses:
+                self.rehearse()
             for number, step in enumerate(
                 self.meter.timed("data", self.batches.train(progress.position)), first
             ):
@@ -99,11 +101,35 @@ class Trainer:
                     break
         return self.end(progress)
 
+    @property
+    def rehearses(self) -> bool:
+        """Whether memory is tried first: on CPUs it is no number of its own, and steps are slow."""
+        return self.ranks.device.type == "cuda"
+
+    def rehearse(self) -> None:
+        """Compute the largest micro-batch once and forget it: memory ends here or never.
+
+        Left to its place in the data, it may come after hours.
+
+        Raises:
+            ConfigError: It does end.
+        """
+        devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
+        batch = self.batches.largest()
+        with torch.random.fork_rng(devices), room_for("the largest micro-batch"):
+            self.optimizer.state()  # made now: the first update would
+            with self.model.only_last_synchronizes(last=True):
+                (self.forward(batch).total * 0).backward()  # type: ignore[no-untyped-call]
+            self.optimizer.forget()
+        if self.ranks.is_first:
+            print(self.meter.largest(*batch.input_ids.shape), flush=True)
+
     def update(self, number: int, step: Step) -> StopDecision:
         """Do one step: gradients of all micro-batches, one sum over the ranks, one update."""
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number_in_step, batch in enumerate(step.micro_batches, 1):
-            with self.model.only_last_synchronizes(last=number_in_step == len(step.micro_batches)):
+            last = number_in_step == len(step.micro_batches)
+            with room_for("the batch"), self.model.only_last_synchronizes(last=last):
                 total += self.learn(batch)
         with self.meter.time("optimizer"), room_for("the optimizer"):
             # All that ranks exchange about a step, in one small sum.

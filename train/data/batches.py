@@ -136,6 +136,14 @@ class Pool:
             return [chosen[i : i + 1] for i in range(len(chosen))]
         return [self._rows[row] for row in chosen]
 
+    def longest(self, count: int) -> list[Ints]:
+        """Return the rows that take most memory together in one forward pass."""
+        if self._rows is None:
+            numbers = np.argsort(-self._lengths.astype(np.int64), kind="stable")[:count]
+            return [numbers[i : i + 1] for i in range(len(numbers))]
+        # Rows of joined samples are about as long as they may be, all of them.
+        return [self._rows[row] for row in range(min(count, len(self._rows)))]
+
     def _of_epoch(self, epoch: int) -> Ints:
         """Return the rows of an epoch in its order."""
         shuffled = order(self._seed, epoch, self.count, self._number)
@@ -284,6 +292,13 @@ class Batches:
             position=after,
             epoch_end=after.epoch > position.epoch,
         )
+
+    def largest(self) -> Batch:
+        """Return the largest micro-batch that this rank may meet."""
+        train = self._data["train"]
+        assert train is not None
+        rows = self._pools[self._pool].longest(self._size.per_device)
+        return assemble(train, rows, packed=self._packed)
 
     def train(self, position: Position) -> Iterator[Step]:
         """Yield the steps from a position on, without end; some are made ahead."""

@@ -10,6 +10,7 @@ import torch
 from train.distributed import host_memory
 from train.errors import ConfigError, ModelError
 from train.model import memory
+from train.model.load import compute_dtype
 from train.model.memory import GIB
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class Layout:
     """What a person should know, where it is not the usual."""
     reshards: bool = True
     """Whether a layer's gathered weights are freed after its forward pass."""
+    defers: bool = True
+    """Whether gradients are reduced after a step's last micro-batch only; until then FSDP holds
+    them whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +66,11 @@ def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layo
     """
     plan = Plan(config=config, ranks=ranks, folder=folder, weights=weights)
     laid = _laid(plan)
-    tight = _look_at_host_memory(plan, laid.name)
-    return replace(laid, reshards=_reshards(plan, laid.name), remarks=(*laid.remarks, *tight))
+    remarks = (*laid.remarks, *_exact_experts(plan, laid.name))
+    remarks += _look_at_host_memory(plan, laid.name)
+    reshards = _reshards(plan, laid.name)
+    plan = replace(plan, config=replace(config, reshard_after_forward=reshards))
+    return replace(laid, reshards=reshards, defers=_defers(plan, laid.name), remarks=remarks)
 
 
 def _laid(plan: Plan) -> Layout:
@@ -75,8 +82,13 @@ def _laid(plan: Plan) -> Layout:
         raise ModelError(message)
     if config.parallel != "auto":
         return Layout(name=config.parallel)
+    if size == 1:
+        # FSDP casts each layer's weights once; autocast would keep the hidden states in float32,
+        # and leave routed experts in it.
+        low = config.method == "full" and compute_dtype(config, ranks.device) != torch.float32
+        return Layout(name="fsdp" if low else "single")
     if len(counts) == 1:
-        return Layout(name="single" if size == 1 else "fsdp")
+        return Layout(name="fsdp")
     if len(set(counts.values())) > 1:
         shape = ", ".join(f"{node}: {count}" for node, count in counts.items())
         return Layout(
@@ -84,6 +96,16 @@ def _laid(plan: Plan) -> Layout:
             remarks=(f"flat FSDP over all ranks, because nodes differ in ranks ({shape})",),
         )
     return _repeated(plan, local=size // len(counts))
+
+
+def _exact_experts(plan: Plan, name: str) -> tuple[str, ...]:
+    """Remark on routed experts that autocast does not reach: their product is no linear layer."""
+    low = compute_dtype(plan.config, plan.ranks.device) != torch.float32
+    if plan.config.method == "lora" or not low or name not in {"single", "ddp"}:
+        return ()
+    if "routed experts" not in plan.weights.trained:
+        return ()
+    return (f"{name} computes the routed experts in float32; parallel: fsdp in bfloat16",)
 
 
 def _repeated(plan: Plan, *, local: int) -> Layout:
@@ -118,6 +140,18 @@ def _reshards(plan: Plan, name: str) -> bool:
     # A rank that holds everything itself has nothing to gather.
     lacking = shards == 1 or _no_room(keeping, shards=shards, usable=KEEPABLE)
     return any(ranks.gather(bool(lacking)))
+
+
+def _defers(plan: Plan, name: str) -> bool:
+    """Say whether gradients are summed up whole over a step, which saves reductions.
+
+    Those of adapters are small. Those of all weights take four bytes each on every rank.
+    """
+    if plan.config.method == "lora" or name in {"single", "ddp"}:
+        return True
+    shards = _shards(plan.ranks, name)
+    lacking = _no_room(plan, shards=shards, usable=KEEPABLE, defers=True)
+    return not any(plan.ranks.gather(bool(lacking)))
 
 
 def _shards(ranks: Ranks, name: str) -> int:
@@ -163,7 +197,7 @@ def _on_host(plan: Plan, name: str) -> HostMemory | None:
     return memory.host_memory(plan.config, shape, need, shards=shards, local=local, gpu=gpu)
 
 
-def _no_room(plan: Plan, *, shards: int, usable: float) -> str:
+def _no_room(plan: Plan, *, shards: int, usable: float, defers: bool | None = None) -> str:
     """Return why a rank's part of the training has no room on this device; nothing if it has."""
     ranks = plan.ranks
     gpu = ranks.device.type == "cuda"
@@ -173,7 +207,9 @@ def _no_room(plan: Plan, *, shards: int, usable: float) -> str:
         room = host_memory.physical() / ranks.env.local_world_size
     try:
         shape = memory.shape(plan.folder)
-        need = memory.memory(plan.config, shape, plan.weights, shards=shards, gpu=gpu)
+        need = memory.memory(
+            plan.config, shape, plan.weights, shards=shards, gpu=gpu, defers=defers
+        )
     except (OSError, ValueError) as error:
         return f"its size cannot be read ({type(error).__name__}: {error})"
     if need.total <= usable * room:

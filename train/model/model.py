@@ -21,6 +21,7 @@ from train.data.formats import IGNORED
 from train.distributed import host_memory
 from train.errors import ConfigError, room_for
 from train.model import memory, slices
+from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
 from train.model.parallelize import fill, prove, shard, start_adapters
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from train.config.config import Config
     from train.distributed.process_group import Ranks
+    from train.model.layout import Layout
 
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,
@@ -63,6 +65,7 @@ class Model:
         *,
         flash: bool = False,
         keeps_gathered: bool = False,
+        defers: bool = True,
     ) -> None:
         self.remarks = remarks
         """What a person should know of it."""
@@ -82,6 +85,7 @@ class Model:
         self._exact = dtype == torch.float32
         self._flash = flash
         self._keeps_gathered = keeps_gathered
+        self._defers = defers
 
     def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
         """Run the model forward and add up the cross entropy of the labels that count.
@@ -175,19 +179,18 @@ class Model:
 
     @contextmanager
     def only_last_synchronizes(self, *, last: bool) -> Iterator[None]:
-        """Hold the gradients' communication back until the last micro-batch of a step.
-
-        Raises:
-            ConfigError: The micro-batch needs more memory than there is.
-        """
+        """Hold the gradients' communication back until the last micro-batch of a step."""
         held_back: AbstractContextManager[Any] = nullcontext()
         if isinstance(self._forward, FSDPModule):
-            self._forward.set_requires_gradient_sync(last)
+            if self._defers:
+                self._forward.set_requires_gradient_sync(last)
+            else:  # each rank adds up its own part; over nodes only the sums are exchanged
+                self._forward.set_requires_all_reduce(last)
             # The weights are the same until the optimizer's step: gathered once, if there is room.
             self._forward.set_reshard_after_backward(last or not self._keeps_gathered)
         elif isinstance(self._forward, DistributedDataParallel) and not last:
             held_back = self._forward.no_sync()
-        with room_for("the batch"), held_back:
+        with held_back:
             yield
 
     @property
@@ -235,14 +238,14 @@ def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in network.named_buffers() if name in stored}
 
 
-def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.Module) -> Model:
+def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.Module) -> Model:
     """Shard and fill the model; every rank must call this.
 
     Args:
         config: What to load and to train.
         ranks: All ranks.
         folder: The base model's folder on this node.
-        layout: From `train.model.layout`.
+        laid: From `train.model.layout`.
         network: From `train.model.load.bare`, without memory.
 
     Raises:
@@ -251,27 +254,38 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
         ModelError: A part of it is not sharded, not filled, or cannot be.
     """
     disable_progress_bar()
-    mesh = ranks.mesh(layout)
+    mesh = ranks.mesh(laid.name)
     dtype = compute_dtype(config, ranks.device)
     with room_for("the base model"):
-        network, remarks = _laid_out(config, ranks, folder, layout, mesh, network)
-    forward = network
-    if layout == "ddp":
-        ids = [ranks.device.index] if ranks.device.type == "cuda" else None
-        forward = DistributedDataParallel(
+        network, remarks = _laid_out(config, ranks, folder, laid.name, mesh, network)
+        if config.masks_attention and ranks.device.type == "cuda":
+            remarks += (MASKED,)
+        forward = network
+        if laid.name == "ddp":
+            forward = DistributedDataParallel(
+                network,
+                device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
+                # Each rank has read the same files and drawn the same adapters.
+                init_sync=False,
+                forward_sync_buffers=False,
+                gradient_as_bucket_view=True,
+                # Experts may get no token on a rank: DDP would wait for their gradients.
+                find_unused_parameters=True,
+            )
+        model = Model(
             network,
-            device_ids=ids,
-            forward_sync_buffers=False,
-            gradient_as_bucket_view=True,
-            # Experts may get no token on a rank: DDP would wait for their gradients.
-            find_unused_parameters=True,
+            forward,
+            laid.name,
+            mesh,
+            dtype,
+            remarks,
+            flash=config.flash_attention,
+            keeps_gathered=config.reshard_after_forward is False,
+            defers=laid.defers,
         )
-    flash = config.flash_attention
-    keeps = config.reshard_after_forward is False
-    model = Model(network, forward, layout, mesh, dtype, remarks, flash=flash, keeps_gathered=keeps)
-    model.try_head()
-    if config.batching == "packed":
-        model.try_packing()
+        model.try_head()
+        if config.batching == "packed":
+            model.try_packing()
     return model
 
 

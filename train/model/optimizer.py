@@ -94,6 +94,11 @@ class Optimizer:
         self._adamw.step()
         self._adamw.zero_grad()
 
+    def forget(self) -> None:
+        """Drop the gradients without an update."""
+        for parameter in self._model.trained.values():
+            parameter.grad = None
+
     def state(self) -> dict[str, Tensor]:
         """Return the moments by name, made now where no step has made them yet."""
         found: dict[str, Tensor] = {}

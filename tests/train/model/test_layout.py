@@ -159,3 +159,70 @@ def test_weights_that_are_kept_are_gathered_once_a_step(world: World) -> None:
     # Freed: three forward and three backward passes, but the first group stays between the two.
     assert kept > 1
     assert freed == 3 * kept + 3 * (kept - 1)
+
+
+def reports_reductions(rank: int) -> None:
+    """Find no room for whole gradients, and print a line for each reduction of a group's."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
+
+    short_of_room_to_keep(rank)
+    real: Any = groups.foreach_reduce  # type: ignore[attr-defined]
+
+    def reduce(*words: Any, **how: Any) -> Any:
+        print("one reduction", flush=True)
+        return real(*words, **how)
+
+    patch.object(groups, "foreach_reduce", reduce).start()
+
+
+@pytest.mark.parametrize(("parallel", "nodes"), [("fsdp", (2,)), ("hsdp", (1, 1))])
+def test_gradients_of_all_weights_are_not_held_whole_where_there_is_no_room(
+    world: World, parallel: str, nodes: tuple[int, ...]
+) -> None:
+    how: dict[str, Any] = {
+        "nodes": nodes, "parallel": parallel, "method": "full", "gradient_accumulation_steps": 3,
+        "global_batch_size": None, "learning_rate": 1e-3, **SHORT,
+    }  # fmt: skip
+    held = world.run(**how)
+    reduced = world.run(before=reports_reductions, **how)
+    assert close(held.losses(), reduced.losses())
+    groups = 4  # two layers, the embeddings, the norm with the head
+    assert reduced.said().count("one reduction") == groups * 3 * SHORT["max_steps"]
+
+
+def test_all_weights_in_bfloat16_are_cast_by_fsdp_also_in_one_process(world: World) -> None:
+    run = world.run(method="full", dtype="bfloat16", learning_rate=1e-3, **SHORT)
+    assert "sharded over 1 ranks (FSDP)" in run.said()
+    exact = world.run(method="full", learning_rate=1e-3, **SHORT)
+    assert "one process holds the whole model (single)" in exact.said()
+
+
+def test_experts_that_autocast_does_not_reach_are_said(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    from tests.train.families import make_family
+
+    how: dict[str, Any] = {
+        "name_or_path": str(make_family(tmp_path / "moe", "qwen3_moe", tiny / "model")),
+        "method": "full", "dtype": "bfloat16", "learning_rate": 1e-3, **SHORT,
+    }  # fmt: skip
+    remark = "computes the routed experts in float32; parallel: fsdp in bfloat16"
+    assert f"single {remark}" in world.run(parallel="single", **how).said()
+    assert remark not in world.run(**how).said()
+    assert remark not in world.run(parallel="single", **{**how, "method": "lora"}).said()
+
+
+def refuses_to_send(_rank: int) -> None:
+    """Fail where DDP would send the first rank's weights to the others."""
+    from torch.nn.parallel import distributed
+
+    def send(*_: Any, **__: Any) -> None:
+        raise AssertionError("weights were sent that each rank has read")
+
+    patch.object(distributed, "_sync_module_states", send).start()
+
+
+def test_ddp_does_not_send_weights_that_each_rank_has_read(world: World) -> None:
+    alone = world.run(**SHORT)
+    run = world.run(nodes=(2,), parallel="ddp", before=refuses_to_send, **SHORT)
+    assert close(alone.losses(), run.losses())

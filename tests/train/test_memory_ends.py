@@ -1,0 +1,119 @@
+"""A GPU's memory ends before the first step or never, and the message says what to change."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.train.outcome import weights
+from tests.train.world import World
+
+pytestmark = pytest.mark.torch
+
+
+def rehearses(_rank: int) -> None:
+    """Try memory first on a CPU too."""
+    from train.trainer import Trainer
+
+    patch.object(Trainer, "rehearses", True).start()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"parallel": "fsdp", "nodes": (2,), "batching": "balanced", "lora_dropout": 0.1},
+        {"parallel": "ddp", "nodes": (2,), "batching": "plain", "lora_dropout": 0.1},
+        {"parallel": "single", "batching": "packed", "method": "full"},
+    ],
+    ids=["fsdp", "ddp", "single"],
+)
+def test_the_largest_micro_batch_comes_first_and_changes_nothing(
+    world: World, how: dict[str, Any]
+) -> None:
+    how = {**how, "max_steps": 3, "eval_dataset_path": None}
+    plain = world.run(**how)
+    tried = world.run(before=rehearses, **how)
+    assert "GiB for the largest micro-batch, 2 x 48 tokens" in tried.said()
+    assert tried.losses() == plain.losses()
+    if how.get("method") != "full":
+        assert weights(tried) == weights(plain)
+
+
+def test_the_largest_micro_batch_is_one_of_the_longest_samples(world: World) -> None:
+    how: dict[str, Any] = {"max_steps": 40, "eval_dataset_path": None, "before": sizes}
+    said = world.run(**how).said()
+    widths = [int(line.split()[1]) for line in said.splitlines() if line.startswith("width ")]
+    largest, *others = widths
+    assert len(others) >= 40
+    assert largest == max(others)
+
+
+def sizes(rank: int) -> None:
+    """Print the width of every micro-batch, the first one tried."""
+    from train.trainer import Trainer
+
+    rehearses(rank)
+    forward: Any = Trainer.forward
+
+    def printing(trainer: Trainer, batch: Any) -> Any:
+        print(f"width {batch.input_ids.shape[1]}", flush=True)
+        return forward(trainer, batch)
+
+    patch.object(Trainer, "forward", printing).start()
+
+
+def no_memory(*_: Any, **__: Any) -> Any:
+    import torch
+
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 32.00 MiB")
+
+
+def ends_at_the_head(_rank: int) -> None:
+    from train.model.model import Model
+
+    patch.object(Model, "try_head", no_memory).start()
+
+
+def ends_at_the_optimizer(_rank: int) -> None:
+    from train import run
+
+    patch.object(run, "Optimizer", no_memory).start()
+
+
+def ends_at_first(rank: int) -> None:
+    from train.data.batches import Batches
+
+    rehearses(rank)
+    largest = Batches.largest
+
+    def then_nothing(batches: Batches) -> Any:
+        from train.trainer import Trainer
+
+        patch.object(Trainer, "forward", no_memory).start()
+        return largest(batches)
+
+    patch.object(Batches, "largest", then_nothing).start()
+
+
+@pytest.mark.parametrize(
+    ("ends", "named"),
+    [
+        (ends_at_the_head, "the base model"),
+        (ends_at_the_optimizer, "the optimizer's state"),
+        (ends_at_first, "the largest micro-batch"),
+    ],
+)
+def test_memory_that_ends_is_named_without_a_traceback(
+    world: World, ends: Callable[[int], None], named: str
+) -> None:
+    run = world.start(before=ends, eval_dataset_path=None, batching="packed")
+    assert run.wait() == [2], run.said()
+    assert f"{named}: expected room in this GPU's memory, found: CUDA out of memory" in run.said()
+    assert "hint: a smaller per_device_train_batch_size" in run.said()
+    assert "Traceback" not in run.said()
+    assert not list(Path(run.output).glob("step-*"))
