@@ -20,6 +20,7 @@ from train.data.batches import Batches, Position
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError
+from train.lifecycle import garbage
 from train.lifecycle.signals import StopListener
 from train.model import kinds, layout
 from train.model.load import bare, compute_dtype
@@ -174,7 +175,8 @@ def build_and_train(
         steps=steps,
         evaluates=corpus.eval is not None,
     )
-    outcome = trainer.run(progress)
+    with garbage.collected_by_steps():
+        outcome = trainer.run(progress)
     meter.close()
     checkpoints.close()
     return outcome
