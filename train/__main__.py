@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from train import errors
 from train.checkpoint import manifest
@@ -17,9 +18,10 @@ from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.lifecycle import run_lock, status
 from train.lifecycle.signals import EarlySignals, Stopped
+from train.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from train.config.config import Config
     from train.config.parse import Arguments
@@ -154,5 +156,34 @@ def last_step(config: Config) -> int:
     return (wanted and manifest.step_of(Path(wanted))) or 0
 
 
+def exit_with(work: Callable[[], int]) -> NoReturn:
+    """Do the work and exit with its code; after a failure at once, if there are process groups.
+
+    Python's own way out would destroy them, and NCCL then waits for ranks that wait for this one.
+    """
+    try:
+        code = work()
+    except (Exception, KeyboardInterrupt) as error:
+        if not groups_exist():
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = errors.UNEXPECTED if isinstance(error, Exception) else -signal.SIGINT
+    if code and groups_exist():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        Lock.release_all()
+        if code < 0:  # as Python itself ends after Ctrl-C: a shell then stops its script
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        os._exit(code)
+    sys.exit(code)
+
+
+def groups_exist() -> bool:
+    """Return whether this process belongs to process groups; after success it has left them."""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_initialized())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

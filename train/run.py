@@ -20,6 +20,8 @@ from train.data.batches import Batches, Position
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError, room_for
+from train.errors import ConfigError
+from train.lifecycle import garbage
 from train.lifecycle.signals import StopListener
 from train.model import kinds, layout
 from train.model.load import bare, compute_dtype
@@ -56,6 +58,8 @@ NOISE = (
     "torch.distributed is disabled, unavailable or uninitialized",  # the export reads alone
 )
 """Warnings of libraries about each other, which a user cannot act on."""
+ALLOCATOR_SETTINGS = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
+"""Variables that torch reads its memory settings from; before 2.11 it may overlook the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +178,21 @@ def build_and_train(
         steps=steps,
         evaluates=corpus.eval is not None,
     )
-    outcome = trainer.run(progress)
+    with garbage.collected_by_steps():
+        outcome = trainer.run(progress)
     meter.close()
     checkpoints.close()
     return outcome
 
 
 def set_up_libraries(config: Config) -> None:
-    """Silence warnings that cannot be acted on; make torch deterministic if configured."""
+    """Silence warnings that cannot be acted on; set what torch reads when a GPU starts."""
     for words in NOISE:
         warnings.filterwarnings("ignore", message=words)
+    # Each micro-batch has its own width: fixed segments would split the GPU's memory into pieces.
+    # The old names win over the new one in some parts of torch, so none is added to them.
+    if not os.environ.keys() & ALLOCATOR_SETTINGS:
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     if config.deterministic:
         # cuBLAS reads it when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -230,8 +239,7 @@ def build_model(
     """
     torch.manual_seed(config.seed)
     model = build(config, ranks, base, laid, network)
-    # All of a node's tokens are read for it, so once per node.
-    largest = max(ranks.gather(corpus.largest_token if ranks.is_leader else 0))
+    largest = max(ranks.gather(corpus.largest_token))
     if largest >= model.vocabulary:
         wanted = f"{config.name_or_path}: expected an embedding for token {largest} of the data"
         raise ConfigError(

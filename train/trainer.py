@@ -10,6 +10,7 @@ import torch
 
 from train.checkpoint.save import Progress
 from train.errors import CheckpointError, NonFinite, room_for
+from train.lifecycle import garbage
 from train.lifecycle.signals import StopDecision
 from train.model.optimizer import learning_rate
 
@@ -97,6 +98,7 @@ class Trainer:
                 if decision.save or self.schedule.follows(number, finished_epochs=epochs):
                     self.save(progress)
                     decision = replace(decision, save=False)
+                garbage.collect_young(number)
                 if decision.stop or number == self.steps:
                     break
         return self.end(progress)
@@ -203,11 +205,13 @@ class Trainer:
         decision = StopDecision()
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         with self.meter.time("eval"), room_for("a batch of the evaluation"):
-            for batch in self.batches.evaluate():
+            garbage.collect_all()
+            for number, batch in enumerate(self.batches.evaluate(), 1):
                 loss = self.forward(batch)
                 sums += torch.stack(
                     (loss.total.double(), loss.correct, sums.new_tensor(batch.valid))
                 )
+                garbage.collect_young(number)
                 decision = self.stop_listener.agree() | decision
                 if decision.stop:
                     break
@@ -232,6 +236,7 @@ class Trainer:
     def save(self, progress: Progress) -> None:
         """Write a checkpoint, or start to."""
         with self.meter.time("save"):
+            garbage.collect_all()
             self.checkpoints.save(progress, self.model, self.optimizer)
         self.schedule.saved()
         self.status.set("running")

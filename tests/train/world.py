@@ -193,7 +193,7 @@ def rank(
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
-    from train.__main__ import train
+    from train.__main__ import exit_with, train
     from train.distributed.env import RankEnv
 
     torch.set_num_threads(1)
@@ -202,4 +202,4 @@ def rank(
     os.chdir(here)
     if before:
         before(env["rank"])
-    sys.exit(train(config, RankEnv(**env), rendezvous=f"file://{meet}"))
+    exit_with(lambda: train(config, RankEnv(**env), rendezvous=f"file://{meet}"))

@@ -11,16 +11,16 @@ import uuid
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from train.checkpoint import manifest
 from train.checkpoint.node_sync import find_storage, spread
+from train.checkpoint.staging import Staging
 from train.data.batches import Position
 from train.errors import CheckpointError, ConfigError
 from train.files import measure, write_durably
@@ -71,6 +71,8 @@ class Checkpoints:
         self._base = base
         self._mark = ranks.broadcast(uuid.uuid4().hex[:8])
         self._pending: tuple[int, Future[str]] | None = None
+        self._staging = Staging()
+        self._pruning = threading.Lock()
         self.output = Path(config.output_dir)
         self.output.mkdir(parents=True, exist_ok=True)
         self.shared = find_storage(ranks, self.output, config.checkpoint_storage)
@@ -84,7 +86,7 @@ class Checkpoints:
         self._release = self._own()
         if self.writes:
             manifest.sweep(self.output)
-        ranks.barrier()
+        ranks.barrier(ranks.storage)  # what is removed there may be much, and its disk slow
 
     def close(self) -> None:
         """Let other runs use the folder."""
@@ -114,7 +116,7 @@ class Checkpoints:
         self.wait()
         state = trained_state(model, optimizer)
         if self._config.async_save:
-            state = _copy(state)
+            state = self._staging.copy(state)
         rng = random_state(self._ranks.device)
         # In a thread in both cases: a signal's exception must not end one rank's part of it.
         self._pending = progress.step, _in_background(lambda: self._write(state, progress, rng))
@@ -198,8 +200,17 @@ class Checkpoints:
                 shutil.rmtree(folder, ignore_errors=True)
             self._ranks.barrier(self._ranks.storage)
         elif self.writes:
-            manifest.prune(self.output, self._config.save_total_limit)
+            # A slow disk removes for minutes: only the end of the program waits for that.
+            threading.Thread(target=self._prune, name="prune", daemon=False).start()
         return problems
+
+    def _prune(self) -> None:
+        """Remove old checkpoints, once the removal before has ended."""
+        with self._pruning:
+            try:
+                manifest.prune(self.output, self._config.save_total_limit)
+            except OSError as error:
+                print(f"{self.output}: old checkpoints remain: {error}", file=sys.stderr)
 
     def _write_own(
         self, folder: Path, state: Mapping[str, Any], progress: Progress, rng: dict[str, str]
@@ -264,14 +275,6 @@ def _nothing() -> None:
 def _words(error: BaseException) -> str:
     """Return an error in one line."""
     return " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
-
-
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what a checkpoint holds in memory that training leaves alone."""
-    stager = DefaultStager(StagingOptions(False, False, False, False))
-    copied = cast("dict[str, Tensor]", stager.stage(state))
-    stager.close()
-    return copied
 
 
 def _in_background(work: Callable[[], str]) -> Future[str]:

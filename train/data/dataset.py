@@ -62,7 +62,7 @@ class TokenSet:
     @property
     def largest(self) -> int:
         """Return the largest token of all that lie in its files."""
-        return max((int(part.tokens.max()) for part in self.parts if part.tokens.size), default=0)
+        return max((part.largest for part in self.parts), default=0)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """Return the ids, and the labels beside them (-100: masked)."""

@@ -15,7 +15,7 @@ from train.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VERSION = 9
+VERSION = 10
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 IGNORED = -100

@@ -44,6 +44,8 @@ class Shard:
     tokens: npt.NDArray[Any]
     loss_mask: npt.NDArray[np.uint8]
     samples: int
+    largest: int
+    """The largest token."""
 
 
 def index_dtype(count: int) -> np.dtype[Any]:
@@ -70,7 +72,7 @@ def write(
     aside.mkdir(parents=True)
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
-    offset = cut = 0
+    offset = cut = largest = 0
     with (
         (aside / "tokens.bin").open("wb") as tokens,
         (aside / "loss_mask.bin").open("wb") as loss_mask,
@@ -83,6 +85,7 @@ def write(
                 rows.extend((line, length, sum(sample.loss_mask[1:]), offset))
                 offset += length
                 cut += sample.cut
+                largest = max(largest, *sample.ids)
         for file in (tokens, loss_mask):
             file.flush()
             os.fsync(file.fileno())
@@ -92,6 +95,7 @@ def write(
         "dtype": np.dtype(kind).name,
         "samples": len(index),
         "tokens": offset,
+        "largest": largest,
         "cut": cut,
         "bad": [[item.line, item.where, item.reason] for item in complaints],
         "files": {
@@ -135,9 +139,11 @@ def open_shard(folder: Path) -> Shard:
             tokens=empty,
             loss_mask=empty.astype(np.uint8),
             samples=0,
+            largest=0,
         )
     return Shard(
         tokens=np.memmap(folder / "tokens.bin", about["dtype"], mode="r"),
         loss_mask=np.memmap(folder / "loss_mask.bin", np.uint8, mode="r"),
         samples=about["samples"],
+        largest=about["largest"],
     )

@@ -63,6 +63,18 @@ def no_removal(_rank: int) -> None:
     patch.object(shutil, "rmtree", remove).start()
 
 
+def slow_removal(_rank: int) -> None:
+    """Let removing a checkpoint take longer than ranks wait for each other."""
+    real = shutil.rmtree
+
+    def remove(path: Any, *args: Any, **how: Any) -> None:
+        if str(path).endswith(".tmp-pruned"):
+            time.sleep(5)
+        real(path, *args, **how)
+
+    patch.object(shutil, "rmtree", remove).start()
+
+
 def no_reading(rank: int) -> None:
     """Let rank 1 read no shards."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -164,6 +176,13 @@ def test_a_checkpoint_that_cannot_be_removed_is_told_and_that_is_all(world: Worl
     assert steps_of(run.output) == [3, 4]
     assert run.said().count("could not be removed") == 3
     assert "not written" not in run.said()
+
+
+def test_no_rank_waits_while_old_checkpoints_are_removed(world: World) -> None:
+    how = SMALL | {"save_steps": 1, "save_total_limit": 2, "step_timeout": 3}
+    run = world.run(nodes=(2,), before=slow_removal, async_save=False, **how)
+    assert steps_of(run.output) == [3, 4]
+    assert not list(run.output.glob("*.tmp-*")), "the program ends after the last removal"
 
 
 def test_a_checkpoint_that_one_rank_cannot_read_is_an_error_of_all(world: World) -> None:

@@ -239,6 +239,17 @@ def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None
 
 
 @pytest.mark.usefixtures("_small_shards")
+def test_the_largest_token_is_known_without_a_look_at_the_tokens(config: Config) -> None:
+    corpus = dataset.prepare(config, RankEnv())
+    largest = max(map(max, contents(corpus)))
+    for path in cache_of(config).glob("shard-*/tokens.bin"):
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+    assert not any(map(any, contents(corpus)))
+    assert corpus.largest_token == largest > 0
+
+
+@pytest.mark.usefixtures("_small_shards")
 def test_every_line_is_read_once_for_all_shards(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.world import World
+from tests.waiting import BUSY
 
 pytestmark = pytest.mark.torch
 
@@ -44,6 +46,19 @@ def test_the_first_ranks_own_words_are_kept(world: World, tmp_path: Path, storag
     assert f"error: {reason}" in run.said()
     assert "Traceback" not in run.said(), "the one of rank 1 is what is worth reading"
     assert "Traceback" in run.said(1)
+
+
+def would_hang_at_exit(rank: int) -> None:
+    """Have rank 1 fail, and no rank end by Python's own way out, as with NCCL's groups."""
+    broken(rank)
+    threading.Thread(target=time.sleep, args=(BUSY * 2,), daemon=False).start()
+
+
+def test_a_failed_rank_exits_although_its_groups_could_not_be_destroyed(world: World) -> None:
+    run = world.start(**LONG, before=would_hang_at_exit)
+    assert run.wait() == [1, 1]
+    assert "[rank1]: ValueError: the sun has set" in run.said(1).splitlines()
+    assert run.said().splitlines()[-1].endswith("ValueError: the sun has set")
 
 
 def fails_and_stays(rank: int) -> None:
