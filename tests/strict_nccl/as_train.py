@@ -1,0 +1,49 @@
+"""Gives each rank of train/ a GPU until the groups are made; it computes on the CPU."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import torch
+
+from tests.strict_nccl.interposed import install
+from train.distributed import devices
+from train.distributed.env import RankEnv
+from train.distributed.process_group import Ranks
+
+
+def strict(_: int) -> None:
+    """Be a rank whose groups are those of CUDA: for `World.start(before=...)`."""
+    stand_in()
+
+
+def impatient(_: int) -> None:
+    """Be such a rank in a test in which one does not come."""
+    stand_in(patience=3.0)
+
+
+def stand_in(*, patience: float = 60.0) -> None:
+    """Replace what asks for the device; the choice of backend and of `device_id` stays train's."""
+    install(patience=patience)
+    devices.choose = choose
+    devices.describe = describe
+    make = Ranks.__init__
+
+    def on_cpu(self: Ranks, env: RankEnv, device: torch.device, *rest: Any) -> None:
+        make(self, env, torch.device("cpu"), *rest)
+
+    Ranks.__init__ = on_cpu  # type: ignore[method-assign]
+
+
+def choose(env: RankEnv) -> torch.device:
+    """Return the GPU that this rank would have."""
+    torch.set_num_threads(1)
+    device = torch.device("cuda", env.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def describe(device: torch.device) -> devices.Device:
+    """Return what the other ranks must know of it."""
+    return devices.Device(socket.gethostname(), device.type, "")
