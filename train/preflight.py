@@ -7,7 +7,6 @@ billion weights of GLM-4.5-Air that takes half a second on a CPU, besides the im
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -19,6 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data import formats, hub, lines, paths, token_cache
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from train.model.kinds import Weights
     from train.model.memory import Memory, Shape
 
-NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
+NEEDED = {
+    "torch": "torch", "transformers": "transformers", "peft": "peft",
+    "safetensors": "safetensors", "numpy": "numpy", "yaml": "PyYAML",
+}  # fmt: skip
+"""Module → the package that has it."""
 LOOKED_AT = 100
 CHECKPOINT_BYTES = 12
 """A trained weight on disk: itself and AdamW's two moments, all float32."""
@@ -142,13 +146,19 @@ def _trackers(config: Config) -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [NEEDED[name] for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        said = f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})"
-        yield _finding("packages", said, "fail")
+        said = f"not installed: {', '.join(missing)}"
+        hint = versions.install(**dict.fromkeys(missing, ""))
+        yield _finding("packages", f"{said} (hint: {hint})", "fail")
         return
-    versions = (f"{name} {importlib.metadata.version(name)}" for name in NEEDED[:3])
-    yield _finding("packages", ", ".join(versions))
+    try:
+        versions.refuse_older()
+    except ConfigError as error:
+        yield _refused("packages", error)
+        return
+    yield _finding("packages", ", ".join(map(" ".join, versions.installed().items())))
+    yield from (_finding("packages", remark, "warn") for remark in versions.remarks())
 
 
 def find_devices() -> Devices:
@@ -224,7 +234,7 @@ def _look(config: Config) -> Look:
 
 def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> Look:
     """Make the model without its weights, and add what came of it to what was found."""
-    if not all(importlib.util.find_spec(name) for name in NEEDED):
+    if not all(importlib.util.find_spec(name) for name in NEEDED) or versions.older():
         return Look(findings=tuple(found), shape=shape)
     from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
 

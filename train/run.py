@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from train import versions
 from train.checkpoint import provenance, resume
 from train.checkpoint.save import Checkpoints
 from train.checkpoint.schedule import Schedule
@@ -152,7 +153,13 @@ def build_and_train(
     status.set("running")
     if ranks.is_first:
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
-        remarks = (*version_remarks, *laid.remarks, *model.remarks, *corpus.notes)
+        remarks = (
+            *versions.remarks(),
+            *version_remarks,
+            *laid.remarks,
+            *model.remarks,
+            *corpus.notes,
+        )
         print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()
     trackers = at_end.enter_context(Trackers(config, reports, step=progress.step))

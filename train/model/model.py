@@ -6,6 +6,7 @@ buffers. Adapters put on a sharded model would train unsynchronized on each rank
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -261,7 +262,7 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
         forward = DistributedDataParallel(
             network,
             device_ids=ids,
-            forward_sync_buffers=False,
+            **_no_sync_of_buffers(),
             gradient_as_bucket_view=True,
             # Experts may get no token on a rank: DDP would wait for their gradients.
             find_unused_parameters=True,
@@ -273,6 +274,13 @@ def build(config: Config, ranks: Ranks, folder: Path, layout: str, network: nn.M
     if config.batching == "packed":
         model.try_packing()
     return model
+
+
+def _no_sync_of_buffers() -> dict[str, bool]:
+    """Return DDP's argument that leaves buffers alone, whose name depends on torch's version."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return {name: False}
 
 
 def _laid_out(
