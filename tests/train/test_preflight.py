@@ -40,7 +40,9 @@ def config(tmp_path: Path) -> Config:
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(about))
     (folder / "tokenizer.json").write_text("{}")
-    header = {"w": {"dtype": "BF16", "shape": [8_000_000, 1000], "data_offsets": [0, 0]}}
+    header = {
+        "lm_head.weight": {"dtype": "BF16", "shape": [8_000_000, 1000], "data_offsets": [0, 0]}
+    }
     text = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     data = tmp_path / "data.jsonl"
@@ -233,7 +235,7 @@ def test_weights_that_are_cut_off_are_told(config: Config, size: int) -> None:
 
 def test_weights_that_are_cut_off_behind_their_header_are_told(config: Config) -> None:
     path = Path(config.name_or_path) / "model.safetensors"
-    header = {"w": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [0, 12]}}
+    header = {"lm_head.weight": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [0, 12]}}
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 12)
     (model,) = said(config, "model")
@@ -293,7 +295,9 @@ def test_a_mixture_of_107_billion_weights_is_looked_at_in_seconds(
 ) -> None:
     """The recipe of the examples on the real configuration of GLM-4.5-Air, in seconds of CPU."""
     folder = Path(config.name_or_path)
-    header = {"w": {"dtype": "BF16", "shape": [106_852_245_504], "data_offsets": [0, 0]}}
+    header = {
+        "lm_head.weight": {"dtype": "BF16", "shape": [106_852_245_504], "data_offsets": [0, 0]}
+    }
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     about = {"model_type": "glm4_moe", "head_dim": 128, "attention_bias": True}

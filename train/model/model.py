@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from train.data.formats import IGNORED
 from train.distributed import host_memory
 from train.errors import ConfigError, room_for
-from train.model import memory, slices
+from train.model import memory, quantized, slices
 from train.model.chunked_loss import Head
 from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
 from train.model.parallelize import fill, prove, shard, start_adapters
@@ -297,6 +297,7 @@ def _laid_out(
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
     if problem := _sliced(config, ranks, folder, network):
+        quantized.refuse_whole(folder / "config.json", config.name_or_path, problem)
         if layout == "single":
             network.to_empty(device="meta")  # or it would be there twice
         source = _loaded(config, ranks, folder, dtype)
