@@ -17,6 +17,7 @@ from train import preflight
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.distributed import host_memory
+from train.distributed.gpus import Gpu
 from train.model import memory
 from train.model.kinds import Weights
 from train.model.memory import GIB
@@ -63,6 +64,29 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_devices", lambda: found)
     for name in ("WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def on(monkeypatch: pytest.MonkeyPatch, **devices: Any) -> None:
+    found = Devices(**{"count": 1, "memory": 16 << 30, "name": "Tesla V100-SXM2-16GB"} | devices)
+    monkeypatch.setattr(preflight, "find_devices", lambda: found)
+
+
+def test_a_lost_gpu_stops_the_training(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Gpu(index="3", uuid="", memory=None, capability=None, name="", said="[Unknown Error]")
+    on(monkeypatch, lost=(lost,))
+    first, second = said(config, "devices")
+    assert (first.state, second.state) == ("fail", "ok")
+    assert first.said.startswith("GPU 3: expected its memory, found [Unknown Error]")
+
+
+def test_weights_are_counted_in_float32_where_bfloat16_is_emulated(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch)
+    assert "weights 14.9" in said(config, "memory")[0].said
+    on(monkeypatch, bfloat16=False)
+    assert "weights 29.8" in said(config, "memory")[0].said
+    assert said(config, "devices")[1].said.endswith("dtype: auto is float32 here")
 
 
 def said(config: Config, about: str) -> list[Finding]:
