@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from train import errors
+from train import errors, versions
 from train.checkpoint import manifest
 from train.config.parse import parse
 from train.data import hub
@@ -122,6 +122,7 @@ def _train(
     try:
         # First: an earlier run's status.json must not count as this one's.
         state.set("starting")
+        versions.refuse_older()
         hub.settle(config)
         # After settle: transformers reads the hub's variables when it is imported.
         with uncollected():
@@ -136,7 +137,8 @@ def _train(
     except ModuleNotFoundError as error:
         state.set("failed", str(error))
         package = str(error.name).partition(".")[0]
-        print(f"error: {error}\nhint: pip install {package}, on every node", file=sys.stderr)
+        hint = versions.install(**{package: ""})
+        print(f"error: {error}: every node needs it\nhint: {hint}", file=sys.stderr)
         return errors.USAGE
     except BaseException as error:  # a second Ctrl-C too
         state.set("failed", errors.reason(error))

@@ -7,11 +7,9 @@ billion weights of GLM-4.5-Air that takes half a second on a CPU, besides the im
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import shutil
-import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data import formats, hub, lines, paths, token_cache
@@ -27,6 +26,7 @@ from train.data.chat import DATE
 from train.data.dataset import label
 from train.distributed import host_memory
 from train.distributed.env import RankEnv
+from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
 from train.errors import ConfigError, LauncherEnvError
 from train.model import memory
 from train.model.activations import MASKED
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from train.model.kinds import Weights
     from train.model.memory import Memory, Shape
 
-NEEDED = ("torch", "transformers", "peft", "safetensors", "numpy", "yaml")
+NEEDED = {
+    "torch": "torch", "transformers": "transformers", "peft": "peft",
+    "safetensors": "safetensors", "numpy": "numpy", "yaml": "PyYAML",
+}  # fmt: skip
+"""Module → the package that has it."""
 LOOKED_AT = 100
 CHECKPOINT_BYTES = 12
 """A trained weight on disk: itself and AdamW's two moments, all float32."""
@@ -71,21 +75,6 @@ def _refused(about: str, error: ConfigError) -> Finding:
     return _finding(about, "; ".join(error.problems) + hint, "fail")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
-    """What this node computes on."""
-
-    count: int
-    memory: int
-    """Bytes of the smallest one."""
-    name: str
-
-    @property
-    def are_gpus(self) -> bool:
-        """Whether they are GPUs."""
-        return self.name != "CPU"
-
-
 def main(config: Config, notes: Sequence[str] = ()) -> int:
     """Look at everything, print a line each, and return 0 if nothing would fail."""
     hub.settle(config)
@@ -114,12 +103,9 @@ def check(config: Config) -> Iterator[Finding]:
         local = env.local_world_size if env.launched else local
     except LauncherEnvError as error:
         yield _finding("ranks", str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
-    yield _finding(
-        "devices",
-        f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
-        if devices.are_gpus
-        else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together",
-    )
+    yield from _devices(devices, local)
+    if config.dtype == "auto" and not devices.bfloat16:
+        config = replace(config, dtype="float32")  # as the run does
     yield from _batch(config, local)
     look = _look(config)
     yield from look.findings
@@ -145,29 +131,43 @@ def _trackers(config: Config) -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [NEEDED[name] for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        said = f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})"
-        yield _finding("packages", said, "fail")
+        said = f"not installed: {', '.join(missing)}"
+        hint = versions.install(**dict.fromkeys(missing, ""))
+        yield _finding("packages", f"{said} (hint: {hint})", "fail")
         return
-    versions = (f"{name} {importlib.metadata.version(name)}" for name in NEEDED[:3])
-    yield _finding("packages", ", ".join(versions))
+    try:
+        versions.refuse_older()
+    except ConfigError as error:
+        yield _refused("packages", error)
+        return
+    yield _finding("packages", ", ".join(map(" ".join, versions.installed().items())))
+    yield from (_finding("packages", remark, "warn") for remark in versions.remarks())
 
 
-def find_devices() -> Devices:
-    """Return this node's GPUs as nvidia-smi lists them, or its CPU, without torch."""
-    program = shutil.which("nvidia-smi")
-    if program:
-        query = [program, "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-            rows = [line.split(", ", 1) for line in done.stdout.splitlines() if ", " in line]
-        except (OSError, subprocess.TimeoutExpired):
-            rows = []
-        if rows:
-            smallest = min(int(float(row[0])) for row in rows) << 20
-            return Devices(count=len(rows), memory=smallest, name=rows[0][1])
-    return Devices(count=1, memory=host_memory.physical(), name="CPU")
+def _devices(devices: Devices, local: int) -> Iterator[Finding]:
+    """Report what this node computes on, and whether this torch can."""
+    for gpu in devices.lost:
+        said = f"GPU {gpu.index}: expected its memory, found {gpu.said} (hint: nvidia-smi -q)"
+        yield _finding("devices", said, "fail")
+    said = (
+        f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
+        if devices.are_gpus
+        else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together"
+    )
+    yield _finding("devices", said)
+    if not devices.bfloat16:
+        said = f"{devices.name} only emulates bfloat16: dtype: auto is float32 here"
+        yield _finding("devices", said, "warn")
+    if are_hidden() or not are_there() or not _usable():
+        return
+    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _make)
+
+    try:
+        refuse_unsuitable(local)
+    except LauncherEnvError as error:
+        yield _finding("devices", str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
 
 
 def _batch(config: Config, local: int) -> Iterator[Finding]:
@@ -225,9 +225,14 @@ def _look(config: Config) -> Look:
     return _make(config, folder, shape, found)
 
 
+def _usable() -> bool:
+    """Return whether all packages can be imported."""
+    return all(importlib.util.find_spec(name) for name in NEEDED) and not versions.older()
+
+
 def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> Look:
     """Make the model without its weights, and add what came of it to what was found."""
-    if not all(importlib.util.find_spec(name) for name in NEEDED):
+    if not _usable():
         return Look(findings=tuple(found), shape=shape)
     from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
 

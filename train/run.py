@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from train import versions
 from train.checkpoint import provenance, resume
 from train.checkpoint.save import Checkpoints
 from train.checkpoint.schedule import Schedule
 from train.config.batch_size import batch_size
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
+from train.distributed import devices
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError, room_for
-from train.errors import ConfigError
 from train.lifecycle import garbage
 from train.lifecycle.signals import StopListener
 from train.model import kinds, layout
@@ -136,6 +137,7 @@ def build_and_train(
     at_end: ExitStack,
 ) -> Outcome:
     """Agree, lay out, build the model, resume, deal out the data, train."""
+    config, dtype_remarks = devices.settle_dtype(config, ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
     network = bare(config, base, compute_dtype(config, ranks.device))
@@ -158,7 +160,14 @@ def build_and_train(
     status.set("running")
     if ranks.is_first:
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
-        remarks = (*version_remarks, *laid.remarks, *model.remarks, *corpus.notes)
+        remarks = (
+            *versions.remarks(),
+            *version_remarks,
+            *dtype_remarks,
+            *laid.remarks,
+            *model.remarks,
+            *corpus.notes,
+        )
         print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()
     trackers = at_end.enter_context(Trackers(config, reports, step=progress.step))

@@ -17,6 +17,7 @@ from train import preflight
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.distributed import host_memory
+from train.distributed.gpus import Gpu
 from train.model import memory
 from train.model.activations import Widths
 from train.model.kinds import Weights
@@ -41,7 +42,9 @@ def config(tmp_path: Path) -> Config:
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(about))
     (folder / "tokenizer.json").write_text("{}")
-    header = {"w": {"dtype": "BF16", "shape": [8_000_000, 1000], "data_offsets": [0, 0]}}
+    header = {
+        "lm_head.weight": {"dtype": "BF16", "shape": [8_000_000, 1000], "data_offsets": [0, 0]}
+    }
     text = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     data = tmp_path / "data.jsonl"
@@ -62,6 +65,29 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_devices", lambda: found)
     for name in ("WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def on(monkeypatch: pytest.MonkeyPatch, **devices: Any) -> None:
+    found = Devices(**{"count": 1, "memory": 16 << 30, "name": "Tesla V100-SXM2-16GB"} | devices)
+    monkeypatch.setattr(preflight, "find_devices", lambda: found)
+
+
+def test_a_lost_gpu_stops_the_training(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Gpu(index="3", uuid="", memory=None, capability=None, name="", said="[Unknown Error]")
+    on(monkeypatch, lost=(lost,))
+    first, second = said(config, "devices")
+    assert (first.state, second.state) == ("fail", "ok")
+    assert first.said.startswith("GPU 3: expected its memory, found [Unknown Error]")
+
+
+def test_weights_are_counted_in_float32_where_bfloat16_is_emulated(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch)
+    assert "weights 14.9" in said(config, "memory")[0].said
+    on(monkeypatch, bfloat16=False)
+    assert "weights 29.8" in said(config, "memory")[0].said
+    assert said(config, "devices")[1].said.endswith("dtype: auto is float32 here")
 
 
 def said(config: Config, about: str) -> list[Finding]:
@@ -252,7 +278,7 @@ def test_weights_that_are_cut_off_are_told(config: Config, size: int) -> None:
 
 def test_weights_that_are_cut_off_behind_their_header_are_told(config: Config) -> None:
     path = Path(config.name_or_path) / "model.safetensors"
-    header = {"w": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [0, 12]}}
+    header = {"lm_head.weight": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [0, 12]}}
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 12)
     (model,) = said(config, "model")
@@ -312,7 +338,9 @@ def test_a_mixture_of_107_billion_weights_is_looked_at_in_seconds(
 ) -> None:
     """The recipe of the examples on the real configuration of GLM-4.5-Air, in seconds of CPU."""
     folder = Path(config.name_or_path)
-    header = {"w": {"dtype": "BF16", "shape": [106_852_245_504], "data_offsets": [0, 0]}}
+    header = {
+        "lm_head.weight": {"dtype": "BF16", "shape": [106_852_245_504], "data_offsets": [0, 0]}
+    }
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     about = {"model_type": "glm4_moe", "head_dim": 128, "attention_bias": True}

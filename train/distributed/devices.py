@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import sys
+import warnings
 from collections import Counter
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from train import versions
+from train.distributed import gpus
 from train.distributed.env import RankEnv, node_name
 from train.errors import LauncherEnvError, NodesDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from train.config.config import Config
 
 AGREED = "agreed"
 
@@ -37,8 +43,9 @@ def choose(env: RankEnv) -> torch.device:
     """Return the device that this process computes on.
 
     Raises:
-        LauncherEnvError: The node has GPUs, but fewer than processes.
+        LauncherEnvError: The node has GPUs, but fewer than processes, or torch cannot use them.
     """
+    refuse_unusable()
     if not torch.cuda.is_available():
         if "OMP_NUM_THREADS" not in os.environ:
             # Ranks that each take every core of their node wait for each other.
@@ -53,9 +60,98 @@ def choose(env: RankEnv) -> torch.device:
             f"found {count} GPUs\nhint: start as many processes a node as it has GPUs"
         )
         raise LauncherEnvError(message)
+    refuse_without_kernels(number)
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device
+
+
+def refuse_unusable() -> None:
+    """Refuse to train on CPUs beside GPUs that this torch cannot use, 100 times as slowly.
+
+    Raises:
+        LauncherEnvError: This node has GPUs, not hidden on purpose, and torch finds none of
+            them.
+    """
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    if available or gpus.are_hidden() or not gpus.are_there():
+        return
+    found = (
+        " ".join(str(said[-1].message).split()) if said else "torch.cuda.is_available() is False"
+    )
+    hint = "nvidia-smi names the driver's CUDA; `CUDA_VISIBLE_DEVICES=` on all nodes trains on CPUs"
+    if not torch.backends.cuda.is_built():
+        found = f"torch {torch.__version__}, which is built without CUDA"
+        hint = f"{sys.executable} -m pip uninstall -y torch; {versions.install(torch='')}"
+    message = f"devices: expected torch to use the GPUs of {node_name()}, found {found}"
+    raise LauncherEnvError(f"{message}\nhint: {hint}")
+
+
+def refuse_unsuitable(count: int) -> None:
+    """Refuse what a start of so many processes would refuse of this node's GPUs.
+
+    Raises:
+        LauncherEnvError: torch cannot use them, or has no kernels for one.
+    """
+    refuse_unusable()
+    for number in range(min(count, torch.cuda.device_count())):
+        refuse_without_kernels(number)
+
+
+def refuse_without_kernels(number: int) -> None:
+    """Refuse a GPU that this torch has no kernels for, before "no kernel image is available".
+
+    Raises:
+        LauncherEnvError: It is one.
+    """
+    built = torch.cuda.get_arch_list()
+    if not built:  # torch does not say
+        return
+    major, minor = torch.cuda.get_device_capability(number)
+    if not runs_on(built, (major, minor)):
+        message = (
+            f"devices: expected kernels for {torch.cuda.get_device_name(number)} of {node_name()} "
+            f"(sm_{major}{minor}), found torch {torch.__version__} with {', '.join(built)}"
+        )
+        hint = "https://pytorch.org/get-started has builds for other versions of CUDA"
+        raise LauncherEnvError(f"{message}\nhint: {hint}")
+
+
+def runs_on(built: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Return whether kernels for these architectures run on a GPU of this compute capability.
+
+    Machine code (`sm_80`) runs on later GPUs of its generation, PTX (`compute_90`) on all later
+    ones; what ends in `a` on exactly its own.
+    """
+    for each in built:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", each)
+        if not match:  # ROCm's names
+            return True
+        kind, major, minor, only = match[1], int(match[2]), int(match[3]), match[4]
+        if only == "a":
+            fits = (major, minor) == capability
+        elif kind == "sm" or only:
+            fits = major == capability[0] and minor <= capability[1]
+        else:
+            fits = (major, minor) <= capability
+        if fits:
+            return True
+    return False
+
+
+def settle_dtype(config: Config, device: torch.device) -> tuple[Config, tuple[str, ...]]:
+    """Return the configuration with float32 for `dtype: auto` on a GPU that emulates bfloat16."""
+    if device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return config, ()
+    name = torch.cuda.get_device_name(device)
+    if config.dtype == "bfloat16":
+        return config, (f"{name} only emulates bfloat16, which is slow: set dtype: float32",)
+    if config.dtype != "auto":
+        return config, ()
+    remark = f"{name} only emulates bfloat16: dtype: auto is float32"
+    return replace(config, dtype="float32"), (remark,)
 
 
 def describe(device: torch.device) -> Device:

@@ -10,11 +10,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 from train.data.batches import MULTIPLE
 from train.errors import ConfigError, exit_code
-from train.model import export, kinds, lora_targets
+from train.model import export, kinds, lora_targets, memory, placement, quantized
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from train.config.config import Config
     from train.model.kinds import Weights
     from train.model.lora_targets import Targets
+    from train.model.quantized import Scheme
 
 BUILT_IN = ("sdpa", "eager")
 UNUSABLE = (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError)
@@ -42,6 +43,9 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     trust = config.trust_remote_code
     shape = AutoConfig.from_pretrained(folder, trust_remote_code=trust, local_files_only=True)
     shape.use_cache = False
+    stored = quantized.scheme(folder / "config.json", config.name_or_path)
+    if stored and config.method == "full":
+        raise quantized.refusal(config.name_or_path, f"found method: full and {stored.method}")
     how: dict[str, Any] = {
         # What is trained stays in float32: small updates would vanish in bfloat16.
         "dtype": torch.float32 if config.method == "full" else dtype,
@@ -49,8 +53,13 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         "trust_remote_code": trust,
     }
     if bare:
+        if stored:  # what is made of it is plain
+            del shape.quantization_config
         network = AutoModelForCausalLM.from_config(shape, **how)
+        _refuse_unplaced(config, folder, network, stored)
     else:
+        if stored and stored.method == quantized.MXFP4:
+            how["quantization_config"] = Mxfp4Config(dequantize=True)
         how["output_loading_info"] = True
         network, found = cast(
             "tuple[Any, dict[str, Any]]",
@@ -61,6 +70,8 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         if lacking := sorted(found["missing_keys"]):
             # transformers makes them up, with a warning among many.
             raise ValueError(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
+        if extra := placement.not_dropped(network, found["unexpected_keys"]):
+            raise placement.refusal(config.name_or_path, network, extra)
     _refuse_too_long(config, network)
     if config.batching == "packed" and _is_sure_to_leak(network):
         raise leaks(type(network).__name__)
@@ -89,6 +100,20 @@ def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in 
         if hasattr(module, "cast_input_dtype_enabled"):
             module.cast_input_dtype_enabled = False
     return network
+
+
+def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:  # noqa: ANN401
+    """Refuse files with tensors that the model has no place for, from their headers.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    if stored and stored.method == quantized.MXFP4:  # converted by transformers, under other names
+        return
+    files = [path for path in memory.weight_files(folder) if path.is_file()]
+    names = [name for path in files for name in memory.header(path)]
+    if extra := placement.unplaced(network, stored.kept(names) if stored else names):
+        raise placement.refusal(config.name_or_path, network, extra)
 
 
 def _is_sure_to_leak(network: Any) -> bool:  # noqa: ANN401  (as in base_of)

@@ -178,16 +178,25 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _parameters(path: Path) -> int:
     """Return the numbers in a safetensors file, from its header."""
+    return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
+
+
+def header(path: Path) -> dict[str, Any]:
+    """Return a safetensors file's tensors by name, each with its dtype and shape.
+
+    Raises:
+        ValueError: It is no such file, or is cut off.
+    """
     with path.open("rb") as file:
         length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
         if length > size:
             raise ValueError(f"{path}: expected a safetensors file, found none")
-        header = json.loads(file.read(length))
-    tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
-    whole = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        found = json.loads(file.read(length))
+    tensors = {name: tensor for name, tensor in found.items() if name != "__metadata__"}
+    whole = 8 + length + max((each["data_offsets"][1] for each in tensors.values()), default=0)
     if size < whole:
         raise ValueError(f"{path}: expected {whole} bytes, found {size}: it is cut off")
-    return sum(math.prod(tensor["shape"]) for tensor in tensors)
+    return tensors
 
 
 def rows_at_a_time(vocabulary: int, *, trained: bool) -> int:

@@ -6,6 +6,7 @@ buffers. Adapters put on a sharded model would train unsynchronized on each rank
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from train.data.formats import IGNORED
 from train.distributed import host_memory
 from train.errors import ConfigError, room_for
-from train.model import memory, slices
+from train.model import memory, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
@@ -267,7 +268,7 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
                 device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
                 # Each rank has read the same files and drawn the same adapters.
                 init_sync=False,
-                forward_sync_buffers=False,
+                **_no_sync_of_buffers(),
                 gradient_as_bucket_view=True,
                 # Experts may get no token on a rank: DDP would wait for their gradients.
                 find_unused_parameters=True,
@@ -289,6 +290,13 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
     return model
 
 
+def _no_sync_of_buffers() -> dict[str, bool]:
+    """Return DDP's argument that leaves buffers alone, whose name depends on torch's version."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return {name: False}
+
+
 def _laid_out(
     config: Config,
     ranks: Ranks,
@@ -303,6 +311,7 @@ def _laid_out(
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
     if problem := _sliced(config, ranks, folder, network):
+        quantized.refuse_whole(folder / "config.json", config.name_or_path, problem)
         if layout == "single":
             network.to_empty(device="meta")  # or it would be there twice
         source = _loaded(config, ranks, folder, dtype)

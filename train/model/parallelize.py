@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,13 +14,16 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from train.errors import ModelError
+from train import versions
+from train.errors import ConfigError, ModelError
 from train.model.load import base_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from train.config.config import Config
+
+SEPARATE_EXPERT = re.compile(r"experts\.\d+\.")
 
 
 def shard(
@@ -52,7 +56,10 @@ def shard(
             module.set_force_sum_reduction_for_comms(True)
             # Experts that are modules of their own may get no token on one rank and some on
             # another: ranks would bring gradients of different sizes to one reduction.
-            module.set_reduce_scatter_unused_params(True)
+            if hasattr(module, "set_reduce_scatter_unused_params"):  # since torch 2.13
+                module.set_reduce_scatter_unused_params(True)
+            else:
+                _refuse_separate_experts(network)
     if layers:
         return ()
     remark = (
@@ -60,6 +67,22 @@ def shard(
         "group, gathered whole in every pass"
     )
     return (remark,)
+
+
+def _refuse_separate_experts(network: nn.Module) -> None:
+    """Refuse trained experts that this torch would reduce by different sizes on each rank.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    needed = versions.TABLE["torch"].tested
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad and SEPARATE_EXPERT.search(name):
+            problem = (
+                f"parallel: expected torch >= {needed} to shard trained experts that are modules "
+                f"of their own ({name}), found {torch.__version__}"
+            )
+            raise ConfigError((problem,), hint=versions.install(torch=needed))
 
 
 def _layers(base: Any) -> list[nn.Module]:  # noqa: ANN401  (as in base_of)

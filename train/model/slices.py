@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from train.model import memory
+from train.model import memory, placement, quantized
 from train.model.load import base_of
 from train.model.parallelize import own_part
 
@@ -68,6 +68,9 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
         raise CannotSlice(f"this transformers reads no slices: {error}") from error
     base = base_of(network)
     sources = files(folder)
+    stored = quantized.scheme(folder / "config.json", config.name_or_path)
+    if stored and stored.method == quantized.MXFP4:
+        raise CannotSlice("transformers reads mxfp4 whole")
     with torch.device("meta"):
         plain: Any = AutoModelForCausalLM.from_config(
             base.config,
@@ -85,7 +88,8 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     with ExitStack() as stack:
         # Mapped into memory: with `pread` safetensors reads a tensor whole to cut a slice from it.
         opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sources]
-        where = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
+        holders = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
+        where = quantized.tensors(holders, stored)
         mixed = _mixed_rows(plain, mapping, where)
         blank = {
             name: like if name in mixed else _cut_as(parameters[name], like)
@@ -96,11 +100,10 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
         for keys in _layers(where):
             info, _ = convert_and_load_state_dict_in_model(
                 model=plain,
-                state_dict={key: where[key].get_slice(key) for key in keys},
+                state_dict={key: where[key] for key in keys},
                 load_config=LoadStateDictConfig(weight_mapping=mapping),
             )
-            if wrong := [*info.mismatched_keys, *(info.conversion_errors.keys() - empty)]:
-                raise CannotSlice(f"{wrong[0]} does not fit (and {len(wrong) - 1} others)")
+            _refuse_misfits(plain, info, empty)
             for name in left - info.missing_keys:
                 found = plain.get_parameter_or_buffer(name)
                 target = parameters.get(name, buffers.get(name))
@@ -117,6 +120,18 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     if lacking := sorted(left - tied - empty):
         raise CannotSlice(f"{lacking[0]} is in no file (and {len(lacking) - 1} others)")
     _compute_buffers(plain, buffers)
+
+
+def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:  # noqa: ANN401
+    """Refuse tensors of the files that do not fit a parameter, or have none.
+
+    Raises:
+        CannotSlice: There are some.
+    """
+    if wrong := [*info.mismatched_keys, *(info.conversion_errors.keys() - empty)]:
+        raise CannotSlice(f"{wrong[0]} does not fit (and {len(wrong) - 1} others)")
+    if extra := placement.not_dropped(plain, info.unexpected_keys):
+        raise CannotSlice(f"{extra[0]} has no place (and {len(extra) - 1} others)")
 
 
 def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN401

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from tests.train.world import World
+from train.config.config import Config
 from train.distributed.env import RankEnv
 from train.errors import LauncherEnvError
 
@@ -50,6 +54,7 @@ def test_a_gpu_is_chosen_by_place_or_is_the_only_one(local: int, gpus: int, want
     with (
         patch("torch.cuda.is_available", lambda: True),
         patch("torch.cuda.device_count", lambda: gpus),
+        patch("torch.cuda.get_arch_list", list),
         patch("torch.cuda.set_device") as chosen,
     ):
         device = devices.choose(RankEnv(local_rank=local, local_world_size=8))
@@ -66,6 +71,117 @@ def test_more_processes_than_gpus_are_refused() -> None:
         pytest.raises(LauncherEnvError, match="local rank 2: expected a GPU of its own"),
     ):
         devices.choose(RankEnv(local_rank=2, local_world_size=3))
+
+
+@pytest.fixture
+def node_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this node have the device file of a GPU."""
+    from train.distributed import gpus
+
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpus, "NODES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("node_with_a_gpu")
+def test_a_torch_without_cuda_is_refused_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.distributed import devices
+
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: False)
+    with pytest.raises(
+        LauncherEnvError, match=r"which is built without CUDA\nhint: .*install torch$"
+    ):
+        devices.choose(RankEnv())
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert devices.choose(RankEnv()).type == "cpu"
+
+
+@pytest.mark.usefixtures("node_with_a_gpu")
+def test_a_driver_too_old_is_refused_in_torchs_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.distributed import devices
+
+    words = (
+        "CUDA initialization: The NVIDIA driver on your system is too old (found version 12040)."
+    )
+
+    def is_available() -> bool:
+        warnings.warn(words, stacklevel=1)
+        return False
+
+    monkeypatch.setattr("torch.cuda.is_available", is_available)
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
+    with pytest.raises(LauncherEnvError) as refused:
+        devices.choose(RankEnv())
+    assert f"found {words}\nhint: " in str(refused.value)
+
+
+@pytest.mark.usefixtures("node_with_a_gpu")
+def test_the_check_refuses_it_too(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    from train import preflight
+
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: False)
+    failed = [each for each in preflight.check(base) if each.state == "fail"]
+    assert [each.about for each in failed] == ["devices"]
+    assert "which is built without CUDA (hint: " in failed[0].said
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "runs"),
+    [
+        (("sm_75", "sm_80", "sm_90"), (7, 0), False),
+        (("sm_75", "sm_80", "sm_90"), (8, 6), True),
+        (("sm_75", "sm_80", "sm_90"), (12, 0), False),
+        (("sm_75", "compute_90"), (12, 0), True),
+        (("sm_90a",), (9, 0), True),
+        (("sm_100a", "compute_100a"), (10, 3), False),
+        (("sm_100f",), (10, 3), True),
+        (("sm_120",), (12, 1), True),
+        (("gfx942",), (9, 4), True),
+    ],
+)
+def test_kernels_run_on_their_generation(
+    built: tuple[str, ...], capability: tuple[int, int], *, runs: bool
+) -> None:
+    from train.distributed.devices import runs_on
+
+    assert runs_on(built, capability) is runs
+
+
+def test_a_gpu_without_kernels_is_refused() -> None:
+    from train.distributed import devices
+
+    with (
+        patch("torch.cuda.is_available", lambda: True),
+        patch("torch.cuda.device_count", lambda: 1),
+        patch("torch.cuda.get_arch_list", lambda: ["sm_75", "sm_80"]),
+        patch("torch.cuda.get_device_capability", lambda _: (7, 0)),
+        patch("torch.cuda.get_device_name", lambda _: "Tesla V100"),
+        pytest.raises(LauncherEnvError, match=r"expected kernels for Tesla V100 of .* \(sm_70\)"),
+    ):
+        devices.choose(RankEnv())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "becomes", "remarks"),
+    [("auto", "float32", 1), ("bfloat16", "bfloat16", 1), ("float32", "float32", 0)],
+)
+def test_emulated_bfloat16_is_not_taken_by_itself(
+    base: Config, dtype: Any, becomes: str, remarks: int
+) -> None:
+    import torch
+
+    from train.distributed.devices import settle_dtype
+
+    config = replace(base, dtype=dtype)
+    with (
+        patch("torch.cuda.is_bf16_supported", lambda *, including_emulation: including_emulation),
+        patch("torch.cuda.get_device_name", lambda _: "Tesla V100"),
+    ):
+        found, said = settle_dtype(config, torch.device("cuda", 0))
+        assert (found.dtype, len(said)) == (becomes, remarks)
+        assert settle_dtype(config, torch.device("cpu")) == (config, ())
 
 
 def one_without_gpu(rank: int) -> None:

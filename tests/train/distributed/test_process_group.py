@@ -84,7 +84,9 @@ def test_a_python_without_torch_is_said(tmp_path: Path) -> None:
     )
     assert done.returncode == 2, done.stderr
     assert "torch" in done.stderr
-    assert done.stderr.endswith("hint: pip install torch, on every node\n")
+    assert done.stderr.endswith(
+        f": every node needs it\nhint: {sys.executable} -m pip install torch\n"
+    )
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
 
 

@@ -69,7 +69,7 @@ def test_an_attention_that_is_not_installed_is_told(base: Config, tiny: Path) ->
 
 
 def test_a_model_without_the_usual_attention_is_told(base: Config, tmp_path: Path) -> None:
-    about = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 1}
+    about = {"model_type": "gpt_oss", "num_hidden_layers": 1}
     (tmp_path / "config.json").write_text(json.dumps(about))
     with pytest.raises(ConfigError, match="attn_implementation: expected sdpa") as told:
         survey(base, tmp_path)

@@ -232,6 +232,7 @@ def test_experts_that_are_modules_may_get_no_token_on_a_rank(
     import sys
 
     import torch
+    from torch.distributed.fsdp import FSDPModule
 
     folder = shutil.copytree(tiny / "model", tmp_path / "own")
     classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
@@ -251,8 +252,13 @@ def test_experts_that_are_modules_may_get_no_token_on_a_rank(
         "learning_rate": 1e-3, "eval_dataset_path": None,
         "before": functools.partial(keeps_code, tmp_path / "modules"),
     }  # fmt: skip
-    alone, two = (world.run(nodes=nodes, **how) for nodes in ((1,), (2,)))
-    assert close(alone.losses(), two.losses())
+    alone = world.run(nodes=(1,), **how)
+    if hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        assert close(alone.losses(), world.run(nodes=(2,), **how).losses())
+    else:  # torch before 2.13
+        two = world.start(nodes=(2,), **how)
+        assert two.wait() == [2, 2]
+        assert "parallel: expected torch >= 2.13 to shard trained experts" in two.said()
     # DDP would wait for a gradient of each expert, in several micro-batches together too.
     repeated = world.run(nodes=(2,), parallel="ddp", per_device_train_batch_size=1, **how)
     assert close(alone.losses(), repeated.losses())

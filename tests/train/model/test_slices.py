@@ -203,5 +203,6 @@ def test_a_model_inside_another_computes_its_own_buffers(tmp_path: Path) -> None
     filled(tmp_path, "gemma3n_text", shape, (2,))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_masks_that_are_in_no_file_are_computed(tmp_path: Path) -> None:
     filled(tmp_path, "gpt_bigcode", {"max_position_embeddings": 1024}, (2,))
