@@ -51,4 +51,4 @@ def pretend(count: int) -> None:
     cuda.Event = Event
     cuda.synchronize = lambda *_: None
     cuda.mem_get_info = lambda *_: (FREE_BYTES, FREE_BYTES)
-    OnCpu().__enter__()
+    OnCpu().__enter__()  # type: ignore[no-untyped-call]

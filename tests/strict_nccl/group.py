@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import ProcessGroupGloo, _create_work_from_future
+from torch._C import _distributed_c10d
+from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Work
 
 from tests.strict_nccl.board import Board
@@ -51,7 +52,10 @@ DTYPES = frozenset(
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
 
 
-class StrictGroup(dist.ProcessGroup):
+Base: Any = dist.ProcessGroup  # whose overloads its own Python subclasses do not have either
+
+
+class StrictGroup(Base):  # type: ignore[misc]
     """NCCL's half of a group.
 
     torch replaces the group by the one that a backend's creator returns if that is a ProcessGroup
@@ -66,7 +70,7 @@ class StrictGroup(dist.ProcessGroup):
         super().__init__(options.group_rank, options.group_size)
         self._name: str = options.group_id
         self._me: int = options.group_rank
-        self._count = options.group_size
+        self._count: int = options.group_size
         self._ranks: list[int] = options.global_ranks_in_group or list(range(options.group_size))
         self._board = board
         self._patience = patience
@@ -168,14 +172,14 @@ class StrictGroup(dist.ProcessGroup):
         return self._issue(call, lambda gloo: gloo.reduce(tensors, opts), tensor)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         (row,), (mine,) = outputs, inputs
         self._expect(row[self._me].numel() == mine.numel(), "all_gather", row[self._me], mine)
         call = Call("all_gather", f"{mine.dtype}, sizes {sizes(row)}")
         return self._issue(call, lambda gloo: gloo.allgather(outputs, inputs, opts), mine, *row)
 
     def all_gather_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> Any:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         self._expect(output.numel() == mine.numel() * self._count, "all_gather", output, mine)
         call = Call("all_gather_into_tensor", about(mine))
         return self._issue(
@@ -464,7 +468,9 @@ def _done(tensors: list[Tensor]) -> Work:
     """Return the work of a call that has ended."""
     future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
     future.set_result(tensors)
-    return _create_work_from_future(future)
+    c10d: Any = _distributed_c10d
+    work: Work = c10d._create_work_from_future(future)
+    return work
 
 
 def _empty_record() -> Tensor:

@@ -77,7 +77,7 @@ def install(*, patience: float = 60.0, stands_for: str = "nccl") -> Program:
     # It would ask for NCCL's version and for the backend of a group that the rank is not in, and
     # raise that instead of the error that it is to log.
     c10d_logger._get_msg_dict = lambda *_, **__: {}
-    torch.cuda.set_device = functools.partial(_set_device, program)  # type: ignore[assignment]
+    torch.cuda.set_device = functools.partial(_set_device, program)
     return program
 
 

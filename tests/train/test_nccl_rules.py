@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tests.strict_nccl.as_train import impatient, strict
 from tests.train.world import Training, World
 from train.config.parse import parse
+from train.distributed.env import RankEnv
 from train.tools import smoke
 
 pytestmark = pytest.mark.torch
@@ -44,18 +47,20 @@ def test_a_device_bound_to_the_groups_would_hang_a_node_of_two(world: World) -> 
 def bound(rank: int) -> None:
     """Do what train did: give `init_process_group` the device."""
     impatient(rank)
-    import torch.distributed as dist  # noqa: PLC0415  (collecting tests must not wait for torch)
+    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+    import torch.distributed as dist  # noqa: PLC0415
 
     from train.distributed import devices  # noqa: PLC0415
 
-    join = dist.init_process_group
+    join: Any = dist.init_process_group
+    choose = devices.choose
 
-    def with_device(*args: object, **how: object) -> None:
-        join(*args, device_id=chosen[-1], **how)  # type: ignore[arg-type]
+    def bind(env: RankEnv) -> torch.device:
+        device = choose(env)
+        dist.init_process_group = functools.partial(join, device_id=device)
+        return device
 
-    choose, chosen = devices.choose, []
-    devices.choose = lambda env: chosen.append(choose(env)) or chosen[-1]
-    dist.init_process_group = with_device  # type: ignore[assignment]
+    devices.choose = bind
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -87,7 +92,7 @@ def test_two_nodes_save_and_resume(world: World) -> None:
 def test_each_layout_trains_saves_resumes_evaluates_and_exports(
     world: World, nodes: tuple[int, ...], method: str, parallel: str
 ) -> None:
-    how = {"nodes": nodes, "parallel": parallel, "method": method, "eval_steps": 2}
+    how: dict[str, Any] = {"nodes": nodes, "parallel": parallel, "method": method, "eval_steps": 2}
     one = world.start(**how, save_steps=2, max_steps=4, before=strict)
     keeps_the_rules(one)
     exported = {"lora": "adapter", "full": "model"}[method]
@@ -128,7 +133,7 @@ def test_a_signal_to_one_rank_stops_all(
 @pytest.mark.parametrize("parallel", LAYOUTS)
 def test_nodes_with_folders_of_their_own_save_and_resume(world: World, parallel: str) -> None:
     apart = world.folder / "apart"
-    how = {"nodes": (2, 2), "parallel": parallel, "apart": apart, "before": strict}
+    how: dict[str, Any] = {"nodes": (2, 2), "parallel": parallel, "apart": apart, "before": strict}
     keeps_the_rules(world.start(**how, save_steps=1, max_steps=2))
     again = world.start(**how, max_steps=4, resume_from_checkpoint="latest")
     keeps_the_rules(again)
@@ -153,14 +158,14 @@ def test_smoke_keeps_the_rules(
     injected = root / "tests" / "strict_nccl" / "injected"
     monkeypatch.setenv("PYTHONPATH", f"{injected}:{root}")
     found: list[str] = []
-    real = smoke.subprocess.run
+    real = subprocess.run
 
     def run(*args: Any, **how: Any) -> Any:
         done = real(*args, **how)
         found.append(done.stdout)
         return done
 
-    monkeypatch.setattr(smoke.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert smoke.main(parse(["--smoke", *keys])) == 0, capsys.readouterr()
     assert len(found) == 2
     assert all("strict NCCL: " in said for said in found), found
