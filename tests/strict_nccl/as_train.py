@@ -1,16 +1,16 @@
 """Gives each rank of train/ a GPU until the groups are made; it computes on the CPU."""
 
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from tests.strict_nccl.interposed import install
-from train.distributed import devices
-from train.distributed.env import RankEnv
-from train.distributed.process_group import Ranks
+    from train.distributed.devices import Device
+    from train.distributed.env import RankEnv
 
 
 def strict(_: int) -> None:
@@ -25,25 +25,35 @@ def impatient(_: int) -> None:
 
 def stand_in(*, patience: float = 60.0) -> None:
     """Replace what asks for the device; the choice of backend and of `device_id` stays train's."""
+    import torch
+
+    from tests.strict_nccl.interposed import install
+    from train.distributed import devices
+    from train.distributed.process_group import Ranks
+
     install(patience=patience)
     devices.choose = choose
     devices.describe = describe
     make = Ranks.__init__
 
-    def on_cpu(self: Ranks, env: RankEnv, device: torch.device, *rest: Any) -> None:
+    def on_cpu(self: Ranks, env: RankEnv, _: torch.device, *rest: Any) -> None:
         make(self, env, torch.device("cpu"), *rest)
 
-    Ranks.__init__ = on_cpu  # type: ignore[method-assign]
+    Ranks.__init__ = on_cpu  # type: ignore[method-assign,assignment]
 
 
 def choose(env: RankEnv) -> torch.device:
     """Return the GPU that this rank would have."""
+    import torch
+
     torch.set_num_threads(1)
     device = torch.device("cuda", env.local_rank)
     torch.cuda.set_device(device)
     return device
 
 
-def describe(device: torch.device) -> devices.Device:
+def describe(device: torch.device) -> Device:
     """Return what the other ranks must know of it."""
-    return devices.Device(socket.gethostname(), device.type, "")
+    from train.distributed.devices import Device
+
+    return Device(socket.gethostname(), device.type, "")

@@ -6,17 +6,17 @@ import contextlib
 import json
 from typing import Any
 
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 
 
 class Board:
     """All ranks of a program."""
 
-    def __init__(self, store: Store, rank: int) -> None:
+    def __init__(self, store: Any, rank: int) -> None:
         # A client of its own, if there is one: another thread may wait in the program's.
         with contextlib.suppress(RuntimeError):
-            store = store.clone()  # type: ignore[attr-defined]  (not in torch's stubs)
-        self._store = PrefixStore("strict", store)
+            store = store.clone()
+        self._store: Any = PrefixStore("strict", store)
         self.rank = rank
         self._counts: dict[str, int] = {}
 
@@ -40,11 +40,11 @@ class Board:
 
     def broken(self) -> str:
         """Return why a rank broke off; nothing if none did."""
-        return self._store.get("broken").decode() if self._store.check(["broken"]) else ""
+        return str(self._store.get("broken").decode()) if self._store.check(["broken"]) else ""
 
     def same(self, what: str, mine: str) -> str:
         """Return what the first rank to come says of something."""
-        return self._store.compare_set(f"same/{what}", "", mine).decode()
+        return str(self._store.compare_set(f"same/{what}", "", mine).decode())
 
     def post(self, key: str, value: bytes) -> None:
         """Leave something for a peer."""

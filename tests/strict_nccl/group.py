@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import ProcessGroupGloo, _create_work_from_future
+from torch._C import _distributed_c10d
+from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Work
 
 from tests.strict_nccl.board import Board
@@ -51,7 +52,10 @@ DTYPES = frozenset(
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
 
 
-class StrictGroup(dist.ProcessGroup):
+Base: Any = dist.ProcessGroup  # whose overloads its own Python subclasses do not have either
+
+
+class StrictGroup(Base):  # type: ignore[misc]
     """NCCL's half of a group.
 
     torch replaces the group by the one that a backend's creator returns if that is a ProcessGroup
@@ -66,12 +70,12 @@ class StrictGroup(dist.ProcessGroup):
         super().__init__(options.group_rank, options.group_size)
         self._name: str = options.group_id
         self._me: int = options.group_rank
-        self._count = options.group_size
+        self._count: int = options.group_size
         self._ranks: list[int] = options.global_ranks_in_group or list(range(options.group_size))
         self._board = board
         self._patience = patience
         self._calls = self._host_calls = 0
-        self._pairs: Counter[int] = Counter()
+        self._pairs: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._store, self._timeout = options.store, options.timeout
         self._gloo = self._new_gloo("nccl")
@@ -168,14 +172,14 @@ class StrictGroup(dist.ProcessGroup):
         return self._issue(call, lambda gloo: gloo.reduce(tensors, opts), tensor)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         (row,), (mine,) = outputs, inputs
         self._expect(row[self._me].numel() == mine.numel(), "all_gather", row[self._me], mine)
         call = Call("all_gather", f"{mine.dtype}, sizes {sizes(row)}")
         return self._issue(call, lambda gloo: gloo.allgather(outputs, inputs, opts), mine, *row)
 
     def all_gather_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> Any:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         self._expect(output.numel() == mine.numel() * self._count, "all_gather", output, mine)
         call = Call("all_gather_into_tensor", about(mine))
         return self._issue(
@@ -245,7 +249,6 @@ class StrictGroup(dist.ProcessGroup):
         with self._lock:
             if not self._is_host:
                 self._refuse(call, tensor)
-                self._board.tell(f"{call} on {self!r}")
                 theirs = self._peer_call(call, other)
                 if wrong := unmatched(self._ranks[self._me], call, other, theirs):
                     self._break(f"{self!r}: {wrong}")
@@ -254,14 +257,57 @@ class StrictGroup(dist.ProcessGroup):
             self._finish(work, call)
             return _done(tensors)  # gloo's `wait` of a send waits for another one
 
+    def batch(self, operations: list[Any]) -> list[Work]:
+        """Do sends and receives as one, on the group's communicator (`batch_isend_irecv`).
+
+        If it is the first call of the group, all its ranks must come: it makes the communicator.
+        """
+        with self._lock:
+            if not self._calls:
+                self._meet(Call("batch_isend_irecv", note="makes the communicator"))
+            waiting = []
+            for one in operations:
+                sends = one.op is dist.isend
+                op, way = ("isend", "to") if sends else ("irecv", "from")
+                other = self._ranks[one.group_peer]
+                call = Call(op, about(one.tensor), f"{way} rank {other}, in a batch")
+                self._refuse(call, one.tensor)
+                ends = (self._ranks[self._me], other)
+                pair = "{}>{}".format(*(ends if sends else ends[::-1]))
+                waiting.append((call, other, self._post(pair, call)))
+            for call, other, place in waiting:
+                theirs = self._read(call, other, place)
+                if theirs.details != call.details:
+                    self._break(f"{self!r}: {call} here; rank {other} in {theirs}")
+            started = [
+                (self._gloo.send if one.op is dist.isend else self._gloo.recv)(
+                    [one.tensor], one.group_peer, one.tag
+                )
+                for one in operations
+            ]
+            for work, (call, _, _) in zip(started, waiting, strict=True):
+                self._finish(work, call)
+            return [_done([one.tensor for one in operations])]
+
     def _peer_call(self, call: Call, other: int) -> Call:
         """Exchange calls with the peer of a pair; by the store, since gloo closes late pairs."""
         me = self._ranks[self._me]
-        self._pairs[other] += 1
-        pair = f"{self._name}/{min(me, other)}-{max(me, other)}/{self._pairs[other]}"
-        self._board.post(f"{pair}/{me}", call.record())
+        pair = f"{min(me, other)}-{max(me, other)}"
+        return self._read(call, other, self._post(pair, call))
+
+    def _post(self, pair: str, call: Call) -> str:
+        """Leave a call for the peer; return the place where both leave theirs."""
+        self._pairs[pair] += 1
+        place = f"{self._name}/{pair}/{self._pairs[pair]}"
+        self._board.tell(f"{call} on {self!r}")
+        self._board.post(f"{place}/{self._ranks[self._me]}", call.record())
+        return place
+
+    def _read(self, call: Call, other: int, place: str) -> Call:
+        """Wait for what the peer does."""
+        me = self._ranks[self._me]
         until = time.monotonic() + self._patience
-        while not (found := self._board.posted(f"{pair}/{other}")):
+        while not (found := self._board.posted(f"{place}/{other}")):
             if why := self._board.broken():
                 raise self._ended(call, why)
             if time.monotonic() > until:
@@ -422,7 +468,9 @@ def _done(tensors: list[Tensor]) -> Work:
     """Return the work of a call that has ended."""
     future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
     future.set_result(tensors)
-    return _create_work_from_future(future)
+    c10d: Any = _distributed_c10d
+    work: Work = c10d._create_work_from_future(future)
+    return work
 
 
 def _empty_record() -> Tensor:

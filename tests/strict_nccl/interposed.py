@@ -8,8 +8,7 @@ several groups is checked too: NCCL may deadlock if two ranks issue those in dif
 What it cannot see: which tensors are on a GPU. All are CPU tensors: FSDP and DDP cannot train on a
 second device that is written in Python alone. A group stands for NCCL by its backend instead
 (`nccl`, or the second half of `cpu:gloo,cuda:nccl`), so "No backend type associated with device
-type cpu" does not show here. Neither do streams, memory, kernels and networks. `batch_isend_irecv`
-is refused, since no program here calls it.
+type cpu" does not show here. Neither do streams, memory, kernels and networks.
 
 Facts are from torch 2.13.0, `torch/distributed/distributed_c10d.py` unless another file is named.
 """
@@ -72,13 +71,13 @@ def install(*, patience: float = 60.0, stands_for: str = "nccl") -> Program:
     _replace("_new_process_group_helper", functools.partial(_new_group, program, helper))
     _replace("init_process_group", functools.partial(_init, program, init, stands_for))
     _replace("_warn_not_in_group", functools.partial(_not_in_group, program))
-    _replace("batch_isend_irecv", _refuse_batch)
+    _replace("batch_isend_irecv", functools.partial(_batch, c10d.batch_isend_irecv))
     for name in OBJECTS:
         _replace(name, functools.partial(_objects, program, getattr(c10d, name)))
     # It would ask for NCCL's version and for the backend of a group that the rank is not in, and
     # raise that instead of the error that it is to log.
     c10d_logger._get_msg_dict = lambda *_, **__: {}
-    torch.cuda.set_device = functools.partial(_set_device, program)  # type: ignore[assignment]
+    torch.cuda.set_device = functools.partial(_set_device, program)
     return program
 
 
@@ -156,8 +155,9 @@ def _objects(program: Program, original: Any, *args: Any, **how: Any) -> Any:
     return original(*args, **how)
 
 
-def _refuse_batch(*_: Any) -> NoReturn:
-    raise NotImplementedError("batch_isend_irecv: not emulated, no program here calls it")
+def _batch(original: Any, operations: list[Any]) -> Any:
+    group = operations[0].group or c10d._get_default_group()
+    return group.batch(operations) if isinstance(group, StrictGroup) else original(operations)
 
 
 def _set_device(program: Program, device: Any) -> None:

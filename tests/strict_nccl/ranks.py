@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ class Place:
     folder: Path
     patience: float = 2.0
     stands_for: str = "nccl"
-    variables: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[Any, ...] = ()
+    """Of the program, apart from its place."""
 
     def join(self, backend: str = "nccl", **how: Any) -> None:
         """Make the default group."""
@@ -78,7 +79,6 @@ def _be(program: Callable[[Place], None], place: Place) -> None:
     os.dup2(number, 1)
     os.dup2(number, 2)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-    os.environ.update(place.variables)
     import torch  # noqa: PLC0415  (as above)
 
     from tests.strict_nccl.interposed import install  # noqa: PLC0415

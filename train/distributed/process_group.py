@@ -82,13 +82,14 @@ class Ranks:
         store = store or open_store(env, timeout=timeout, rendezvous=rendezvous)
         # Before any group: a rank without its GPU would let NCCL wait for it until the limit.
         devices.agree(store, env, devices.describe(device))
+        # Without device_id: every rank that is not in a new group, even one of gloo, would enter
+        # ncclCommSplit, and the group's own ranks would not (`_new_process_group_helper`).
         dist.init_process_group(
             backend,
             store=PrefixStore("groups", store),
             rank=env.rank,
             world_size=env.world_size,
             timeout=limit,
-            device_id=device if device.type == "cuda" else None,
         )
         return cls(env, device, limit, store)
 
