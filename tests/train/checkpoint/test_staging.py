@@ -121,4 +121,4 @@ def test_only_what_lies_on_the_gpu_is_counted() -> None:
 
     from train.checkpoint.staging import bytes_on_gpu
 
-    assert bytes_on_gpu(state_of(100) | {"cpu": torch.zeros(50)}) == 100
+    assert bytes_on_gpu({**state_of(100), "cpu": torch.zeros(50)}) == 100
