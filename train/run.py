@@ -155,8 +155,9 @@ def build_and_train(
     status.set("running")
     if ranks.is_first:
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
-        remarks = (*version_remarks, *laid.remarks, *model.remarks, *corpus.notes)
-        print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
+        remarks = (*version_remarks, *laid.remarks, *model.remarks, *checkpoints.remarks(model))
+        remarks += (*corpus.notes, *resume_remarks, *data_remarks)
+        print("\n".join((*lines, *remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()
     trackers = at_end.enter_context(Trackers(config, reports, step=progress.step))
     meter = Meter(config, ranks, flops_per_token=work, trackers=trackers)
