@@ -166,6 +166,7 @@ def build_and_train(
             *dtype_remarks,
             *laid.remarks,
             *model.remarks,
+            *checkpoints.remarks(model),
             *corpus.notes,
         )
         print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)

@@ -26,6 +26,7 @@ from train.errors import CheckpointError, ConfigError
 from train.files import measure, write_durably
 from train.lifecycle import run_lock
 from train.model import export
+from train.model.memory import size_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STATE = "state.json"
 SHARDS_OF = "__{rank}_*.distcp"
+COPIES = 3
+"""A trained weight and its two moments, in the same precision."""
+LARGE = 8 << 30
+"""Bytes of a checkpoint from which sending it to every node deserves a remark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,16 @@ class Checkpoints:
         if self.writes:
             manifest.sweep(self.output)
         ranks.barrier(ranks.storage)  # what is removed there may be much, and its disk slow
+
+    def remarks(self, model: Model) -> tuple[str, ...]:
+        """Warn of nodes that have to send each other much with every checkpoint."""
+        size = sum(t.numel() * t.element_size() for t in model.trained.values()) * COPIES
+        if self.shared or size < LARGE:
+            return ()
+        found = f"every checkpoint sends {size_in_words(size)} to each node"
+        return (
+            f"checkpoint_storage: {found}, as each has a folder of its own: a shared one is faster",
+        )
 
     def close(self) -> None:
         """Let other runs use the folder."""

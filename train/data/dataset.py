@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from train.config.config import Config
-from train.data import hub, token_cache, token_store
+from train.data import hub, token_cache, token_store, tokenizer_workers
 from train.data.fingerprint import nothing
 from train.data.formats import IGNORED
 from train.data.mixture import Mixture
@@ -159,10 +158,7 @@ def prepare(
     model = hub.model_folder(config)
     located = list(locate(config))
 
-    @functools.cache
-    def load() -> Any:  # noqa: ANN401  (a transformers tokenizer)
-        return tokenizer or load_tokenizer(model, config)
-
+    load = Tokenizer(model, config, tokenizer)
     opened = [_open(config, env, model, each, load, check) for each in located]
     count = len(config.datasets)
     train = [samples for _, samples, _ in opened[:count]]
@@ -228,18 +224,42 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
     return tokenizer
 
 
+class Tokenizer:
+    """The tokenizer, loaded when it is first asked for; each other process loads its own."""
+
+    def __init__(self, model: Path, config: Config, loaded: Any = None) -> None:  # noqa: ANN401
+        """Take the model's; or one that a program has in hand, which stays in this process."""
+        self.is_of_model = loaded is None
+        self._model = model
+        self._config = config
+        self._loaded = loaded
+
+    def __call__(self) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+        """Return it."""
+        if self._loaded is None:
+            self._loaded = load_tokenizer(self._model, self._config)
+        return self._loaded
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out what is loaded."""
+        return type(self), (self._model, self._config)
+
+
 def _open(
     config: Config,
     env: RankEnv,
     model: Path,
     located: Located,
-    load: Callable[[], Any],
+    load: Tokenizer,
     check: Callable[[], None],
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
     label = located.label
     source = token_cache.source(config, env, model, located.files, check)
-    token_cache.make(source, config, env, load, check)
+    maker = token_cache.Maker(source=source, config=config, env=env, load=load)
+    size = sum(path.stat().st_size for path in located.files)
+    workers = tokenizer_workers.worth(size, source.shards) if load.is_of_model else 1
+    token_cache.make(maker, workers, check)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]

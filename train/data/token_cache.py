@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
-from train.data import fingerprint, formats, lines, token_store
+from train.data import fingerprint, formats, lines, token_store, tokenizer_workers
 from train.data.bad_line import BadLine
 from train.data.fingerprint import LOOK, nothing, wait_for
 from train.errors import ConfigError
@@ -64,16 +64,58 @@ class Source:
     stride: int
 
 
-def make(
-    source: Source,
-    config: Config,
-    env: RankEnv,
-    load: Callable[[], Any],
-    check: Callable[[], None] = nothing,
-) -> None:
-    """Have the tokens on this node: the first process makes them, the others wait for it."""
-    if env.local_rank == 0:
-        _make(source, config, env, load, check)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maker:
+    """What makes the shards of a source; it can be sent to another process."""
+
+    source: Source
+    config: Config
+    env: RankEnv
+    load: Callable[[], Any]
+    """Returns the tokenizer."""
+
+    def __call__(self) -> None:
+        """Make what is missing, until nothing is, whoever made it."""
+        while self.missing():
+            self.make_some(nothing)
+            time.sleep(LOOK)  # others are at work on what is left
+
+    def missing(self) -> list[int]:
+        """Return the shards that nobody has made yet, each node's in another order."""
+        source = self.source
+        ours = self.env.node_rank % source.shards
+        missing = [number for number in range(source.shards) if not _done(source, number)]
+        return sorted(missing, key=lambda number: ((number - ours) % self.env.nodes, number))
+
+    def make_some(self, check: Callable[[], None]) -> None:
+        """Make the missing shards that nobody else is at work on."""
+        source = self.source
+        for number in self.missing():
+            check()
+            lock = Lock(source.folder / f"{shard_name(source, number)}.claim")
+            if not lock.take():
+                continue
+            try:
+                if not _done(source, number):
+                    logger.info(
+                        "tokenizing %s, shard %d of %d", source.files[0], number + 1, source.shards
+                    )
+                    _write(source, number, self.load(), self.config)
+            finally:
+                lock.release()
+
+
+def make(maker: Maker, workers: int, check: Callable[[], None] = nothing) -> None:
+    """Have the tokens on this node: the first process makes them, the others wait for it.
+
+    Args:
+        maker: What makes them.
+        workers: How many processes of this node share the work.
+        check: Called while this process waits for others; raises if that is vain.
+    """
+    source = maker.source
+    if maker.env.local_rank == 0:
+        _make(maker, workers, check)
     else:
         wait_for((source.folder / "COMPLETE").exists, check)
 
@@ -119,38 +161,23 @@ def source(
     )
 
 
-def _make(
-    source: Source,
-    config: Config,
-    env: RankEnv,
-    load: Callable[[], Any],
-    check: Callable[[], None],
-) -> None:
+def _make(maker: Maker, workers: int, check: Callable[[], None]) -> None:
     """Tokenize the shards that nobody else does, wait for the others, and close the manifest."""
+    source = maker.source
     complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
-    locks = [
-        Lock(source.folder / f"{shard_name(source, number)}.claim")
-        for number in range(source.shards)
-    ]
-    ours = env.node_rank % source.shards
+    workers = min(workers, len(maker.missing()))
+    if workers > 1 and not complete.exists():
+        with tokenizer_workers.at_work(workers, maker) as check_workers:
+            while maker.missing():
+                check()
+                check_workers()
+                time.sleep(LOOK)
     while not complete.exists():
-        missing = [number for number in range(source.shards) if not _done(source, number)]
-        if not missing:
+        if not maker.missing():
             _close(source)
             break
-        for number in sorted(missing, key=lambda n: ((n - ours) % env.nodes, n)):
-            check()
-            if not locks[number].take():
-                continue
-            try:
-                if not _done(source, number):
-                    logger.info(
-                        "tokenizing %s, shard %d of %d", source.files[0], number + 1, source.shards
-                    )
-                    _write(source, number, load(), config)
-            finally:
-                locks[number].release()
+        maker.make_some(check)
         time.sleep(LOOK)  # others are at work on what is left
     _verify(source)
 

@@ -70,6 +70,27 @@ def write(
     """
     aside = folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(4)}")
     aside.mkdir(parents=True)
+    try:
+        _write(aside, batches, complaints, vocab_size=vocab_size)
+    except BaseException:  # a signal too
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    try:
+        aside.rename(folder)
+    except OSError:  # somebody else has written the same in the meantime
+        shutil.rmtree(aside)
+        if not (folder / "shard.json").exists():
+            raise
+
+
+def _write(
+    aside: Path,
+    batches: Iterable[tuple[int, list[Sample]]],
+    complaints: list[Complaint],
+    *,
+    vocab_size: int,
+) -> None:
+    """Write the files of a shard."""
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
     offset = cut = largest = 0
@@ -104,12 +125,6 @@ def write(
         },
     }
     write_text(aside / "shard.json", json.dumps(about, indent=1))
-    try:
-        aside.rename(folder)
-    except OSError:  # somebody else has written the same in the meantime
-        shutil.rmtree(aside)
-        if not (folder / "shard.json").exists():
-            raise
 
 
 def write_index(path: Path, folders: list[Path]) -> str:

@@ -178,6 +178,25 @@ def test_another_base_model_is_refused(world: World, written: Training, tiny: Pa
     assert "expected base model" in run.said()
 
 
+def small_is_large(_rank: int) -> None:
+    """Let a checkpoint of a few KiB count as a large one."""
+    from train.checkpoint import save
+
+    patch.object(save, "LARGE", 1 << 10).start()
+
+
+def test_nodes_that_send_each_other_large_checkpoints_are_warned(
+    world: World, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"nodes": (1, 1), "before": small_is_large, "max_steps": 1}
+    apart = world.run(apart=tmp_path / "apart", **how)
+    # 16,384 weights of the adapters, each with two moments, of four bytes each.
+    assert "every checkpoint sends 0.2 MiB to each node" in apart.said()
+    assert "every checkpoint sends" not in world.run(**how).said()
+    how["before"] = None
+    assert "every checkpoint sends" not in world.run(apart=tmp_path / "small", **how).said()
+
+
 def test_nodes_with_folders_of_their_own_each_have_all(world: World, tmp_path: Path) -> None:
     apart = tmp_path / "apart"
     whole = world.run(nodes=(2, 2), save_steps=3)

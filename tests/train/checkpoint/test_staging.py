@@ -109,7 +109,7 @@ def test_memory_that_is_kept_takes_the_next_copy(monkeypatch: pytest.MonkeyPatch
     assert first.data_ptr() != weight.data_ptr()
     where = first.data_ptr()
     with torch.no_grad():
-        weight += 1
+        weight.add_(1)
     assert first.tolist() == [0] * 8
     second = copies.copy({"w": weight.detach()})["w"]
     assert second.tolist() == [1] * 8
@@ -121,4 +121,4 @@ def test_only_what_lies_on_the_gpu_is_counted() -> None:
 
     from train.checkpoint.staging import bytes_on_gpu
 
-    assert bytes_on_gpu(state_of(100) | {"cpu": torch.zeros(50)}) == 100
+    assert bytes_on_gpu({**state_of(100), "cpu": torch.zeros(50)}) == 100

@@ -8,6 +8,7 @@ import json
 import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -45,7 +46,7 @@ def litters(rank: int) -> None:
             seen.append(["collected", about["generation"]])
             Path(f"../seen-{rank}").write_text(json.dumps(seen))
 
-    Trainer.update = update  # type: ignore[method-assign]
+    patch.object(Trainer, "update", update).start()
     gc.callbacks.append(collected)
 
 

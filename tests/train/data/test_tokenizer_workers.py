@@ -1,0 +1,175 @@
+"""Several processes tokenize as one does, and end with the one that started them."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.train.world import context
+from tests.waiting import wait_until
+from train.config.config import Config
+from train.data import dataset, token_cache, tokenizer_workers
+from train.distributed.env import RankEnv
+from train.errors import ConfigError
+
+pytestmark = pytest.mark.torch
+
+SHARD = 2000
+CLAIM_OR_HALF = ("*.claim*", "*.tmp-*")
+
+
+def lines_of(count: int) -> list[str]:
+    return [json.dumps({"text": f"line {n} " * (n % 7 + 1)}) for n in range(count)]
+
+
+def configured(tiny: Path, folder: Path, lines: list[str]) -> Config:
+    """Return a training on these lines."""
+    (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
+    return Config(
+        name_or_path=str(tiny / "model"),
+        dataset_path=str(folder / "data.jsonl"),
+        output_dir=str(folder / "output"),
+        seq_len=48,
+        max_bad_lines=5,
+    )
+
+
+def use_workers(cpus: int) -> None:
+    """Have many small shards, and as many CPUs, each of which is worth a worker."""
+    token_cache.SHARD_BYTES = SHARD
+    tokenizer_workers.WORTHWHILE = SHARD
+    os.sched_getaffinity = lambda _: set(range(cpus))
+
+
+@pytest.fixture
+def cpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what sets the number of CPUs."""
+    monkeypatch.setattr(token_cache, "SHARD_BYTES", SHARD)
+    monkeypatch.setattr(tokenizer_workers, "WORTHWHILE", SHARD)
+    monkeypatch.setattr(os, "sched_getaffinity", None)
+    return use_workers
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith("scan-")  # has the time in it
+    }
+
+
+def test_the_cache_of_several_processes_is_that_of_one_to_the_byte(
+    tiny: Path, tmp_path: Path, cpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = ["no JSON", json.dumps({"other": 1})]
+    lines = lines_of(300)
+    config = configured(tiny, tmp_path, [*lines[:7], bad[0], *lines[7:290], bad[1], *lines[290:]])
+    cpus(1)
+    alone = dataset.prepare(replace(config, cache_dir=str(tmp_path / "alone")), RankEnv())
+    cpus(3)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("this process tokenizes nothing itself")
+
+    monkeypatch.setattr(dataset, "load_tokenizer", never)
+    shared = dataset.prepare(replace(config, cache_dir=str(tmp_path / "shared")), RankEnv())
+    assert shared.notes == alone.notes
+    assert [note.split(":")[1] for note in shared.notes] == ["8", "292"]
+    assert files_in(tmp_path / "shared") == files_in(tmp_path / "alone")
+    assert not workers_of(psutil.Process())
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that tokenize for a process."""
+    found = []
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path, cpus: Any) -> None:
+    config = configured(tiny, tmp_path, ["some words"] * 2000)
+    told = []
+    for count in (1, 3):
+        cpus(count)
+        with pytest.raises(ConfigError) as error:
+            dataset.prepare(replace(config, cache_dir=str(tmp_path / f"{count}")), RankEnv())
+        told.append(str(error.value))
+    assert told[0] == told[1]
+    assert "data.jsonl:1: expected a JSON object" in told[0]
+    assert not workers_of(psutil.Process())
+
+
+def test_a_killed_worker_is_an_error_and_ends_the_others(
+    tiny: Path, tmp_path: Path, cpus: Any
+) -> None:
+    config = configured(tiny, tmp_path, lines_of(300))
+    cpus(3)
+    killed: list[psutil.Process] = []
+
+    def kill_one() -> None:
+        if workers := workers_of(psutil.Process()):
+            killed.append(workers[0])
+            workers[0].kill()
+
+    with pytest.raises(RuntimeError, match="a process that tokenizes ended with code -9"):
+        dataset.prepare(config, RankEnv(), check=kill_one)
+    assert killed
+    assert not workers_of(psutil.Process())
+
+
+def tokenize(config: Config) -> None:
+    """Be a training that tokenizes."""
+    from train.lifecycle.signals import EarlySignals, Stopped
+
+    use_workers(3)
+    with suppress(Stopped), EarlySignals(lambda _: None):
+        dataset.prepare(config, RankEnv())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_the_process_that_started_them(
+    tiny: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    config = configured(tiny, tmp_path, lines_of(60_000))
+    parent = context().Process(target=tokenize, args=(config,))
+    parent.start()
+    assert parent.pid
+    try:
+        cache = Path(config.output_dir) / "tokens"
+        wait_until(lambda: list(cache.glob("*/shard-*/shard.json")))
+        workers = workers_of(psutil.Process(parent.pid))
+        assert len(workers) == 3
+        os.kill(parent.pid, number)
+        parent.join(60)
+        assert not parent.is_alive()
+        assert not psutil.wait_procs(workers, 60)[1]
+    finally:
+        parent.kill()
+    assert not list(cache.glob("*/COMPLETE")), "it was stopped in the middle"
+    if number != signal.SIGKILL:
+        assert not [path for what in CLAIM_OR_HALF for path in cache.glob(f"*/{what}")]
+
+
+def test_few_data_few_cpus_and_few_shards_are_worth_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worth, unit = tokenizer_workers.worth, tokenizer_workers.WORTHWHILE
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert worth(2 * unit - 1, 100) < 2
+    assert worth(5 * unit, 100) == 5
+    assert worth(5 * unit, 3) == 3
+    assert worth(1000 * unit, 256) == tokenizer_workers.MOST
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7})
+    assert worth(1000 * unit, 256) == 1
