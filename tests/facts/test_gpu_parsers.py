@@ -409,6 +409,8 @@ def test_what_amd_smi_does_not_report_is_unknown() -> None:
     assert amd_facts("no permission", "no permission").heat == GpuHeat()
     none = {"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}
     assert amd_facts([AMD_METRIC], [none]).processes == ()
+    renamed = {**AMD_STATIC, "vbios": None, "ifwi": AMD_STATIC["vbios"]}
+    assert amd_facts([], [], renamed).vbios == "022.040.003.041.000001"
     newer = {**AMD_STATIC, "limit": {"ppt0": {"socket_power_limit": {"value": 1000}}}}
     assert amd_facts([], [], newer).power == GpuPower(limit=1000.0)
 
