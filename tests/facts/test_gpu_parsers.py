@@ -284,6 +284,21 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:5f:00): 119, pid=1, name=python, Timeout after 6s",
+        "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "NVRM: GPU 0000:5f:00.0: GPU has fallen off the bus.",
+        "nvidia-nvswitch3: Failed to initialize device : -1",
+        "nvidia-peermem nv_dma_map:201 nv_dma_map -- invalid pci_dev",
+        "python3[17]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.27.3[7f3a+12000]",
+    ],
+)
+def test_a_node_sends_the_lines_that_are_parsed(line: str) -> None:
+    assert any(pattern in line for pattern in read_arguments(FactRequest(gpus=8))["kernel_log"])
+
+
 def test_lines_of_switches_crashes_and_peermem() -> None:
     recorded = log(
         "nvidia-nvswitch3: open (major=511)",
