@@ -6,7 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, fail, finding, passed, skip, warn
+from clusterctl.checks.finding import Finding, Status, fail, finding, passed, skip, warn
+from clusterctl.checks.lost_gpus import LOST
 from clusterctl.checks.planned import (
     NVIDIA,
     planned,
@@ -18,7 +19,8 @@ from clusterctl.checks.planned import (
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpuset import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, GpuProcess
+from clusterctl.facts.nvidia import pci_address
+from clusterctl.facts.values.accelerators import Gpu, GpuProcess, Gpus
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -39,6 +41,7 @@ COUNT = "accelerator.count"
     fix="If a GPU is missing, look for Xid 79 in the kernel log and restart the node. If the"
     " driver does not answer, load or install it.",
     source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
+    explained_by=(LOST,),
     applies=lambda node, cluster: cluster.node(node.node).gpus_wanted != 0,
 )
 def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
@@ -49,17 +52,7 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             continue
         want = "at least one" if wanted is None else str(wanted)
         if node.gpus is None:
-            why = node.why_unknown("gpus") or "unknown"
-            tool = why.partition(":")[0]
-            yield finding(
-                "fail" if "exit code" in why else "unknown",
-                node.node,
-                "cannot list the accelerators",
-                wanted=want,
-                found=why,
-                remedy=f"{_ASK.get(tool, _ASK['nvidia-smi'])} (on the node);"
-                " reboot it if its driver was just updated",
-            )
+            yield _cannot_list(node, want)
         elif not node.gpus.devices:
             tool = node.gpus.tool
             yield fail(
@@ -75,9 +68,50 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 node.node,
                 "accelerators are missing",
                 wanted=want,
-                found=f"{found} x {node.gpus.devices[0].name}",
+                found=f"{found} x {node.gpus.devices[0].name}" + _not_listed(node.gpus),
                 remedy=f"sudo dmesg | grep -i xid (on the node), or set `gpus: {found}` for it",
             )
+
+
+_HOLD = (
+    "sudo reboot (on the node) loads the new modules; then hold the driver's packages:"
+    " sudo apt-mark hold 'nvidia-*' 'libnvidia-*', or sudo dnf versionlock add 'nvidia-*'"
+)
+_DETACHED = (
+    "restart the container: `systemctl daemon-reload` on its machine took its GPUs away; to keep"
+    " them, there: sudo nvidia-ctk system create-dev-char-symlinks --create-all, or"
+    " native.cgroupdriver=cgroupfs for Docker"
+)
+_FAILURES = (
+    (
+        "version mismatch",
+        "the loaded GPU driver and its libraries have different versions",
+        _HOLD,
+    ),
+    ("NVML: Unknown Error", "NVIDIA's driver refuses this session its GPUs", _DETACHED),
+)
+"""Words of nvidia-smi, what they mean, and the remedy."""
+
+
+def _cannot_list(node: NodeFacts, want: str) -> Finding:
+    why = node.why_unknown("gpus") or "unknown"
+    ask = _ASK.get(why.partition(":")[0], _ASK["nvidia-smi"])
+    message, remedy = next(
+        ((message, remedy) for words, message, remedy in _FAILURES if words in why),
+        (
+            "cannot list the accelerators",
+            f"{ask} (on the node); reboot it if its driver was just updated",
+        ),
+    )
+    status: Status = "fail" if "exit code" in why else "unknown"
+    return finding(status, node.node, message, wanted=want, found=why, remedy=remedy)
+
+
+def _not_listed(gpus: Gpus) -> str:
+    """Return the GPUs that the kernel's driver has, but the tool does not list."""
+    listed = {pci_address(gpu.bus_id) for gpu in gpus.devices}
+    others = [address for address in gpus.on_bus if address not in listed]
+    return f"; the driver has {', '.join(others)}, too" if others else ""
 
 
 @Check(
@@ -185,7 +219,8 @@ def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
 @Check(
     "accelerator.vbios",
     title="all GPUs of a model have the same VBIOS",
-    why="The VBIOS holds a GPU's limits of power and clocks.",
+    why="The VBIOS holds a GPU's limits of power and clocks. GPUs that were bought at different"
+    " times often have different ones, which is no fault: this is a note.",
     fix="Update the firmware of the odd GPUs with the vendor's tool.",
     source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
@@ -200,13 +235,12 @@ def vbios(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             continue
         usual = str(versions[gpu.name].most_common(1)[0][0])
         if gpu.vbios != usual:
-            yield warn(
+            yield passed(
                 node.node,
-                "another VBIOS than on the other GPUs of this model",
+                "another VBIOS than on the other GPUs of this model, as in a mixed purchase",
                 wanted=usual,
                 found=gpu.vbios,
-                remedy="ask the vendor of the node for the update; or exclude it:"
-                f" --exclude {node.node}",
+                remedy="nothing to do; if these GPUs are slower, ask the vendor for an update",
                 gpus=(gpu.index,),
             )
 
@@ -312,7 +346,7 @@ def persistence(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
 def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the processes that hold more memory than a driver or a desktop."""
     for node in facts.values():
-        planned = planned_devices(node, cluster)
+        planned = tuple(gpu for gpu in planned_devices(node, cluster) if not gpu.lost)
         yield from _working_for_nobody(node, planned)
         held = [gpu for gpu in planned if _is_held(gpu)]
         if not held:

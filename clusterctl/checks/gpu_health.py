@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from statistics import median
 
 from clusterctl.checks.accelerators import COUNT
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
+from clusterctl.checks.lost_gpus import cards
 from clusterctl.checks.planned import (
     NVIDIA,
     planned,
@@ -16,6 +18,8 @@ from clusterctl.checks.planned import (
     usual_of_model,
 )
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.wording import counted
+from clusterctl.checks.xid_catalog import REBOOT
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu, GpuClocks, GpuHeat, GpuMemory, GpuPower
 from clusterctl.inventory.cluster import Cluster
@@ -28,6 +32,7 @@ HOTTER_C = 15
 IDLE_PERCENT = 10
 RETIRED_PAGES = 60
 """NVIDIA replaces GPUs with as many."""
+_LAPTOP = re.compile(r"\b(Laptop|Max-Q|Mobile)\b")
 _REPLACE = "exclude the node: --exclude {node}; its vendor replaces such a GPU"
 
 
@@ -42,19 +47,19 @@ _REPLACE = "exclude the node: --exclude {node}; its vendor replaces such a GPU"
 )
 def health(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Report the action that the driver asks for."""
+    asked: dict[tuple[str, str], list[Gpu]] = {}
     for node, gpu in planned(facts, cluster):
-        action = gpu.recovery_action
-        if action:
-            yield fail(
-                node.node,
-                "the driver asks for a recovery of a GPU",
-                wanted="no action",
-                found=action,
-                remedy="sudo reboot (on the node)"
-                if "reboot" in action.lower()
-                else reset_command(node),
-                gpus=(gpu.index,),
-            )
+        if gpu.recovery_action:
+            asked.setdefault((node.node, gpu.recovery_action), []).append(gpu)
+    for (name, action), gpus in asked.items():
+        yield fail(
+            name,
+            "the driver asks for a recovery of a GPU",
+            wanted="no action",
+            found=f"{action}: {cards(facts[name], (gpu.bus_id for gpu in gpus))}",
+            remedy=REBOOT if "reboot" in action.lower() else reset_command(facts[name]),
+            gpus=tuple(gpu.index for gpu in gpus),
+        )
 
 
 def _memory_reported(gpu: Gpu) -> bool | None:
@@ -108,7 +113,8 @@ def _memory_complaint(gpu: Gpu, known: GpuMemory) -> tuple[str, bool] | None:
 @Check(
     "accelerator.memory-history",
     title="the memory of the GPUs had no errors in the past",
-    why="A GPU that had uncorrectable errors, or many retired pages, is more likely to fail.",
+    why="A GPU that had several uncorrectable errors, or many retired pages, is more likely to"
+    " fail. A single error that was repaired is a note: in a large cluster some GPUs have one.",
     fix="Watch the GPU; have it replaced if the count grows.",
     source="https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
     explained_by=(COUNT, "accelerator.memory"),
@@ -120,16 +126,23 @@ def memory_history(facts: Facts, _network: Network, cluster: Cluster) -> Iterato
     for node, gpu in planned(facts, cluster):
         known = gpu.memory or GpuMemory()
         pages = known.retired_pages or 0
-        if pages < RETIRED_PAGES and not known.uncorrected_ever:
+        errors = known.uncorrected_ever or 0
+        if pages < RETIRED_PAGES and not errors:
             continue
-        yield warn(
+        repaired = pages < RETIRED_PAGES and errors == 1
+        yield finding(
+            "pass" if repaired else "warn",
             node.node,
-            "the memory of a GPU had errors in the past",
+            "the memory of a GPU had an error in the past, which was repaired"
+            if repaired
+            else "the memory of a GPU had errors in the past",
             wanted="none",
             found=f"{pages} retired pages"
             if pages >= RETIRED_PAGES
-            else f"{known.uncorrected_ever} uncorrectable errors in its life",
-            remedy="dcgmi diag -r 3 (on the node) tests it; exclude the node if that fails",
+            else f"{counted(errors, 'uncorrectable error')} in its life",
+            remedy="nothing to do; watch whether the count grows"
+            if repaired
+            else "dcgmi diag -r 3 (on the node) tests it; exclude the node if that fails",
             gpus=(gpu.index,),
         )
 
@@ -273,8 +286,10 @@ def temperature(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
 
 @Check(
     "accelerator.power",
-    title="no GPU has a lowered power limit",
-    why="A GPU with less power is slower, and all ranks wait for it.",
+    title="no GPU has a lower power limit than the others",
+    why="A GPU with less power is slower, and all ranks wait for it. A limit that all GPUs of a"
+    " model have is a note: their owner lowered it on purpose. The limit of a laptop's GPU moves"
+    " by itself.",
     fix="Set the default with `nvidia-smi -pl WATTS`.",
     source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
     explained_by=(COUNT,),
@@ -286,7 +301,7 @@ def power(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     limits = usual_of_model(facts, cluster, lambda gpu: gpu.power and gpu.power.limit)
     for node, gpu in planned(facts, cluster):
         known = gpu.power or GpuPower()
-        if known.limit is None:
+        if known.limit is None or _LAPTOP.search(gpu.name):
             continue
         (usual, _), *_ = limits[gpu.name].most_common(1)
         assert isinstance(usual, float)
@@ -296,12 +311,15 @@ def power(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             else (usual, "as on the other GPUs")
         )
         if known.limit < wanted:
-            yield warn(
+            alike = len(limits[gpu.name]) == 1
+            yield finding(
+                "pass" if alike else "warn",
                 node.node,
-                "the power limit of a GPU is lowered",
+                "the power limit of a GPU is lowered" + (", as on all of its model" * alike),
                 wanted=f"{wanted:.0f} W, {whose}",
                 found=f"{known.limit:.0f} W",
-                remedy=_set_power(node, wanted),
+                remedy=("nothing to do if that is wanted; else: " * alike)
+                + _set_power(node, wanted),
                 gpus=(gpu.index,),
             )
 

@@ -32,6 +32,11 @@ _DMA_BUF = (5, 12)
 _MOST_PARENTS = 3
 """Such as a VLAN on a bond, on a card."""
 _MANAGER = "nvidia-fabricmanager"
+_RESTART = (
+    f"sudo systemctl restart {_MANAGER} (on the node, without a run); sudo journalctl -u {_MANAGER}"
+)
+_BROKEN = ("unhealthy", "incorrect configuration")
+"""Words of a fabric's health for what no recovery repairs; the others make it slower."""
 MANY_REPAIRED = 1000
 REPAIRED_RATIO = 10
 """Above the median of all planned GPUs."""
@@ -217,25 +222,39 @@ def _fabric_node(node: NodeFacts) -> bool:
 
 def _not_joined(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     known = gpu.fabric or GpuFabric()
+    if gpu.lost:
+        return
     success = known.status in {"", "Success"}
     if known.state in {"", "Not Supported"} or (
         known.state == "Completed" and success and not known.unhealthy
     ):
         return
     joined = known.state == "Completed" and success
-    status: Status = "warn" if joined else "fail"
+    broken = any(word in known.unhealthy.lower() for word in _BROKEN)
+    status: Status = "warn" if joined and not broken else "fail"
     yield finding(
         status,
         node.node,
-        "the NVSwitch fabric of a GPU is degraded"
+        f"the NVSwitch fabric of a GPU is {'broken' if broken else 'degraded'}"
         if joined
         else "a GPU has not joined its NVSwitch fabric",
         wanted="a healthy fabric" if joined else "state Completed, status Success",
         found=known.unhealthy if joined else f"state {known.state}, status {known.status or '?'}",
-        remedy=f"sudo systemctl restart {_MANAGER} (on the node, without a run);"
-        f" sudo journalctl -u {_MANAGER}",
+        remedy=_mend(node, known) if joined else _RESTART,
         gpus=(gpu.index,),
     )
+
+
+def _mend(node: NodeFacts, known: GpuFabric) -> str:
+    """Return what helps a fabric that a GPU has joined; in a rack no node manages it."""
+    if "recovery" in known.unhealthy:
+        return "clusterctl check --only accelerator.fabric (again, in a minute)"
+    if any(word in known.unhealthy.lower() for word in _BROKEN):
+        return (
+            f"sudo journalctl -u {_MANAGER} (on the node), or in a rack the log of its fabric"
+            f" manager (NMX-C); exclude the node until then: --exclude {node.node}"
+        )
+    return _RESTART
 
 
 @Check(

@@ -31,17 +31,18 @@ def planned_devices(node: NodeFacts, cluster: Cluster) -> tuple[Gpu, ...]:
 
 
 def planned(facts: Facts, cluster: Cluster) -> Iterator[tuple[NodeFacts, Gpu]]:
-    """Yield each GPU that a run will use, with its node."""
+    """Yield each GPU that a run will use and that answers, with its node."""
     for node in facts.values():
         for gpu in planned_devices(node, cluster):
-            yield node, gpu
+            if not gpu.lost:
+                yield node, gpu
 
 
 def reports(read: Read) -> Applies:
-    """Return the condition that every planned GPU of a node reports something."""
+    """Return the condition that every planned GPU of a node that answers reports something."""
 
     def applies(node: NodeFacts, cluster: Cluster) -> bool:
-        devices = planned_devices(node, cluster)
+        devices = [gpu for gpu in planned_devices(node, cluster) if not gpu.lost]
         return bool(devices) and all(read(gpu) is not None for gpu in devices)
 
     return applies

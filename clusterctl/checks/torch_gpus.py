@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, Status, fail, finding
+from clusterctl.checks.lost_gpus import LOST
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software import FOUND, TORCH, outliers, working_pythons
 from clusterctl.checks.wording import counted
@@ -97,7 +98,7 @@ def _archs(node: NodeFacts) -> tuple[str, ...]:
     why="torch fails at the first tensor if it was built for CPUs or for a newer driver.",
     fix="Install torch for the CUDA version of the driver, or update the driver.",
     source="https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
-    explained_by=(FOUND, TORCH, DRIVER, ARCH, "accelerator.count"),
+    explained_by=(FOUND, TORCH, DRIVER, ARCH, LOST, "accelerator.count"),
     applies=_uses_gpus,
 )
 def cuda(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:

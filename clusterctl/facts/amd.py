@@ -31,7 +31,8 @@ def parse_amd_smi(text: str) -> Gpus:
                 name=_text(entry, "asic", "market_name"),
                 uuid=_text(entry, "asic", "asic_serial"),
                 bus_id=_text(entry, "bus", "bdf"),
-                vbios=_text(entry, "vbios", "version"),
+                # ROCm 7.1 calls it the integrated firmware image.
+                vbios=_text(entry, "vbios", "version") or _text(entry, "ifwi", "version"),
                 memory_mib=_mib(entry),
                 power=GpuPower(limit=_power_limit(entry)),
             )

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterctl.facts.nvidia import pci_address
-from clusterctl.facts.values.machine import KernelLog
+from clusterctl.facts.values.machine import KernelLine, KernelLog
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\): (\d{1,5})(?:, (.*))?")
 _SXID = re.compile(r"SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d{1,6}), (Fatal|Non-fatal)\b,? ?(.*)")
 """The first line of an event; the lines that follow it have its data."""
+_FELL = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9A-Fa-f]+:[0-9A-Fa-f:.]+)\b"
+    r".*fallen off the bus",
+    re.DOTALL,
+)
+"""The driver also logs it without an Xid, for one that does not answer when the driver loads."""
+FELL_OFF = 79
+_SWITCH = re.compile(r"nvidia-nvswitch\d+: (Failed to (?:initialize|register) device\b.*)")
+_CRASH = re.compile(r"(\S+\[\d+\]):? .*\b(?:segfault|general protection)\b.* in libnccl[\w.-]*")
+_PEERMEM = re.compile(r"nvidia-peermem \w+:\d+ (.*)")
 _ACTION = re.compile(r"changed from .* to \S+ \((.*?)\)")
 
 
@@ -42,6 +52,13 @@ def xids(log: KernelLog) -> Iterator[GpuEvent]:
     for line in log.lines:
         found = _XID.search(line.text)
         if found is None:
+            if (fell := _FELL.search(line.text)) and (gpu_address(fell[1]), FELL_OFF) not in newest:
+                newest[gpu_address(fell[1]), FELL_OFF] = GpuEvent(
+                    address=gpu_address(fell[1]),
+                    number=FELL_OFF,
+                    text="GPU has fallen off the bus",
+                    age_s=line.age_s,
+                )
             continue
         address, number, text = gpu_address(found[1]), int(found[2]), found[3] or ""
         newest[address, number] = GpuEvent(
@@ -71,6 +88,27 @@ def sxids(log: KernelLog) -> Iterator[GpuEvent]:
                 harmless=found[3] == "Non-fatal",
             )
     yield from newest.values()
+
+
+def dead_switches(log: KernelLog) -> Iterator[KernelLine]:
+    """Yield, with the driver's own words, that an NVSwitch could not be initialized."""
+    for line in log.lines:
+        if found := _SWITCH.search(line.text):
+            yield replace(line, text=found[1])
+
+
+def crashes(log: KernelLog) -> Iterator[KernelLine]:
+    """Yield the processes that crashed in NCCL, such as `python[123]`, the newest last."""
+    for line in log.lines:
+        if found := _CRASH.search(line.text):
+            yield replace(line, text=found[1])
+
+
+def peermem_errors(log: KernelLog) -> Iterator[KernelLine]:
+    """Yield the errors of nvidia-peermem in its own words, the newest last."""
+    for line in log.lines:
+        if found := _PEERMEM.search(line.text):
+            yield replace(line, text=found[1])
 
 
 def gpu_address(bus_id: str) -> str:

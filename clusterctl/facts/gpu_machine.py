@@ -41,8 +41,20 @@ def with_machine(gpus: Gpus, answers: Answers) -> Gpus:
             )
             for gpu in gpus.devices
         ),
+        on_bus=_on_bus(answers) if gpus.tool == "nvidia-smi" else (),
         kernel=_kernel(answers) if gpus.tool == "nvidia-smi" else None,
     )
+
+
+def module_version(answers: Answers) -> str:
+    """Return the version of NVIDIA's kernel module that is loaded; empty without one."""
+    found = _VERSION.search(answers.text("/proc/driver/nvidia/version") or "")
+    return found[0] if found else ""
+
+
+def _on_bus(answers: Answers) -> tuple[str, ...]:
+    folders = answers.below("/sys/bus/pci/drivers/nvidia/")
+    return tuple(sorted({path.partition("/")[0] for path in folders}))
 
 
 def parse_nvlinks(text: str) -> dict[str, tuple[bool, ...]]:

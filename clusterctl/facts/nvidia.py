@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 
 from clusterctl.facts.values.accelerators import (
     Gpu,
@@ -15,16 +17,28 @@ from clusterctl.facts.values.accelerators import (
     GpuProcess,
     Gpus,
     PcieLink,
+    UnlistedGpu,
 )
 
 _MISSING = re.compile(
-    r"^\[?(n/?a|not supported|unknown error|none|err!|insufficient.*|gpu requires reset"
+    r"^\[?(n/?a|not supported|unknown error|none|err!|insufficient.*|gpu requires reset|gpu is lost"
     r"|requested functionality has been deprecated)\]?$",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\s*(-?\d{1,18})(\.\d+)?")
 _CORRUPT = re.compile(r"infoROM is corrupted at gpu (\S+)", re.IGNORECASE)
 _END = "</nvidia_smi_log>"
+_LOST = re.compile(r"\[?(gpu is lost|gpu requires reset)\b", re.IGNORECASE)
+_SILENT = re.compile(r"\[?(unknown error|err!)\]?$", re.IGNORECASE)
+"""One value may fail on a GPU that works, such as a fan's: only several vital ones tell."""
+_VITAL = (
+    "fb_memory_usage/total", "utilization/gpu_util", "temperature/gpu_temp", "clocks/sm_clock",
+)  # fmt: skip
+_NO_HANDLE = re.compile(
+    r"Unable to determine the device handle for gpu ?(?:(\d{1,3}): ?)?"
+    r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])?:? *([^\n]*)",
+    re.IGNORECASE,
+)
 _UNHEALTHY = {"unhealthy", "limited capacity", "degraded"}
 
 
@@ -35,6 +49,9 @@ def parse_nvidia_smi(text: str) -> Gpus:
         ValueError: it is not one; the error has the tool's own message, if there is one.
     """
     start, end = text.find("<nvidia_smi_log"), text.find(_END)
+    unlisted = list(_NO_HANDLE.finditer(text))
+    if start < 0 and unlisted:
+        return Gpus(tool="nvidia-smi", unlisted=tuple(map(_unlisted, unlisted)))
     if start < 0:
         raise ValueError(text.strip().splitlines()[-1] if text.strip() else "nothing was printed")
     try:
@@ -44,17 +61,26 @@ def parse_nvidia_smi(text: str) -> Gpus:
         raise ValueError(f"not XML: {error}") from error
     warnings = text[:start] + text[end:]
     corrupt = {pci_address(bus) for bus in _CORRUPT.findall(warnings)}
+    # The GPUs that are not listed keep their numbers.
+    left_out = {int(found[1]) for found in unlisted if found[1]}
+    numbers = (number for number in itertools.count() if number not in left_out)
     return Gpus(
         tool="nvidia-smi",
         driver=_word(log, "driver_version"),
         cuda=_word(log, "cuda_version"),
-        devices=tuple(_gpu(index, node, corrupt) for index, node in enumerate(log.iter("gpu"))),
+        devices=tuple(_gpu(next(numbers), node, corrupt) for node in log.iter("gpu")),
+        unlisted=tuple(map(_unlisted, unlisted)),
     )
 
 
 def is_complete(text: str) -> bool:
-    """Return whether all of it was printed: with a corrupt infoROM, nvidia-smi exits with 14."""
-    return _END in text and _CORRUPT.search(text) is not None
+    """Return whether it tells all: nvidia-smi also exits with 14 or 15 for one faulty GPU."""
+    return _END in text or _NO_HANDLE.search(text) is not None
+
+
+def _unlisted(found: re.Match[str]) -> UnlistedGpu:
+    why = found[3].strip().partition(".")[0]
+    return UnlistedGpu(address=pci_address(found[2] or ""), why=why)
 
 
 def pci_address(bus_id: str) -> str:
@@ -96,7 +122,19 @@ def _gpu(index: int, node: ET.Element, corrupt: set[str]) -> Gpu:
         persistence=_flag(node, "persistence_mode"),
         compute_mode=_word(node, "compute_mode"),
         inforom_corrupt=pci_address(bus_id) in corrupt,
+        lost=_lost(node),
     )
+
+
+def _lost(node: ET.Element) -> str:
+    """Return the words that stand for the values of a GPU that does not answer."""
+    if found := next(
+        filter(None, (_LOST.match((e.text or "").strip()) for e in node.iter())), None
+    ):
+        return found[1]
+    vital = (_SILENT.match((node.findtext(path) or "").strip()) for path in _VITAL)
+    words = [found[1] for found in vital if found]
+    return words[0] if len(words) > 1 else ""
 
 
 def _recovery(node: ET.Element) -> tuple[bool | None, str]:
@@ -194,14 +232,24 @@ def _link(node: ET.Element) -> PcieLink:
 def _fabric(node: ET.Element) -> GpuFabric | None:
     if node.find("fabric") is None:
         return None
-    health = (_word(node, "fabric/health/" + part) for part in ("summary", "bandwidth"))
     return GpuFabric(
         state=_word(node, "fabric/state"),
         status=_word(node, "fabric/status"),
         cluster=_word(node, "fabric/clusterUuid"),
         clique=_word(node, "fabric/cliqueId"),
-        unhealthy=next((word for word in health if word.lower() in _UNHEALTHY), ""),
+        unhealthy=", ".join(_fabric_faults(node)),
     )
+
+
+def _fabric_faults(node: ET.Element) -> Iterator[str]:
+    health = "fabric/health/"
+    words = (_word(node, health + part) for part in ("summary", "bandwidth"))
+    yield from (word for word in words if word.lower() in _UNHEALTHY)
+    for part in ("route_unhealthy", "route_recovery_in_progress", "access_timeout_recovery"):
+        if _word(node, health + part).lower() == "true":
+            yield part.replace("_", " ")
+    if wrong := _word(node, health + "incorrect_configuration"):
+        yield f"incorrect configuration: {wrong}"
 
 
 def _throttle(node: ET.Element) -> tuple[str, ...] | None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from clusterctl.facts import amd, nvidia
-from clusterctl.facts.answers import NOT_ASKED, Answers
-from clusterctl.facts.gpu_machine import with_machine
+from clusterctl.facts.answers import NOT_ASKED, Answer, Answers
+from clusterctl.facts.gpu_machine import module_version, with_machine
 from clusterctl.facts.interfaces import (
     parse_bonds,
     parse_counters,
@@ -147,7 +147,7 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
         text = answer.text + (answer.words if key == "nvidia-smi" else "")  # with its warnings
         # Both amd-smi and rocm-smi are asked: if one answered, the other may be out of date.
         if not answer.good and not nvidia.is_complete(text):
-            gaps.append(UnknownFact(what="gpus", why=f"{key}: {answer.why()}"))
+            gaps.append(UnknownFact(what="gpus", why=f"{key}: {_why_not(answer, answers)}"))
             continue
         try:
             gpus = parse(text)
@@ -162,6 +162,18 @@ def _gpus(answers: Answers) -> tuple[Gpus | None, list[UnknownFact]]:
     if gaps:
         return None, gaps
     return (Gpus() if asked else None), [] if asked else [UnknownFact(what="gpus", why="not asked")]
+
+
+def _why_not(answer: Answer, answers: Answers) -> str:
+    """Return why a vendor's tool failed; NVML tells a mismatch of versions in two lines."""
+    printed = (answer.text + "\n" + answer.words).strip()
+    start = printed.find("Failed to initialize NVML")
+    if not answer.exit_code or start < 0:
+        return answer.why()
+    told = "; ".join(line.strip() for line in printed[start:].splitlines() if line.strip())
+    loaded = module_version(answers)
+    mismatch = "mismatch" in told and loaded
+    return f"exit code {answer.exit_code}: {told}" + (f"; loaded: {loaded}" if mismatch else "")
 
 
 def _agent(process: object) -> AgentPython | None:

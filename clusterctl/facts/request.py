@@ -115,7 +115,9 @@ GPU_FOLDERS = {
     "/sys/class/net/*/device": ("numa_node",),
 }  # fmt: skip
 """Asked only if GPUs are planned, as GPU_FILES are; without the driver there is none of them."""
-KERNEL_LOG = ("NVRM: Xid", "SXid")
+KERNEL_LOG = (
+    "NVRM: Xid", "SXid", "fallen off the bus", "nvidia-nvswitch", "nvidia-peermem ", " in libnccl",
+)  # fmt: skip
 """What a line of the kernel log must contain, one of these; asked only if GPUs are planned."""
 LINKS = ("/proc/self/ns/net",)
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -103,6 +103,27 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"\bibv_reg_mr\b.*\bfailed\b",
             "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
         ),
+        # A GPU that fails takes each of these ways out, with no Xid in the rank's own log.
+        (
+            (
+                r"\bgpu is lost\b|\bfallen off the bus\b|\bgpu requires reset\b"
+                r"|\bnvmlerror_gpuislost\b"
+            ),
+            "clusterctl check --only accelerator: it names the lost GPU and its Xid",
+        ),
+        (
+            r"\bdriver/library version mismatch\b",
+            "sudo reboot (on the node): its GPU driver was updated while the old one was loaded",
+        ),
+        (
+            r"\bfailed to initialize nvml: unknown error\b|\bnvmlerror_unknown\b",
+            "restart the container: `systemctl daemon-reload` on its machine took its GPUs away",
+        ),
+        (
+            r"\bno cuda-capable device is detected\b|\bno cuda gpus are available\b",
+            "clusterctl check --only accelerator,python: it asks each node's driver and torch; a"  # noqa: ISC004
+            " container may have lost its GPUs to `systemctl daemon-reload`: restart it",
+        ),
         (
             r"\bcuda error:? 802\b|\berror 802: system not yet initialized\b",
             "clusterctl check --only accelerator.fabric: nvidia-fabricmanager must run",

@@ -172,6 +172,16 @@ def install(folder: Path, gpus: Gpus, *, host: str) -> None:
     _write_program(folder, _SCRIPT.format(count=gpus.count, model=gpus.model))
 
 
+def lose(folder: Path, gpus: Gpus, *, host: str) -> None:
+    """Show the last of a host's GPUs as nvidia-smi shows one that fell off the bus."""
+    head, last = document(gpus, host=host).rsplit("  <gpu ", 1)
+    for value in ("fb_memory_usage", "utilization", "temperature", "remapped_rows", "fabric"):
+        inner = re.search(rf"(?s)<{value}>.*</{value}>", last)
+        assert inner is not None, value
+        last = last.replace(inner[0], re.sub(r">[^<>\n]+<", ">GPU is lost<", inner[0]))
+    (folder / "nvidia-smi.xml").write_text(f"{head}  <gpu {last}")
+
+
 def install_failing(folder: Path, message: str, code: int) -> None:
     """Install an nvidia-smi that fails with a message of the driver."""
     _write_program(folder, f"#!/bin/sh\necho {shlex.quote(message)}\nexit {code}\n")

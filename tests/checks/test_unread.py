@@ -30,6 +30,7 @@ KERNEL_WRITES = "the kernel writes it for every interface"
 ENOUGH = {
     ("accelerator.fabric", "Gpus.kernel"): "the GPUs report themselves that they joined",
     ("accelerator.fabric", "GpuDriver.fabric_manager"): "as above: a container does not see it",
+    ("accelerator.lost", "NodeFacts.kernel_log"): "accelerator.xid then reports that it is unread",
     ("accelerator.memory", "Gpu.memory"): NO_COUNTER_OF_ALL,
     ("accelerator.memory", "Gpu.ecc_uncorrected"): NO_COUNTER_OF_ALL,
     ("accelerator.memory", "Gpu.remap_pending"): NO_COUNTER_OF_ALL,

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.amd import with_metrics
-from clusterctl.facts.gpu_log import GpuEvent, sxids, xids
+from clusterctl.facts.gpu_log import (
+    GpuEvent,
+    crashes,
+    dead_switches,
+    peermem_errors,
+    sxids,
+    xids,
+)
 from clusterctl.facts.gpu_machine import parse_nvlinks, with_machine
 from clusterctl.facts.nvidia import parse_nvidia_smi, pci_address
 from clusterctl.facts.parse_facts import parse_facts
@@ -100,6 +107,46 @@ def test_a_warning_after_the_log_and_an_exit_code_do_not_hide_the_gpus() -> None
         )
         assert facts.gpus is not None
         assert facts.gpus.devices[0].inforom_corrupt
+
+
+@pytest.mark.parametrize(
+    ("line", "address", "why"),
+    [
+        ("GPU3: 0000:5F:00.0: Unknown Error", "0000:5f:00.0", "Unknown Error"),
+        ("GPU 0000:01:00.0: Not Found", "0000:01:00.0", "Not Found"),
+        ("GPU0000:25:00.0: GPU is lost", "0000:25:00.0", "GPU is lost"),
+        ("GPU 00010000:03:00.0: GPU is lost.  Reboot the system", "10000:03:00.0", "GPU is lost"),
+        ("GPU2: Unknown Error", "", "Unknown Error"),
+    ],
+)
+def test_a_gpu_that_nvidia_smi_names_but_cannot_list(line: str, address: str, why: str) -> None:
+    text = f"Unable to determine the device handle for {line}\n"
+    (gpu,) = parse_nvidia_smi(text).unlisted
+    assert (gpu.address, gpu.why) == (address, why)
+    for code in (0, 15, 255):
+        printed = answers(commands={"nvidia-smi": (H200 + text, code)})
+        gpus = parse_facts("a", printed, FactRequest(), clock=None).gpus
+        assert gpus is not None
+        assert (len(gpus.devices), gpus.unlisted) == (1, (gpu,))
+
+
+def test_the_other_gpus_keep_their_numbers() -> None:
+    text = "Unable to determine the device handle for GPU0: 0000:5F:00.0: GPU is lost\n"
+    assert [gpu.index for gpu in parse_nvidia_smi(H200 + text).devices] == [1]
+
+
+def test_a_word_for_a_lost_gpu_is_no_value_of_it() -> None:
+    text = H200.replace("<total>143771 MiB<", "<total>GPU is lost<")
+    text = text.replace("<persistence_mode>Enabled<", "<persistence_mode>GPU is lost<")
+    (gpu,) = parse_nvidia_smi(text).devices
+    assert (gpu.lost, gpu.memory_mib, gpu.persistence) == ("GPU is lost", None, None)
+
+
+def test_one_value_that_fails_is_no_lost_gpu() -> None:
+    temperature = H200.replace("<gpu_temp>31 C<", "<gpu_temp>[Unknown Error]<")
+    both = temperature.replace("<gpu_util>0 %<", "<gpu_util>ERR!<")
+    assert [parse_nvidia_smi(text).devices[0].lost for text in (H200, temperature)] == ["", ""]
+    assert parse_nvidia_smi(both).devices[0].lost == "ERR!"
 
 
 def test_a_log_that_was_cut_off_with_an_exit_code_is_unknown() -> None:
@@ -222,6 +269,50 @@ def test_the_newest_xid_of_each_number_and_gpu() -> None:
     assert (found[154].action, found[79].action) == ("Node Reboot Required", "")
 
 
+def test_a_gpu_that_fell_off_the_bus_without_an_xid() -> None:
+    events = xids(
+        log(
+            "NVRM: GPU 0000:5f:00.0: GPU has fallen off the bus.",
+            "NVRM: The NVIDIA GPU 0000:6f:00.0 (PCI ID: 10de:2330)\\x0aNVRM: installed in this"
+            " system has\\x0aNVRM: fallen off the bus and is not responding to commands.",
+            "NVRM: fallen off the bus and is not responding to commands.",
+        )
+    )
+    assert {(event.address, event.number) for event in events} == {
+        ("0000:5f:00", 79),
+        ("0000:6f:00", 79),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:5f:00): 119, pid=1, name=python, Timeout after 6s",
+        "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "NVRM: GPU 0000:5f:00.0: GPU has fallen off the bus.",
+        "nvidia-nvswitch3: Failed to initialize device : -1",
+        "nvidia-peermem nv_dma_map:201 nv_dma_map -- invalid pci_dev",
+        "python3[17]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.27.3[7f3a+12000]",
+    ],
+)
+def test_a_node_sends_the_lines_that_are_parsed(line: str) -> None:
+    assert any(pattern in line for pattern in read_arguments(FactRequest(gpus=8))["kernel_log"])
+
+
+def test_lines_of_switches_crashes_and_peermem() -> None:
+    recorded = log(
+        "nvidia-nvswitch3: open (major=511)",
+        "nvidia-nvswitch3: Failed to initialize device : -1",
+        "python3[17]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.27.3[7f3a+12000]",
+        "python3[18]: segfault at 0 ip 00007f sp 00007f error 4 in libc.so.6[7f3a+12000]",
+        "nvidia-peermem nv_mem_client_init:524 nv_mem_client_init -- error while registering",
+    )
+    assert [x.text for x in dead_switches(recorded)] == ["Failed to initialize device : -1"]
+    assert [x.text for x in crashes(recorded)] == ["python3[17]"]
+    (peermem,) = peermem_errors(recorded)
+    assert peermem.text == "nv_mem_client_init -- error while registering"
+
+
 def test_a_recorded_xid() -> None:
     path = SHARED / "dmesg-xid-119.log"
     if not path.exists():
@@ -252,7 +343,9 @@ def test_a_damaged_log_is_gpus_or_a_valueerror(data: bytes) -> None:
 
 WORDS = st.sampled_from(
     ["NVRM: Xid (PCI:0000:1b:00): ", "SXid (PCI:0000:c1:00.0): ", "79", ", ", "Fatal", "154",
-     "recovery action changed from 0x0 (None) to 0x1 (", "GPU 0: x (UUID: GPU-a)\n", "Link 0: ",
+     "recovery action changed from 0x0 (None) to 0x1 (", "NVRM: GPU 0000:5f:00.0", "python[1]: ",
+     "fallen off the bus", "segfault", " in libnccl", "nvidia-peermem x:1 ", "nvidia-nvswitch1: ",
+     "GPU 0: x (UUID: GPU-a)\n", "Link 0: ",
      "<inactive>", "25 GB/s", "\n", "TOTAL_ERR_FATAL ", "9" * 30, "-1", "²", "\0"]
 )  # fmt: skip
 TEXT = st.lists(WORDS | st.text(max_size=5), max_size=12).map("".join)
@@ -262,6 +355,8 @@ TEXT = st.lists(WORDS | st.text(max_size=5), max_size=12).map("".join)
 def test_no_line_breaks_a_parser(text: str, other: str) -> None:
     found = KernelLog(source="", lines=(KernelLine(age_s=None, text=text),))
     assert all(event.number >= 0 for event in (*xids(found), *sxids(found)) if not event.action)
+    assert all(x.text for x in (*dead_switches(found), *crashes(found)))
+    assert len(list(peermem_errors(found))) <= 1
     parse_nvlinks(text + other)
     files: dict[str, Any] = {
         f"/sys/bus/pci/drivers/nvidia/0000:1b:00.0/{name}": other
@@ -329,6 +424,8 @@ def test_what_amd_smi_does_not_report_is_unknown() -> None:
     assert amd_facts("no permission", "no permission").heat == GpuHeat()
     none = {"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}
     assert amd_facts([AMD_METRIC], [none]).processes == ()
+    renamed = {**AMD_STATIC, "vbios": None, "ifwi": AMD_STATIC["vbios"]}
+    assert amd_facts([], [], renamed).vbios == "022.040.003.041.000001"
     newer = {**AMD_STATIC, "limit": {"ppt0": {"socket_power_limit": {"value": 1000}}}}
     assert amd_facts([], [], newer).power == GpuPower(limit=1000.0)
 

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from clusterctl.errors import UsageError
+from clusterctl.facts.nvidia import parse_nvidia_smi
 from clusterctl.node.run.release_check import FORMAT, QUERY
 from clusterctl.sandbox import gpus
 from tests.conftest import MakeSandbox
@@ -42,6 +43,11 @@ def test_it_is_found_over_ssh_and_can_break(make_sandbox: MakeSandbox, backend: 
     assert (held.returncode, held.stdout) == (0, "")
     box.fault("node1", "gpu-missing")
     assert listed() == 7
+    box.heal()
+    box.fault("node1", "gpu-lost")
+    log = box.run(["ssh", "node1", "nvidia-smi -q -x"]).stdout
+    assert [bool(gpu.lost) for gpu in parse_nvidia_smi(log).devices] == [False] * 7 + [True]
+    box.heal()
     box.fault("node1", "gpu-driver-lost")
     failed = box.run(["ssh", "node1", "nvidia-smi -q -x"])
     assert (failed.returncode, "communicate with the NVIDIA driver" in failed.stdout) == (9, True)

@@ -88,7 +88,7 @@ class GpuFabric:
     """Equal on all machines of one multi-node NVLink fabric; empty without one."""
     clique: str = ""
     unhealthy: str = ""
-    """How the driver calls its health, if that is not good: `Degraded`, `Unhealthy`, …"""
+    """What the driver reports of its health that is not good: `Degraded`, `route unhealthy`, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,18 @@ class Gpu:
     compute_mode: str = ""
     """`Default`, `Exclusive_Process` or `Prohibited`; empty for unknown."""
     inforom_corrupt: bool | None = None
+    lost: str = ""
+    """What the driver reports in place of its values: `GPU is lost`, …; empty if it answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlistedGpu:
+    """A GPU that the vendor's tool names, but cannot list."""
+
+    address: str = ""
+    """Its PCI address; empty if the tool does not tell it."""
+    why: str = ""
+    """In the tool's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,4 +174,7 @@ class Gpus:
     cuda: str = ""
     """The newest CUDA that the driver can run."""
     devices: tuple[Gpu, ...] = ()
+    unlisted: tuple[UnlistedGpu, ...] = ()
+    on_bus: tuple[str, ...] = ()
+    """The PCI addresses of the GPUs that the kernel's driver has, listed or not."""
     kernel: GpuDriver | None = None

@@ -44,6 +44,16 @@ class GpuMissing(_OfGpus):
         gpus.install(place.folder / "bin", fewer, host=place.host.name)
 
 
+class GpuLost(_OfGpus):
+    """A GPU that fell off the bus while the driver goes on."""
+
+    kind = "gpu-lost"
+    summary = "the last GPU is lost"
+
+    def _break(self, place: Place) -> None:
+        gpus.lose(place.folder / "bin", place.host.gpus, host=place.host.name)
+
+
 class GpuDriverLost(_OfGpus):
     """A driver that does not match the kernel after an update."""
 

@@ -31,6 +31,7 @@ FAULTS: dict[str, Fault] = {
         storage.SharedReplaced(),
         storage.HungMount(),
         accelerators.GpuMissing(),
+        accelerators.GpuLost(),
         accelerators.GpuDriverLost(),
         accelerators.GpuHung(),
     )

@@ -220,6 +220,19 @@ def test_a_gpu_that_is_missing_or_lost_its_driver(
     assert len(by_check) == 1
 
 
+@pytest.mark.netns
+def test_a_lost_gpu_is_one_finding_that_names_the_card(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=2, gpus=Gpus(model="H100", count=2))
+    box.fault("node2", "gpu-lost")
+
+    code, document = checked(box, "--only", "accelerator")
+
+    (finding,) = wrong(document)
+    assert (code, finding["check"], finding["nodes"]) == (1, "accelerator.lost", ["node2"])
+    assert finding["found"].startswith("GPU is lost: 0000:23:00.0")
+    assert "reboot" in finding["remedy"]
+
+
 HOLD_THE_NODE = """
 import json, socket
 door = socket.socket(socket.AF_UNIX)

@@ -1,0 +1,127 @@
+"""Whether all GPUs answer their driver; those that do not, with their address and their Xid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from clusterctl.checks.finding import Finding, finding
+from clusterctl.checks.planned import NVIDIA, planned_devices, reset_command
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.wording import ago
+from clusterctl.checks.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, XIDS
+from clusterctl.facts.gpu_log import FELL_OFF, GpuEvent, gpu_address, xids
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nvidia import pci_address
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+
+LOST = "accelerator.lost"
+_RESETTABLE = "requires reset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostGpu:
+    """A GPU that does not answer."""
+
+    address: str
+    """Its PCI address; empty if unknown."""
+    why: str
+    index: int | None = None
+    """As the vendor's tool numbers it; None if it does not list the GPU."""
+
+
+def lost_gpus(node: NodeFacts) -> tuple[LostGpu, ...]:
+    """Return the GPUs of a node that do not answer, listed or not."""
+    if node.gpus is None:
+        return tuple(_behind_a_silent_tool(node))
+    listed = {gpu_address(gpu.bus_id) for gpu in node.gpus.devices}
+    found = {
+        gpu_address(gpu.bus_id): LostGpu(address=gpu.bus_id, why=gpu.lost, index=gpu.index)
+        for gpu in node.gpus.devices
+        if gpu.lost
+    }
+    for one in node.gpus.unlisted:
+        found.setdefault(
+            gpu_address(one.address), LostGpu(address=one.address, why=one.why or "not listed")
+        )
+    fell = {event.address for event in hardware_xids(node) if event.number == FELL_OFF}
+    # A container or a batch system may show only some of the GPUs: not listed is not yet lost.
+    for address in node.gpus.on_bus:
+        short = gpu_address(address)
+        if short not in listed and short in fell:
+            found.setdefault(short, LostGpu(address=address, why=f"{NVIDIA} does not list it"))
+    return tuple(found.values())
+
+
+def _behind_a_silent_tool(node: NodeFacts) -> Iterator[LostGpu]:
+    """Yield the GPUs with a hardware error in the log, if nvidia-smi fails or hangs."""
+    why = node.why_unknown("gpus")
+    if why.startswith(NVIDIA):
+        for address in dict.fromkeys(event.address for event in hardware_xids(node)):
+            yield LostGpu(address=address, why=why)
+
+
+def hardware_xids(node: NodeFacts) -> list[GpuEvent]:
+    """Return the faults of its GPUs that the kernel logged."""
+    if node.kernel_log is None:
+        return []
+    return [
+        event
+        for event in xids(node.kernel_log)
+        if event.number in XIDS and XIDS[event.number].status == "fail" and not event.harmless
+    ]
+
+
+def cards(node: NodeFacts, addresses: Iterable[str]) -> str:
+    """Return the addresses of GPUs, and what the kernel logged of them."""
+    known = [pci_address(address) for address in addresses if address]
+    short = {gpu_address(address) for address in known}
+    newest: dict[int, float | None] = {}
+    for event in xids(node.kernel_log) if node.kernel_log is not None else ():
+        if event.address in short and event.number not in OF_JOBS | {RECOVERY}:
+            newest[event.number] = event.age_s
+    logged = [f"Xid {number}, {ago(age)}" for number, age in newest.items()]
+    return "; ".join([", ".join(known) or "of unknown address", *logged])
+
+
+@Check(
+    LOST,
+    title="all GPUs answer their driver",
+    why="A GPU that fell off the bus, or whose firmware stopped, takes its ranks along; often no"
+    " program can use the other GPUs of the machine then.",
+    fix="Restart the node. If the GPU is lost again, switch the machine off and on; then have the"
+    " card reseated or replaced.",
+    source="https://docs.nvidia.com/deploy/xid-errors/index.html",
+    applies=lambda node, cluster: bool(planned_devices(node, cluster)),
+)
+def lost(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Report the GPUs of each node by what its driver says of them."""
+    for node in facts.values():
+        if cluster.node(node.node).gpus_wanted == 0 or not node.answered:
+            continue
+        reasons: dict[str, list[LostGpu]] = {}
+        for gpu in lost_gpus(node):
+            reasons.setdefault(gpu.why, []).append(gpu)
+        planned = {gpu.index for gpu in planned_devices(node, cluster)}
+        for why, same in reasons.items():
+            listed = tuple(gpu.index for gpu in same if gpu.index is not None)
+            # One that is not listed may be any of those that the run wants.
+            needed = not listed or not planned.isdisjoint(listed)
+            yield finding(
+                "fail" if needed else "warn",
+                node.node,
+                "a GPU does not answer its driver",
+                wanted="all GPUs answer",
+                found=f"{why}: {cards(node, (gpu.address for gpu in same))}",
+                remedy=_remedy(node, why, listed),
+                gpus=listed,
+            )
+
+
+def _remedy(node: NodeFacts, why: str, listed: tuple[int, ...]) -> str:
+    last = f"exclude the node until then: --exclude {node.node}"
+    look = "" if node.kernel_log is not None else f"; {LOOK} names the cause"
+    if _RESETTABLE in why.lower() and listed:
+        return f"{reset_command(node)}; if that fails: {REBOOT}; {last}{look}"
+    return f"{REBOOT}; if it is lost again, have the card reseated or replaced; {last}{look}"
